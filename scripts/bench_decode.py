@@ -46,10 +46,11 @@ def ours() -> Callable[[], None]:
     """One message a prompt, in a decoder of its own for each half of them, as in `RolloutEngine.run`."""
     import jax
 
+    from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.engine.device import XLADevice
     from astra_jax.engine.interface import Sampling, Session
-    from astra_jax.engine.paged import PagedDecoder
-    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+    from astra_jax.engine.sizes import decode_limits
+    from astra_jax.episodes.rollout import RolloutConfig
     from astra_jax.freed_memory import share_arenas
     from astra_jax.model.qwen3 import init_params, layers_apart
 

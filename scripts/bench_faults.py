@@ -34,7 +34,8 @@ import psutil
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.cli.compile_cache import keep_compiled_programs
 from astra_jax.config import CONFIGS, load_config
-from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, decode_limits, finished
+from astra_jax.engine.sizes import decode_limits
+from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient

@@ -63,12 +63,13 @@ def ours() -> Callable[[], None]:
     import jax
 
     from astra_jax.chat.format import Source
+    from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.engine.device import XLADevice
     from astra_jax.engine.interface import Decoder, Sampling, Session
-    from astra_jax.engine.paged import PagedDecoder
+    from astra_jax.engine.sizes import decode_limits
     from astra_jax.episodes.episode import Episode
     from astra_jax.episodes.ledger import TokenLedger
-    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+    from astra_jax.episodes.rollout import RolloutConfig
     from astra_jax.model.qwen3 import init_params
     from astra_jax.rl.batch import make_rl_batch
     from astra_jax.rl.batch_filling import ScoredGroup

@@ -75,10 +75,11 @@ def ours() -> Callable[[], None]:
     """Each episode at its own pace, in a decoder for each half of the groups, as in `RolloutEngine.run`."""
     import jax
 
+    from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.engine.device import XLADevice
     from astra_jax.engine.interface import Decoder, Sampling, Session
-    from astra_jax.engine.paged import PagedDecoder
-    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+    from astra_jax.engine.sizes import decode_limits
+    from astra_jax.episodes.rollout import RolloutConfig
     from astra_jax.model.qwen3 import init_params
 
     config = our_config(SHAPE)

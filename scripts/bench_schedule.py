@@ -1,25 +1,17 @@
 """How rows stay busy while tools run, and what deciding so costs, at the size of a pod and on no accelerator.
 
-    python scripts/bench_schedule.py pod      # two hosts with 256 rows each, which make all calls together
+    python scripts/bench_schedule.py pod      # two hosts of 512 episodes each, up to 32 turns; all calls are both's
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
     python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
-(`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
-
-An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
-three of four (the paper: 72.2 %), and never more than 32. The pod runs twice: with two episodes for each row, so that
-another one takes the place of one that has ended, and, as `of_the_recipe`, with the episodes and rows of
-configs/paper_rl_14b.toml. That recipe starts as many groups as a step learns from, and has a row for each of their
-episodes. One JSON line:
+(`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. One JSON line:
 
     step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: what is read in between
     scheduler_share_of_steps  CPU seconds of `Schedule`, what it takes over reads included ÷ `step_seconds`
     scheduler_share_of_calls  the same ÷ steps and reads together
     process_share_of_steps    of the whole process: made-up tokens, episodes and event loop included
-    rows_busy                 tokens sampled ÷ rows x steps, where a call has fewer rows if few episodes want one;
-                              `while_rows_can_be_full` before the last episodes run out
-    row_steps_that_sample     tokens sampled ÷ all rows x steps, at any number of rows in a call
+    rows_busy                 tokens sampled ÷ rows x steps; `while_rows_can_be_full` before the last episodes run out
     longest_to_median_wait    of an episode, for rows and for steps that it had no part in, over all its messages
     pages                     of a host, and the fewest that were free
     wall_ratio                of the tools' mode: seconds with slow tools ÷ seconds with tools that take no time
@@ -30,7 +22,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -38,19 +29,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from astra_jax.config import CONFIGS, load_config
-from astra_jax.engine.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.episodes.log import read_episodes
-from astra_jax.rl.config import RLConfig
+from astra_jax.plan.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
 
 END_ID = 0
 COSTS = Costs(seconds_per_step=0.02, seconds_per_read_token=2e-5)
 TOOL_SECONDS, MOST_TOOL_SECONDS = Lognormal(0.5, 0.8), 2.0
-GROUP, MOST_TURNS = 8, 32
-TURNS = Lognormal(4.42 * math.exp(-(0.9**2) / 2), 0.9)
+GROUP = 8
 
 
 @dataclass(frozen=True)
@@ -67,13 +56,13 @@ class Lengths:
     """Of a whole sequence: what is drawn beyond ends there."""
 
 
-def lengths_with(turns: Distribution, most_turns: int) -> Lengths:
+def lengths_with(turns: int) -> Lengths:
     """Return given distributions."""
     return Lengths(
-        *(Lognormal(1000, 0.0), Lognormal(120, 0.7), Lognormal(60, 0.7), turns),
+        *(Lognormal(1000, 0.0), Lognormal(120, 0.7), Lognormal(60, 0.7), Lognormal(turns, 0.0)),
         most_prompt=1024,
         most_message=512,
-        most=min(1000 + most_turns * 400, 8192),
+        most=min(1000 + turns * 400, 8192),
     )
 
 
@@ -145,7 +134,7 @@ async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: boo
     group = slot // GROUP
     ids = [1 + group % 500] * round(lengths.prompt.draw(3, group))
     loop = asyncio.get_running_loop()
-    for turn in range(max(1, min(round(lengths.turns.draw(4, slot)), MOST_TURNS))):
+    for turn in range(round(lengths.turns.draw(4, slot))):
         room = lengths.most - len(ids)
         if room < 1:
             break
@@ -194,13 +183,11 @@ async def run_hosts(
         "scheduler_share_of_calls": round(measured.scheduler_seconds / call_seconds, 4),
         "process_share_of_steps": round(process_seconds / step_seconds, 4),
         "rows_busy": round(sampled / row_steps, 3),
-        "row_steps_that_sample": round(sampled / (step_seconds / COSTS.seconds_per_step) / rows, 3),
         "rows_busy_while_rows_can_be_full": round(measured.rows_busy_until_first_end or 0.0, 3),
         "longest_to_median_wait": round(max(measured.waits) / statistics.median(measured.waits), 2),
         "median_wait_seconds": round(statistics.median(measured.waits), 1),
         "pages": limits.num_pages,
         "fewest_free_pages": measured.fewest_free,
-        "episodes": hosts * episodes,
         "sampled_tokens": sampled,
         "read_tokens": read_tokens,
     }
@@ -211,32 +198,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=["pod", "tools"])
     parser.add_argument("--rows", type=int, help="of a host; default: 256 of the pod, 16 of the tools")
-    parser.add_argument(
-        "--turns", type=int, help="of an episode; default: drawn in the pod, 4 of the tools, or as in the log"
-    )
+    parser.add_argument("--turns", type=int, help="of an episode; default: 32 and 4, or as in the log")
     parser.add_argument("--calls-away", type=int, help="come back exactly so many calls later, as where runs are exact")
     parser.add_argument("--log", type=Path, help="a run's episodes.jsonl: its lengths are drawn, not those given here")
     args = parser.parse_args()
 
-    def lengths(turns: Distribution, most_turns: int) -> Lengths:
-        if args.log:
-            return lengths_in(args.log, args.turns)
-        return lengths_with(Lognormal(args.turns, 0.0), args.turns) if args.turns else lengths_with(turns, most_turns)
+    def lengths(default_turns: int) -> Lengths:
+        return lengths_in(args.log, args.turns) if args.log else lengths_with(args.turns or default_turns)
 
     if args.mode == "pod":
-        drawn, hosts = lengths(TURNS, MOST_TURNS), 2
-        found = run_on_clock(run_hosts(hosts, 512, args.rows or 256, drawn, True, args.calls_away))
-        recipe = load_config(RLConfig, CONFIGS / "paper_rl_14b.toml")
-        episodes = recipe.groups_per_rollout * recipe.group_size // hosts
-        found["of_the_recipe"] = {
-            "groups_per_rollout": recipe.groups_per_rollout,
-            "groups_per_step": recipe.groups_per_step,
-            **run_on_clock(run_hosts(hosts, episodes, episodes, drawn, True, args.calls_away)),
-        }
+        found = run_on_clock(run_hosts(2, 512, args.rows or 256, lengths(32), True, args.calls_away))
     else:
-        drawn = lengths(Lognormal(4, 0.0), 4)
         with_tools, without = (
-            run_on_clock(run_hosts(1, 64, args.rows or 16, drawn, tools, args.calls_away)) for tools in (True, False)
+            run_on_clock(run_hosts(1, 64, args.rows or 16, lengths(4), tools, args.calls_away))
+            for tools in (True, False)
         )
         found = {"wall_ratio": round(with_tools["wall_seconds"] / without["wall_seconds"], 3), **with_tools}
     print(json.dumps({"mode": args.mode, "calls_away": args.calls_away, **found}))

@@ -315,7 +315,7 @@ def test_who_only_decodes_does_without_checkpoints():
     """28 MB of Orbax and tensorstore."""
     script = (
         "import json, sys\n"
-        "import astra_jax.engine.paged, astra_jax.episodes.rollout\n"
+        "import astra_jax.engine.decoder, astra_jax.episodes.rollout\n"
         "print(json.dumps(sorted({'orbax', 'tensorstore'} & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -41,7 +41,7 @@ from astra_jax.benchmarks.results import (
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
 from synthesis.run.fingerprint import flattened
 

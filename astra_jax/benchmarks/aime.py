@@ -34,7 +34,7 @@ from astra_jax.benchmarks.results import (
 )
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint, key_or_none
+from astra_jax.evaluate.endpoint import Endpoint, key_or_none
 from synthesis.run.code import source_of
 from synthesis.run.destination import whole_file
 from synthesis.run.fingerprint import Fingerprint, digest_of_files, flattened

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.benchmarks.results import BenchmarkFailed, ModelDocument
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import KEY_VARIABLE, Endpoint, first_contact
+from astra_jax.evaluate.endpoint import KEY_VARIABLE, Endpoint, first_contact
 from astra_jax.training.run_record import digest_of_policy
 from synthesis.run.fingerprint import digest_of_files
 

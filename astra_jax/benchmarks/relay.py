@@ -27,7 +27,7 @@ from typing import Any, Final, TextIO
 import aiohttp
 from aiohttp import web
 
-from astra_jax.engine.http import Endpoint, key_or_none
+from astra_jax.evaluate.endpoint import Endpoint, key_or_none
 
 _PATH: Final = "/v1/chat/completions"
 _MOST_BODY_BYTES: Final = 64 * 2**20

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 
 USER_KEY_VARIABLE: Final = "ASTRA_USER_KEY"
 

@@ -37,7 +37,7 @@ from astra_jax.benchmarks.scores import sum_up
 from astra_jax.benchmarks.simulated_user import SimulatedUser
 from astra_jax.benchmarks.tau2_files import TASKS_PER_DOMAIN, Domain, is_whole, pass_hat, read_simulations
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.fingerprint import flattened
 
 _DOMAINS: Final[tuple[Domain, ...]] = ("retail", "telecom")

@@ -1,9 +1,9 @@
-"""Keys and values in pages: fixed pieces of memory that sequences of any length are made of, and may share.
+"""Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
 
 Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M sequences, each
 read by R / M rows that follow each other · S keys · others as in `model.qwen3`.
 
-Token p of a sequence lies in page `table[p // B]`, at place p % B.
+A sequence lies in several pages: token p in page `table[p // B]`, at place p % B.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ def _of_each(make: Callable[..., jax.Array], *kvs: KV) -> KV:
 
 
 Pages: TypeAlias = tuple[KV | jax.Array, ...]
-"""One per layer; as `ragged_pages` has them on TPU."""
+"""Pages of each layer; on a TPU one array each, as in `ragged_pages`."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Histories:
-    """Where the tokens lie that rows go on from. A prefix is whole pages; the row's own pages follow them."""
+    """Places of the tokens behind the rows: a prefix of full pages, which rows may share, then pages of their own."""
 
     prefix_tables_DPn: Rows
     prefix_pages_DP: Rows
-    """How many of them there are."""
+    """Pages of each prefix."""
     own_tables_DRn: Rows
     own_counts_DR: Rows
-    """How many tokens lie there already."""
+    """Tokens in the row's own pages."""
 
     @property
     def rows_per_prefix(self) -> int:
-        """How many rows in turn read a prefix."""
+        """Rows that share a prefix."""
         return int(self.own_counts_DR.shape[1] // self.prefix_pages_DP.shape[1])
 
     @property
@@ -74,25 +74,26 @@ class Histories:
         both_DRn = jnp.concatenate([prefix_DRn, self.own_tables_DRn], axis=2)
         count_DR1 = jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1)[..., None]
         number_n = jnp.arange(both_DRn.shape[2])
-        # The places of a prefix that are not used are left out; what then lacks at the end is any page.
+        # Unused places of the prefix's table are skipped; the places at the end that are then missing name any page.
         place_DRn = jnp.where(number_n < count_DR1, number_n, number_n - count_DR1 + prefix_DRn.shape[2])
         return jnp.take_along_axis(both_DRn, place_DRn, axis=2, mode="clip")
 
     def starts_DR(self, page_tokens: int) -> jax.Array:
-        """How many tokens of each row lie in its pages."""
+        """Return the tokens of each row that lie in its pages."""
         return jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1) * page_tokens + self.own_counts_DR
 
 
 def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> Pages:
-    """Return the pages of every layer; the content of a page that nobody has written is never read.
+    """Return the pages of every layer, all zeros.
 
-    The layout of pages is decided here alone; all that is done with them follows from it.
+    The layout of pages is decided here alone; every function that is given pages follows it.
     """
     if platform() == "tpu" and config.head_dim % TPU_LANES == 0:  # the kernel knows no narrower heads
         return tuple(empty_layer(config, num_shards, num_pages, page_tokens) for _ in range(config.num_layers))
     shape = (num_shards, num_pages, config.num_kv_heads)
 
     def of_layer() -> KV:
+        # Keys lie the other way round than values: so both products of attention read them without a transpose.
         keys = jnp.zeros((*shape, config.head_dim, page_tokens), config.dtype)
         return _pinned(KV(keys, jnp.zeros((*shape, page_tokens, config.head_dim), config.dtype)))
 
@@ -106,7 +107,7 @@ def pages_shardings(pages: Pages, mesh: Mesh) -> Any:
 
 
 def page_tokens(pages: Pages) -> int:
-    """Return how many tokens a page holds."""
+    """Return the tokens that a page holds."""
     of_layer = pages[0]
     return int(of_layer.values.shape[3] if isinstance(of_layer, KV) else of_layer.shape[2])
 
@@ -124,14 +125,14 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards, rows, *page)
         if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
             return laid
-        # Left alone, XLA lays heads before rows, and copies all of it into this order where a loop begins.
+        # Otherwise XLA lays heads before rows, and copies everything into this order at the beginning of a loop.
         return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _of_each(laid, pages))
 
 
 def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
-    """Copy pages, each before any is written to; one that goes beyond the last page is not copied."""
+    """Copy pages, all before any is written to; a page that goes beyond the last one is not copied."""
 
     def copied(x: jax.Array, start: Rows, end: Rows) -> jax.Array:
         # One index alone is compiled into a slice, for which all pages are copied first.
@@ -147,9 +148,9 @@ def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
 
 
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:
-    """Write the first so many new tokens of rows, [D·r, K, H, T] and [D·r, K, T, H], from a place of each row's on.
+    """Write the first `counts` new tokens of rows, [D·r, K, H, T] and [D·r, K, T, H], from place `starts` on.
 
-    What follows the last of them in its page is overwritten as well: nothing lies there yet.
+    The rest of the last page is overwritten, too: it is empty.
     """
     num_shards, rows, _ = table_Drn.shape
     num_pages, page_tokens, num_tokens = pages.keys.shape[1], pages.values.shape[3], fresh.values.shape[2]
@@ -160,7 +161,7 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
 
     def written(axis: int, x: jax.Array, before: jax.Array, new: jax.Array) -> jax.Array:
         def put(of_row: jax.Array, new: jax.Array, place: Rows) -> jax.Array:
-            # A slice at a place of each row's own would be written number by number.
+            # Slices at different places of the rows would be written number by number.
             token_S = jnp.arange(of_row.shape[axis]) - place
             is_new_S = (token_S >= 0) & (token_S < num_tokens)
             put_there = jnp.take(new, token_S, of_row.ndim + axis, mode="clip")

@@ -1,10 +1,12 @@
-"""Attention of new tokens to the pages that their rows go on from, without a kernel of a TPU.
+"""Attention to pages on a CPU and a GPU; its plain path is the specification.
 
-Dimensions as in `kv_pages`; Q queries a row · T new tokens · Y a row's queries, for
-each all heads that share a key head.
+The plain path is the specification, and a CPU takes it: pages are copied side by side. On a GPU a kernel reads them
+where they lie (`triton_pages`). Either way a softmax over some keys is joined with the softmax over others.
 
-The plain path (`attend`, `attend_pages`) is the specification, and a CPU's way: pages are copied side by side. On a GPU
-a kernel reads them where they lie. Either way a softmax over some keys is joined with the softmax over others.
+    attend        sampling: keys behind all rows are copied once per call, new ones are added step by step
+    attend_pages  reading: many new tokens at once, behind histories of any length, block by block
+
+Dimensions as in `kv_pages`; Q queries of a row · T new tokens · Y queries × heads that share a key head.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ _SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
 """Scores of a block on other platforms, where a block costs more than its scores."""
 
 
+def copies_pages(dtype: DType, head_dim: int, page_tokens: int) -> bool:
+    """Say whether tokens are sampled behind copies of pages, so that a call with longer tables costs more."""
+    return not has_kernel(dtype, head_dim, page_tokens)
+
+
 class Part(NamedTuple):
-    """Some of the keys that rows attend to, and which of them each query sees."""
+    """Keys and values that rows attend to, and the ones that each query sees."""
 
     kv: KV
     """Rows: [M, K, H, S] and [M, K, S, H]."""
@@ -39,7 +46,7 @@ class Part(NamedTuple):
 
 
 class InPlace(NamedTuple):
-    """The first `counts` tokens in the pages of some sequences, which a GPU kernel reads where they lie."""
+    """The first `counts` tokens in the pages of sequences, for a kernel that reads them where they lie."""
 
     pages: KV
     tables_DMn: Rows
@@ -53,9 +60,7 @@ def behind(pages: KV, histories: Histories, dtype: DType) -> list[Part] | list[I
         InPlace(pages, histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens),
         InPlace(pages, histories.own_tables_DRn, histories.own_counts_DR),
     ]
-    if has_kernel(dtype, head_dim, page_tokens):
-        return found
-    return [_copied(sequences) for sequences in found]
+    return [_copied(sequences) for sequences in found] if copies_pages(dtype, head_dim, page_tokens) else found
 
 
 def _copied(sequences: InPlace) -> Part:
@@ -64,7 +69,7 @@ def _copied(sequences: InPlace) -> Part:
 
 
 class _Softmax(NamedTuple):
-    """A softmax over some of its keys, to which others are added."""
+    """A softmax over some of its keys; those over others can be joined to it."""
 
     max_RKY: jax.Array
     sum_RKY: jax.Array
@@ -77,8 +82,6 @@ def attend(q_RQNH: jax.Array, behind: list[Part] | list[InPlace], fresh: Part) -
     """Return one softmax over all keys behind a row and those of `fresh`: [R, Q, N, H].
 
     Every query must see a key of `fresh`.
-
-    Decided: docs/decisions/rl.md, “On a GPU sampled tokens attend to pages where these lie”.
     """
     rows, kv_heads = len(q_RQNH), fresh.kv.keys.shape[1]
     q_RKYH = _of_key_heads(q_RQNH, kv_heads)
@@ -100,7 +103,7 @@ def attend(q_RQNH: jax.Array, behind: list[Part] | list[InPlace], fresh: Part) -
 
 
 def _over_pages(q_MKYH: jax.Array, pages: KV, tables_1Mn: Rows, counts_1M: Rows) -> _Softmax:
-    """Attend on one shard to the first so many tokens of each of its sequences."""
+    """Attend on one shard to the first `counts` tokens of each of its sequences."""
     return _Softmax(*softmax_over_pages(q_MKYH, pages.keys[0], pages.values[0], tables_1Mn[0], counts_1M[0]))
 
 
@@ -109,11 +112,9 @@ def attend_pages(
 ) -> jax.Array:
     """Return one softmax over the first `starts` tokens of each row's pages and those of `fresh`: [R, Q, N, H].
 
-    Every query must see a key of `fresh`. Of a row's queries the first so many count, or all; what comes out of others
-    means nothing. Pages are laid side by side so many at a time that their scores stay in a cache, and nothing is
-    computed behind the longest row or the last query that counts.
-
-    Decided: docs/decisions/serve.md, “What was read before is attended to a few pages at a time, as far as it goes”.
+    Every query must see a key of `fresh`. The first `counts` queries of a row count, or all; the output of others means
+    nothing. A block of pages is laid side by side at a time, so small that its scores stay in a cache. Nothing is
+    computed behind the longest row or the last query that counts, so a call costs the tokens that are there.
     """
     rows, num_queries, heads, _ = q_RQNH.shape
     kv_heads, page_tokens = pages.keys.shape[2], pages.values.shape[3]
@@ -122,14 +123,14 @@ def attend_pages(
     most = jnp.max(jnp.full(1, num_queries) if counts_R is None else counts_R)
     num_chunks = 1 if queries == num_queries else -(-most // queries)
     scores_at_once = _SCORES_AT_ONCE if platform() == "cpu" else _SCORES_AT_ONCE_ELSEWHERE
-    # A quarter of a whole sequence at the most: what is computed behind the longest row is less than that.
+    # A quarter of the longest sequence at most: less than that is computed in vain behind the longest row.
     most_pages = -(-tables_DRn.shape[2] // 4)
     block_pages = min(max(1, scores_at_once // (rows * heads * queries * page_tokens)), most_pages)
     tables_DRn = jnp.pad(jnp.asarray(tables_DRn), ((0, 0), (0, 0), (0, -tables_DRn.shape[2] % block_pages)))
     q_RKYH = _of_key_heads(q_RQNH, kv_heads)
 
     def over_queries(softmax: _Softmax, keys: Part) -> _Softmax:
-        # A loop of the program's, not of Python's: it must not grow with the queries.
+        # A loop of the program, not of Python, so that the program does not grow with the queries.
         def chunk(number: jax.Array, softmax: _Softmax) -> _Softmax:
             def own(x: jax.Array, of_each: int, axis: int) -> jax.Array:
                 return jax.lax.dynamic_slice_in_dim(x, number * queries * of_each, queries * of_each, axis)
@@ -156,10 +157,7 @@ def attend_pages(
 
 
 def _of_key_heads(q_RQNH: jax.Array, kv_heads: int) -> jax.Array:
-    """Scale queries; those of all heads that share a key head are rows of one product with it: [R, K, Y, H].
-
-    Those of a token are neighbours.
-    """
+    """Scale queries; those of all heads that share a key head become rows of one product with it: [R, K, Y, H]."""
     rows, num_queries, heads, head_dim = q_RQNH.shape
     return (
         (q_RQNH * head_dim**-0.5)
@@ -175,9 +173,9 @@ def _over_nothing(q_RKYH: jax.Array) -> _Softmax:
 
 
 def _attended(softmax: _Softmax, q_RQNH: jax.Array) -> jax.Array:
-    """Return what queries attend to, [R, Q, N, H], from all that they see."""
+    """Return the attention of the queries, [R, Q, N, H], from a softmax over all keys that they see."""
     rows, num_queries, _, head_dim = q_RQNH.shape
-    # The largest of a query's exponentials is 1: where the sum is less, nobody has asked.
+    # The largest exponential of a query is 1: only for padding the sum is less.
     out_RKYH = (softmax.out_RKYH / jnp.maximum(softmax.sum_RKY, 1)[..., None]).astype(q_RQNH.dtype)
     out_RKQXH = out_RKYH.reshape(rows, out_RKYH.shape[1], num_queries, -1, head_dim)
     return out_RKQXH.swapaxes(1, 2).reshape(q_RQNH.shape)
@@ -187,7 +185,7 @@ def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     scores_RKYS = jnp.where(keys.seen[:, None], einsum("rkyh,rkhs->rkys", q_RKYH, keys.kv.keys), MASKED)
     max_RKY = jnp.maximum(softmax.max_RKY, scores_RKYS.max(-1))
-    # Of keys that nobody sees, before any that somebody does, exponentials are 1, and then times 0.
+    # Keys that no query sees, before the first that one sees, have exponentials of 1; the next step multiplies by 0.
     before_RKY, p_RKYS = jnp.exp(softmax.max_RKY - max_RKY), jnp.exp(scores_RKYS - max_RKY[..., None])
     values = keys.kv.values
     added_RKYH = einsum("rkys,rksh->rkyh", p_RKYS.astype(values.dtype), values)

@@ -1,7 +1,9 @@
-"""Pages as JAX's `ragged_paged_attention` for TPU reads them: rows attend their pages where these lie, and copy none.
+"""The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
 
-Dimensions as in `kv_pages`; X = 2K: the keys and the values of each head follow one another. A new token is written to
-its page before the kernel is called, which then finds all tokens of a row in the pages of one table.
+The kernel reads pages where they lie and copies none.
+
+Dimensions as in `kv_pages`; X = 2K: the keys of a head are followed by its values. A new token is written to its
+page before the kernel is called, which then finds all tokens of a row in the pages of one table.
 
 Decided: docs/decisions/rl.md, “On TPU the page pool has the layout of JAX's ragged kernel”.
 """
@@ -22,7 +24,7 @@ _T = TypeVar("_T")
 
 PAGES_AXES = ("batch", "slots", "slots", "kv_heads", "head_dim")
 Rows: TypeAlias = jax.Array | np.ndarray
-"""Of the host where a program is called, traced inside."""
+"""Integers of rows: the host's outside of a program, traced inside."""
 
 MOVE_TOKENS = "move_tokens"
 """The kernel that writes to pages."""
@@ -48,14 +50,14 @@ class KernelRows(NamedTuple):
     tables_DRn: Rows
     """All pages of each row."""
     starts_DR: Rows
-    """How many tokens lie there already."""
+    """Tokens that lie there already."""
 
     def begin(self, num_tokens: int) -> jax.Array:
-        """Return what a loop over so many new tokens carries."""
+        """Return the pages: a loop over new tokens carries them."""
         return self.pages
 
     def put(self, pages: jax.Array, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> jax.Array:
-        """Write the first so many of some new tokens, which come `step` tokens after the row's start."""
+        """Write the first `counts` new tokens of each row, which come `step` tokens after the row's start."""
         kv_RTXH = jnp.stack([k_RTKH, v_RTKH], 3).reshape(*k_RTKH.shape[:2], -1, k_RTKH.shape[3])
         counts_DR = counts_R.reshape(self.starts_DR.shape)
         write = on_each_shard(
@@ -64,24 +66,24 @@ class KernelRows(NamedTuple):
         return write(pages, kv_RTXH, self.tables_DRn, self.starts_DR + step, counts_DR)
 
     def attend(self, pages: jax.Array, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
-        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H]."""
+        """Return the attention of the tokens just put, each to all tokens before it and itself: [R, Q, N, H]."""
         attend = on_each_shard(_attend, (_BY_HEAD, PAGES_AXES, _BY_ROW, _BY_ROW), _BY_HEAD)
         return attend(q_RQNH, pages, self.tables_DRn, self.starts_DR + step)
 
     def end(self, pages: jax.Array, counts_DR: Rows, attended: jax.Array | None = None) -> jax.Array:
-        """Return the pages with the new tokens."""
+        """Return the pages, in which the new tokens lie already."""
         return pages
 
 
 def blocks_of_queries(num_queries: int) -> int:
-    """Return in how many blocks the kernel takes a row's queries: for each it reads all that they attend to."""
+    """Return the blocks into which the kernel cuts a row's queries: for each it reads all keys anew."""
     return -(-num_queries // _QUERIES_AT_ONCE)
 
 
 def ragged_flops(rows: int, num_queries: int, tokens: int, heads: int, head_dim: int) -> float:
     """Return the FLOPs of one kernel call, up to so many tokens of each row, with its last queries.
 
-    A block holds the queries of several rows where each has few, and all of it is multiplied with the keys of each.
+    If rows have few queries, a block holds those of several rows, and all of them are multiplied with the keys of each.
     """
     rows_of_block = min(rows, _ROWS_AT_ONCE, max(1, _QUERIES_AT_ONCE // num_queries))
     return 4.0 * rows * rows_of_block * num_queries * tokens * heads * head_dim
@@ -90,9 +92,9 @@ def ragged_flops(rows: int, num_queries: int, tokens: int, heads: int, head_dim:
 def touched_pages(
     tables_Rn: Rows, starts_R: Rows, counts_R: Rows, num_tokens: int, page_tokens: int, num_pages: int
 ) -> jax.Array:
-    """Return the pages that new tokens of rows lie in, [..., R, m]: as many as `num_tokens` may touch.
+    """Return the pages that new tokens of rows are written to, [..., R, m]: as many as `num_tokens` may touch.
 
-    One that nothing is written to is the one beyond the last.
+    A place without a written page names the page beyond the last one.
     """
     touched = -(-(page_tokens - 1 + num_tokens) // page_tokens)
     numbers_Rm = starts_R[..., None] // page_tokens + jnp.arange(touched)
@@ -104,7 +106,7 @@ def touched_pages(
 def on_each_shard(
     compute: Callable[..., _T], in_axes: tuple[tuple[str, ...], ...], out_axes: tuple[str, ...]
 ) -> Callable[..., _T]:
-    """Let each shard compute with its own pages, rows and heads; a table names pages of its shard."""
+    """Return `compute` as each shard does it, with its own pages, rows and heads; a table names pages of its shard."""
     if ambient_mesh() is None:
         return compute
     return jax.shard_map(
@@ -128,7 +130,7 @@ def _write(
 ) -> jax.Array:
     (rows, num_tokens), (num_pages, page_tokens) = kv_RTXH.shape[:2], pages_1NBXH.shape[1:3]
     page_Rm = touched_pages(tables_1Rn[0], starts_1R[0], counts_1R[0], num_tokens, page_tokens, num_pages)
-    # In the m-th page that a row touches, its tokens from `first` up to `last`; those before have negative places.
+    # The m-th page that a row touches gets its tokens from `first` up to `last`; `begins` may be negative.
     place_R1, counts_R1 = (starts_1R[0] % page_tokens)[:, None], counts_1R[0][:, None]
     begins_Rm = jnp.arange(page_Rm.shape[1]) * page_tokens - place_R1
     first_Rm = jnp.maximum(begins_Rm, 0)

@@ -3,8 +3,8 @@
 A computation over new tokens of some rows goes layer by layer: `begin` it, `put` each new token's keys and values,
 `attend`, and `end` it, which returns the pages.
 
-    WindowRows   CPU and GPU: the new tokens are kept beside the pages, and written to them once, at the end
-    KernelRows   TPU (`ragged_pages`): a kernel reads and writes the pages where they lie
+    WindowRows   CPU and GPU: new tokens are kept beside the pages, and written to them once, at the end
+    KernelRows   TPU (`ragged_pages`): each token is written to its page at once, where the kernel finds it
 
 Dimensions as in `kv_pages`.
 """
@@ -27,17 +27,17 @@ class LayerRows(Protocol):
     """Rows of one layer to which new tokens are added, several at once or one after the other."""
 
     def begin(self, num_tokens: int) -> Any:
-        """Return what a loop over so many new tokens carries."""
+        """Return the value that a loop over so many new tokens carries."""
         ...
 
     def put(self, kv: Any, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> Any:
-        """Add new tokens, which come `step` tokens after the row's start; of each row the first so many count."""
+        """Add new tokens, which come `step` tokens after the row's start; the first `counts` of each row count."""
         ...
 
     def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
-        """Return what the queries of the tokens just put attend to, those before each and itself: [R, Q, N, H].
+        """Return the attention of the tokens just put, each to all tokens before it and itself: [R, Q, N, H].
 
-        Of a row's queries the first so many count, or all.
+        The first `counts` queries of a row count, or all.
         """
         ...
 
@@ -49,10 +49,10 @@ class LayerRows(Protocol):
 def rows_of(
     pages: Pages, tables_DRn: Rows, starts_DR: Rows, histories: Histories | None, dtype: DType
 ) -> list[LayerRows]:
-    """Return the rows of each layer, which are computed with as `dtype`.
+    """Return the rows of each layer, for computing in `dtype`.
 
-    `tables` name all pages of a row, and `starts` how many tokens lie there. If tokens are added one after the other,
-    `histories` say the same, prefixes apart; if all are added at once, there are none.
+    `tables` name all pages of a row, and `starts` the tokens that lie there. `histories` say the same with prefixes
+    apart; None if all new tokens are added at once.
     """
     return [
         WindowRows(of_layer, tables_DRn, starts_DR, None if histories is None else behind(of_layer, histories, dtype))
@@ -69,7 +69,7 @@ class WindowRows(NamedTuple):
     tables_DRn: Rows
     starts_DR: Rows
     behind: list[Part] | list[InPlace] | None
-    """The keys that rows go on from; None if `attend` lays them side by side block by block."""
+    """Keys behind the rows, laid out once for all steps; None if `attend` goes through the pages block by block."""
 
     def begin(self, num_tokens: int) -> KV:
         """Return rows of [K, H, T] and [K, T, H], which a loop over so many new tokens carries."""
@@ -79,7 +79,7 @@ class WindowRows(NamedTuple):
         return jax.tree.map(lambda x: constrain(x, *ROWS_AXES), kv)
 
     def put(self, kv: KV, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> KV:
-        """Add new tokens at column `step`, those that do not count as well: nobody reads them, and none is written."""
+        """Add new tokens at column `step`; those that do not count are never seen, and never written to a page."""
         # All rows stand at the same column, so it is one slice.
         keys = jax.lax.dynamic_update_slice_in_dim(kv.keys, k_RTKH.transpose(0, 2, 3, 1), step, 3)
         return KV(keys, jax.lax.dynamic_update_slice_in_dim(kv.values, v_RTKH.swapaxes(1, 2), step, 2))
@@ -94,17 +94,17 @@ class WindowRows(NamedTuple):
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
         """Return the pages with so many new tokens of each row."""
-        if attended is not None:
+        if attended is not None:  # a call that reads: pages must be read before they are written
             counts_DR = _after(counts_DR, attended, most=kv.values.shape[2])
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
 
 
 def _after(counts_DR: Rows, attended: jax.Array, most: int) -> jax.Array:
-    """Return the same counts, which are at most so many, but cannot be known before what rows attended to.
+    """Return the same counts, at most `most`, as values that depend on the rows' attention.
 
-    Where it hangs on nothing whether pages are first read or first written to, XLA copies all of them: on a CPU that
-    cost a turn of a conversation ten times as much as the rest of its reading.
+    Without this dependence XLA does not know that pages are read before they are written, and copies all of them: on a
+    CPU that took ten times as long as the rest of a turn.
     """
     of_row_R = attended[:, *(0,) * (attended.ndim - 1)]
-    # Either way it is no limit, and no compiler can tell.
+    # Neither number limits a count, but the compiler cannot tell.
     return jnp.minimum(counts_DR, jnp.where(jnp.isnan(of_row_R), most + 1, most).reshape(counts_DR.shape))

@@ -1,7 +1,9 @@
-"""One token's attention on a GPU over pages where these lie: a kernel in Triton, by Pallas, which copies none of them.
+"""The kernel of a GPU: attention of one new token per row to pages where they lie.
 
-Dimensions as in `kv_pages`; Y queries that read the same pages, of all rows and heads that do · C parts that a sequence
-is cut into, so that few sequences keep the whole GPU busy.
+It is written with Pallas and its Triton backend, and copies no page.
+
+Dimensions as in `kv_pages`; Y queries, of all rows and heads, that read the same pages · C parts of a sequence, so that
+few sequences keep the whole GPU busy.
 
 Decided: docs/decisions/rl.md, “A GPU kernel of our own reads pages in place”.
 """
@@ -17,17 +19,17 @@ from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.sharding import platform
 
 _LEAST_QUERIES: Final = 16
-"""Of one product: tensor cores take no fewer."""
+"""Rows of one product of matrices: tensor cores take no fewer."""
 _PROGRAMS: Final = 4096
-"""That are wanted at least: some 30 for each multiprocessor of an H100, so that none is idle for long at the end."""
+"""Programs of a grid, at least: 30 for each multiprocessor of an H100, so that none is idle for long at the end."""
 _MOST_PARTS: Final = 32
 _WARPS: Final = 2
 _STAGES: Final = 2
-"""The next page arrives while one is computed on; an H200 took 0.53 instead of 0.66 ms with four pages at once."""
+"""Pages in flight: the next one arrives while one is computed on. An H200 took 0.53 ms with two, 0.66 ms with four."""
 
 
 def has_kernel(dtype: Any, head_dim: int, page_tokens: int) -> bool:
-    """Say whether the kernel attends such pages on the platform that is compiled for: numbers of 16 bits on a GPU.
+    """Say whether the kernel reads such pages on this platform: numbers of 16 bits on a GPU.
 
     >>> has_kernel(jnp.bfloat16, 128, 32)  # on a CPU
     False
@@ -46,10 +48,10 @@ def softmax_over_pages(
     tables_Mn: jax.Array,
     counts_M: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return of each sequence's queries, over its first so many tokens: maximum and sum [M, K, Y], values [M, K, Y, H].
+    """Return maximum [M, K, Y], sum [M, K, Y] and values [M, K, Y, H] of a softmax over the first `counts` tokens.
 
-    Queries come scaled. The sum is of exponentials relative to the maximum, the values are each times its exponential:
-    others can be added to that.
+    Queries come scaled. Exponentials are relative to the maximum, and values are not divided by their sum, so that it
+    can be joined with one over other keys.
     """
     from jax.experimental import pallas as pl  # which only GPUs and TPUs need
     from jax.experimental.pallas import triton
@@ -86,7 +88,7 @@ def softmax_over_pages(
         nothing = jnp.zeros(rows, jnp.float32)
         softmax = (nothing + MASKED, nothing, jnp.zeros((rows, head_dim), jnp.float32))
         softmax = jax.lax.fori_loop(first, jnp.minimum(first + of_part, num_pages), add_page, softmax)
-        is_asked = jnp.arange(rows) < queries  # the others cost no memory's time
+        is_asked = jnp.arange(rows) < queries  # padding costs no time of memory
         triton.store(max_ref.at[...], softmax[0], mask=is_asked)
         triton.store(sum_ref.at[...], softmax[1], mask=is_asked)
         triton.store(out_ref.at[...], softmax[2], mask=jnp.broadcast_to(is_asked[:, None], (rows, head_dim)))

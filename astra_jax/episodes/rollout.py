@@ -23,7 +23,6 @@ Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,34 +31,25 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.call_clock import CallClock
-from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
+from astra_jax.engine.decoder import PagedDecoder
+from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.engine.shared_device import shared
+from astra_jax.engine.sizes import limits_of_decoders
+from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
+from astra_jax.mesh.placement import num_shards, own_shards
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
-_PAGE_TOKENS: Final = 32
-_SAMPLE_TOKENS: Final = 16
 _CALLS_AWAY: Final = 2
-_FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
-_READ_ROWS: Final = 8
-_READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
-_ROWS_OF_CPU: Final = 16
-_LEAVE_SHARE_OF_CPU: Final = 3 / 4  # to begin a call costs as much as four tokens of every row
-_ROWS_PER_PREFIX: Final = 4
-_LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
 """The episodes of one environment."""
 
@@ -404,71 +394,6 @@ def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
     """
     shards: dict[tuple[int, ...], int] = {}
     return [shards.setdefault(tuple(prompt), len(shards) % num_shards) for prompt in prompts]
-
-
-def limits_of_decoders(config: RolloutConfig, num_groups: int, group_size: int) -> list[Limits]:
-    """Return the limits of each decoder that a run makes for so many groups, on the devices of the mesh in force.
-
-    Two, with half of the groups each, where all rows are one shard of one host, on a single device or over `tensor`:
-    one computes while the other's host works. A plan counts as many.
-    """
-    count = 2 if num_shards() == num_hosts() == 1 and num_groups > 1 else 1
-    return [decode_limits(config, -(-num_groups // count), group_size)] * count
-
-
-def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
-    """Return the pages and rows of a decoder for so many groups at once, whose episodes may all be of full length.
-
-    With a `kv_share` of 1 there are pages for all of them.
-
-    >>> config = RolloutConfig(max_prompt_tokens=384, max_response_tokens=160, max_turns=3)
-    >>> decode_limits(config, num_groups=4, group_size=8).row_shapes[0].rows_per_prefix
-    4
-    """
-    shards = num_shards()
-    groups = -(-num_groups // shards)
-    width = max(width for width in (1, 2, _ROWS_PER_PREFIX) if width <= group_size)
-    rows = groups * width * -(-group_size // width)
-    max_tokens = config.max_prompt_tokens + config.max_response_tokens
-    prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
-    response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
-    most_read = min(_round_up(config.max_prompt_tokens, TPU_LANES), _FIRST_READ_TOKENS)
-    is_cpu = platform() == "cpu" and shards == 1
-    all_pages = groups * (prompt_pages + group_size * response_pages)
-    return Limits(
-        max_prompt_tokens=config.max_prompt_tokens,
-        max_tokens=max_tokens,
-        # At least one sequence has room, and a page to copy.
-        num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
-        page_tokens=_PAGE_TOKENS,
-        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width),
-        sample_tokens=_SAMPLE_TOKENS,
-        read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
-        read_tokens=config.read_tokens,
-        first_read_rows=min(_READ_ROWS, groups),
-        first_read_tokens=most_read,
-        # On a CPU what lies behind the end of a prompt costs as much as a prompt.
-        shorter_read_tokens=(most_read // 2,) if is_cpu else (),
-        leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
-    )
-
-
-def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
-    """Return the shapes of a call: all rows, half of them, and for the last episodes fewer that share no prefix.
-
-    On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
-
-    >>> [tuple(shape) for shape in _row_shapes(16, 4)], [tuple(shape) for shape in _row_shapes(2, 2)]
-    ([(4, 4), (2, 4), (8, 1), (2, 1)], [(1, 2)])
-    """
-    prefixes = -(-rows // width)
-    shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
-    shapes += [RowShape(last, 1) for last in _LAST_ROWS if last < rows]
-    return tuple(dict.fromkeys(shapes))
-
-
-def _round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
 
 
 def _slot(episode: Episode) -> int:

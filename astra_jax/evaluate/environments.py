@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.http import Endpoint
 from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import (
@@ -29,6 +28,7 @@ from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Star
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.conduct import figures_of
+from astra_jax.evaluate.endpoint import Endpoint
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params

@@ -19,8 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.engine.kv_pages import Histories, Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
-from astra_jax.engine.schedule import Limits
-from astra_jax.episodes.rollout import limits_of_decoders
+from astra_jax.engine.sizes import Limits, limits_of_decoders
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops

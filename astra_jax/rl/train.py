@@ -32,7 +32,7 @@ from astra_jax.rl.grpo_loss import Objective, objective_named
 from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import filling_metrics, rl_metrics, time_metrics
 from astra_jax.rl.rollouts import Rollouts
-from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
+from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
@@ -71,16 +71,10 @@ def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model_config", "objective", "accumulation"))
-def batch_logprobs(
-    params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective, accumulation: int = 1
-) -> jax.Array:
-    """Return `policy_logprobs` of a whole batch, worked through in parts as an update is; float32 [B, T]."""
-
-    def of_part(part: RLBatch) -> jax.Array:
-        return policy_logprobs(params, part, model_config=model_config, objective=objective)
-
-    return per_token_in_parts(of_part, batch, parts=accumulation)
+@functools.partial(jax.jit, static_argnames=("model_config", "objective"))
+def batch_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
+    """Return `policy_logprobs` in a program of its own, without a loss; float32 [B, T]."""
+    return policy_logprobs(params, batch, model_config=model_config, objective=objective)
 
 
 def rl_loss(

@@ -14,16 +14,13 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.hf import load_hf, read_hf_config
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.engine.sizes import Limits, serving_limits
 from astra_jax.model.config import DType, ModelOverrides
 from astra_jax.training.run_record import digest_of_policy
 
 _DEFAULT_MOST_TOKENS: Final = 8192
-_PAGE_TOKENS: Final = 16
-_FEW_ROWS: Final = 4
-_SHORTER_READ_TOKENS: Final = (128, 256)
 
 
 @dataclass(frozen=True)
@@ -96,32 +93,6 @@ def _template(folder: Path) -> ChatTemplate | None:
         return ChatTemplate(folder)
     except ChatFormatDiffers:
         return None
-
-
-def serving_limits(most_tokens: int, rows: int) -> Limits:
-    """Return pages and rows for so many conversations at once, all of which may be of full length.
-
-    Nobody knows which prompts will be alike, so that each row reads its own pages, which may be others' as well.
-
-    >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
-    [16, 4, 1]
-    """
-    first_read_tokens = min(512, -(-most_tokens // 128) * 128)
-    return Limits(
-        max_prompt_tokens=0,
-        max_tokens=most_tokens,
-        num_pages=rows * -(-most_tokens // _PAGE_TOKENS) + 1,
-        page_tokens=_PAGE_TOKENS,
-        row_shapes=tuple(RowShape(count, 1) for count in (rows, _FEW_ROWS, 1) if count == rows or count < rows),
-        sample_tokens=16,
-        first_sample_tokens=1,
-        read_rows=min(_FEW_ROWS, rows),
-        read_tokens=32,
-        first_read_rows=1,
-        first_read_tokens=first_read_tokens,
-        # A turn of a conversation is longer than a tool's answer, and mostly much shorter than a prompt.
-        shorter_read_tokens=tuple(most for most in _SHORTER_READ_TOKENS if most < first_read_tokens),
-    )
 
 
 def _load_hf(folder: Path, dtype: DType | None) -> Policy:

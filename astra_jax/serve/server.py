@@ -32,9 +32,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from astra_jax.engine.http import key_or_none
 from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
+from astra_jax.evaluate.endpoint import key_or_none
 from astra_jax.model.config import DType
 from astra_jax.serve.admission import Admission
 from astra_jax.serve.head_timeout import HeadTimeoutProtocol

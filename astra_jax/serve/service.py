@@ -231,7 +231,7 @@ class Service:
             "created": self.served.created,
             "owned_by": "astra-jax",
             "max_model_len": self.served.limits.max_tokens,
-            "replays": self.decoder.capabilities.replays,
+            "replays": True,
             "policy": self.digest,
         }
 

@@ -19,7 +19,7 @@ from astra_jax.benchmarks import harness_process
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 ROOT = Path(__file__).parents[3]

@@ -11,10 +11,10 @@ from astra_jax.engine import page_attention
 from astra_jax.engine.kv_pages import KV, Histories, empty_pages
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.rows import _after, rows_of
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.sizes import decode_limits, serving_limits
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import layers_apart
-from astra_jax.serve.policy import serving_limits
 
 PAGES, PAGE_TOKENS, OWN, TOKENS = 16384, 8, 6, 64
 CONFIG = ModelConfig(

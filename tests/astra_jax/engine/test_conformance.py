@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from astra_jax.checkpoints.policy import Policy
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Device, Said, XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, Sample
 from astra_jax.model.qwen3 import init_params
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
@@ -143,7 +144,7 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
 
 @pytest.mark.parametrize("kind", ["paged", "clock"])
 def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, untrained):
-    """Pages run out, and some go to the host; that too follows from tokens alone."""
+    """Pages run out, and sequences give way; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         if kind == "clock":
@@ -157,7 +158,6 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
     assert found(2, 2) == (calls, messages)
     other_calls, other_messages = found(None, 1)
     assert other_calls != calls, "delays must matter to somebody"
-    assert {call[0] for call in calls if isinstance(call[0], bool)} == {True, False}, "pages go out, and come back"
     assert [[message.ids for message in of_session] for of_session in other_messages] == [
         [message.ids for message in of_session] for of_session in messages
     ]

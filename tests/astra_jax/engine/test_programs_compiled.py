@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Read, RowShape, Sample
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.sizes import RowShape, decode_limits
+from astra_jax.engine.tracks import Read, Sample
+from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 
 def test_calls_of_many_rows_have_a_size_of_tables_more():
@@ -35,7 +36,7 @@ class Shapes(ClockDevice):
 
     async def sample(self, sample: Sample, own_pages: int | None = None):
         limits, tracks = self._limits, [row.track for row in sample.all_rows()]
-        own = max(len(track.table) - limits.read_prefix_pages(track) for track in tracks)
+        own = max(len(track.table) - track.prefix_pages(limits) for track in tracks)
         size = next(size for size in limits.own_table_sizes(sample.shape) if size >= own)
         self.shapes.add((sample.shape, size))
         return await super().sample(sample)

@@ -8,9 +8,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.clock import run_on_clock
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.schedule import Read, ReadRow, Schedule, Track
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.tracks import Read, ReadRow, Track
+from astra_jax.plan.clock import run_on_clock
 from tests.astra_jax.engine.test_schedule import (
     CheckedDevice,
     callers_of_any_kind,
@@ -117,7 +118,7 @@ def test_whatever_sessions_do_the_next_read_is_the_one_that_a_scan_finds():
     interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
 def compare(limits, callers, num_shards, calls_away, interruptions):
-    with mock.patch("astra_jax.engine.paged.Schedule", Compared):
+    with mock.patch("astra_jax.engine.decoder.Schedule", Compared):
         run_on_clock(
             run_all(CheckedDevice(limits, num_shards=num_shards), dict(enumerate(callers)), calls_away, interruptions)
         )

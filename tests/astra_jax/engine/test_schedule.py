@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, Schedule, Track
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Copy, Read, SaidRow, Sample, Track
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 END_IDS = (0,)
 COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
@@ -411,7 +413,7 @@ def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
     read_all()
     sample = schedule.next_sample()
     for row in sample.all_rows():
-        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, [0.0] * 4, []))
+        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, []))
     assert [len(track.table) for track in tracks] == [3, 3], "a page more than eight cached tokens take"
     for slot in range(2):
         schedule.ask(Session(0, slot), prompt + said + given, Sampling(8), policy_version=0)

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from astra_jax.engine import shared_device
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.sizes import Limits, RowShape, decode_limits
+from astra_jax.engine.tracks import Read, Sample
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 NUM_HOSTS = 3
 LIMITS = Limits(
@@ -309,7 +310,7 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
 def test_who_is_held_up_was_passed_over_by_nobody():
     """How often depends on how long a tool takes: it must not decide whose turn it is."""
     asked: list[Proposal] = []
-    another = [Proposal(Kind.HOLD), Proposal(Kind.OUT), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
+    another = [Proposal(Kind.HOLD), Proposal(Kind.READ, 9, 1, 8), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
 
     async def gather(proposal: Proposal) -> np.ndarray:
         asked.append(proposal)
@@ -318,7 +319,7 @@ def test_who_is_held_up_was_passed_over_by_nobody():
     async def main() -> None:
         device = PartOfDevice()
         await SharedDevice(device, LIMITS.row_shapes, gather).read(Read([[], []], False, 2, 8))
-        assert [call[0] for call in device.calls] == ["move", "read"]
+        assert [call[0] for call in device.calls] == ["read", "read"]
 
     run_on_clock(main())
     assert [proposal.waited for proposal in asked] == [0, 0, 1, 1]

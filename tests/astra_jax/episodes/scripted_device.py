@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import Decoder, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Read, SaidRow, Sample
-from astra_jax.episodes.rollout import RolloutEngine, decode_limits
+from astra_jax.engine.sizes import decode_limits
+from astra_jax.engine.tracks import Read, SaidRow, Sample
+from astra_jax.episodes.rollout import RolloutEngine
 
 
 class ScriptedDevice:
@@ -46,7 +47,7 @@ class ScriptedDevice:
             if begins_at not in begun:
                 begun.append(begins_at)
             ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
-            said.append(SaidRow(ids, [-0.25] * len(ids), [-0.25] * len(ids), []))
+            said.append(SaidRow(ids, [-0.25] * len(ids), []))
         steps = max(len(row.ids) for row in said)
         await asyncio.sleep(steps)
         return said, steps

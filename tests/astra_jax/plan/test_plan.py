@@ -16,6 +16,7 @@ import pytest
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
+from astra_jax.engine import sizes as sizes_module
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
@@ -294,7 +295,7 @@ def test_pages_are_counted_as_the_run_holds_them():
     ],
 )
 def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, num_hosts, num_decoders, monkeypatch):
-    monkeypatch.setattr(rollout_module, "num_hosts", lambda: num_hosts)
+    monkeypatch.setattr(sizes_module, "num_hosts", lambda: num_hosts)
     overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}")
     held_out = 'held_out={environments="none", every_steps=5, num_environments=6}'
     config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5"))

@@ -346,15 +346,9 @@ def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_refe
     np.testing.assert_allclose(found, loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_log_probs_of_a_batch_are_those_of_its_loss(untrained, near_policy, loss_and_gradients, accumulation):
+def test_the_log_probs_of_a_batch_are_those_of_its_loss(untrained, near_policy, loss_and_gradients):
     objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-    found_BT = batch_logprobs(
-        untrained.params,
-        near_policy,
-        model_config=untrained.model_config,
-        objective=objective,
-        accumulation=accumulation,
-    )
+    model_config = untrained.model_config
+    found_BT = batch_logprobs(untrained.params, near_policy, model_config=model_config, objective=objective)
     _, expected_BT, _ = loss_and_gradients(near_policy)
     np.testing.assert_allclose(found_BT, expected_BT, atol=1e-5)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from astra_jax.config import ConfigError
-from astra_jax.engine.call_clock import CallClock
+from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import PromptTooLong

@@ -13,11 +13,12 @@ import pytest
 
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine import device as device_module
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.programs import read_tokens, sample_rows
-from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.mesh.placement import in_force, place_params
 from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh
@@ -49,8 +50,8 @@ END_IDS = tuple(range(0, 364, 14))
 """An untrained policy hardly ever says the one that it should: with these a message has 14 tokens on average."""
 
 
-def a_decoder(policy, *, num_pages=200, host=None, **kwargs) -> PagedDecoder:
-    own = limits(num_pages, host)
+def a_decoder(policy, *, num_pages=200, **kwargs) -> PagedDecoder:
+    own = limits(num_pages)
     device = XLADevice(policy.model_config, policy.params, own, end_ids=END_IDS)
     return PagedDecoder(device, own, end_ids=END_IDS, **kwargs)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from astra_jax.engine.clock import ClockDevice, Costs, Observed, clock_devices_of_hosts, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
+from astra_jax.plan.clock import ClockDevice, Costs, Observed, clock_devices_of_hosts, run_on_clock
 from tests.astra_jax.engine.test_schedule import some_limits
 
 

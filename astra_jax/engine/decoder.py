@@ -1,17 +1,22 @@
-"""Our decoder: sessions come and go, and rows are filled again as soon as messages end."""
+"""The decoder of this process: callers await messages, and one task makes all calls.
+
+generate     a caller adds its message to the schedule and waits
+_drive       the task: call after call while there is one, else sleep until a caller comes
+_call_once   read given tokens, then sample up to 16 tokens in every row
+_take_in     sampled tokens go to their messages; the ones that ended are handed out
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from astra_jax.engine.call_clock import CallClock
 from astra_jax.engine.device import Device, Said
 from astra_jax.engine.interface import (
-    Capabilities,
     DecoderError,
     Finish,
     Generated,
@@ -20,14 +25,16 @@ from astra_jax.engine.interface import (
     Session,
     Told,
 )
-from astra_jax.engine.schedule import Limits, Sample, Schedule, Track
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Sample, Track
 
 _READS_PER_SAMPLE = 4
 
 
 @dataclass
 class _Message:
-    """A message that somebody waits for."""
+    """A message that a caller waits for."""
 
     ids: Sequence[int]
     sampling: Sampling
@@ -35,20 +42,19 @@ class _Message:
     told: Told | None = None
     computed_tokens: int = 0
     is_aborted: bool = False
-    """It is in a call: it ends with that."""
+    """Whether it ends with the call that it is in."""
 
 
 class PagedDecoder:
     """Pages and rows of one device or mesh; a `Decoder`.
 
-    Calls follow one another; while one runs, callers run their tools. A call that fails fails every message
-    under way.
+    Calls follow one another; while one runs, callers run their tools. If a call fails, every message under way fails.
 
-    With `calls_away`, a session that was handed a message is part of the schedule again exactly so many calls later,
-    however long its tools took: then all that is computed, and in which order, follows from tokens alone, and the same
-    seeds give the same bytes. Without it, a session goes on as soon as it comes back: the draws are the same, and the
-    tokens too unless the rounding of a sum, whose order depends on who shares a call, tips one. With it, everybody
-    waits for a session that is due, and whoever was handed a message has to come back: with `generate`, or `forget`.
+    With `calls_away`, a session that was handed a message is scheduled again exactly so many calls later, however long
+    its tools took. All calls then follow from tokens alone, and the same seeds give the same bytes. All sessions wait
+    for one that is due, so its caller has to come back, with `generate` or `forget`. Without `calls_away` a session
+    goes on as soon as it comes back. The draws are the same, and so are the tokens, unless the rounding of a sum tips
+    one: the order of sums depends on the sessions that share a call.
     """
 
     def __init__(
@@ -59,21 +65,21 @@ class PagedDecoder:
         end_ids: tuple[int, ...],
         policy_version: int = 0,
         calls_away: int | None = None,
-        call_clock: CallClock | None = None,
+        call_clock: AbstractContextManager[Any] | None = None,
     ):
         """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
-        self._call_clock = call_clock or CallClock()
+        self._call_clock = call_clock or contextlib.nullcontext()
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
         self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
         self._policy_version = policy_version
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
         self._due: dict[Session, int] = {}
-        """Before which call a session that is away is expected back."""
+        """Number of the call before which a session that is away is expected back."""
         self._back: dict[Session, _Message | None] = {}
-        """What sessions that are due have come back with; None to be forgotten."""
+        """Messages with which sessions came back before they were due; None: the session is to be forgotten."""
         self._in_call: set[Session] = set()
-        """Whose messages the call that is running reads or samples."""
+        """Sessions of the call that is running."""
         self._driver: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_closing = False
@@ -84,11 +90,6 @@ class PagedDecoder:
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
         self._sampled_tokens = self._read_tokens = 0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        return Capabilities(takes_weights=True, replays=True, tells_raw_and_kept=True)
 
     @property
     def load(self) -> Load:
@@ -109,8 +110,8 @@ class PagedDecoder:
         """Sample the message that follows `ids`, all tokens of the session so far; `told` hears of tokens call by call.
 
         Raises:
-            DecoderError: it is too long; an id is none of the vocabulary; the session is asked for two messages at
-                once; penalties are asked for, and the device knows none; or the decoder is closed.
+            DecoderError: the sequence is too long; an id is not in the vocabulary; a message of the session is under
+                way; penalties are asked for, and the device knows none; or the decoder is closed.
         """
         if self._is_closing:
             raise DecoderError("expected a decoder that is open, found one that is closed")
@@ -129,10 +130,10 @@ class PagedDecoder:
         self._wake.set()
         try:
             return await message.done
-        except asyncio.CancelledError:  # nobody waits for it any more
+        except asyncio.CancelledError:  # its caller has gone
             self.abort(session)
             self._due.pop(session, None)  # it may have been handed out just now
-            while session in self._in_call:  # also where it is cancelled once more
+            while session in self._in_call:  # also if it is cancelled once more
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._call_ended.wait()
             raise
@@ -142,7 +143,7 @@ class PagedDecoder:
         self._messages[session] = message
 
     def abort(self, session: Session) -> None:
-        """End the session's message where it stands: its `generate` returns what there is."""
+        """End the session's message where it stands: its `generate` returns the tokens so far."""
         self._wake.set()
         if session in self._in_call:
             self._messages[session].is_aborted = True
@@ -150,13 +151,13 @@ class PagedDecoder:
             self._hand_out(session, "aborted")
         elif (message := self._back.get(session)) is not None:
             del self._back[session], self._due[session]
-            _answer(message, Generated([], [], [], "aborted", []))
+            _answer(message, Generated([], [], [], "aborted"))
 
     def forget(self, session: Session) -> None:
-        """Let go of the session: nobody will ask for it again.
+        """Give up the pages of a session that has ended.
 
         Raises:
-            DecoderError: it is being sampled for.
+            DecoderError: a message of it is under way.
         """
         if session in self._messages or self._back.get(session) is not None:
             raise DecoderError(
@@ -169,16 +170,15 @@ class PagedDecoder:
             self._schedule.forget(session)
 
     async def until_failed(self) -> NoReturn:
-        """Wait; raise what a call, or another host, has failed of, also where nobody waits for a message."""
+        """Wait until a call, or another host, fails, and raise the error."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure
 
     async def close(self, *, failed: bool = False) -> None:
-        """Let go of everything; no message may be under way that somebody waits for.
+        """Free everything; no message may be under way.
 
-        Where hosts share the device, return when all have closed theirs; or, where this one has `failed`, when it has
-        told them.
+        Hosts that share a device wait until all have closed theirs; a host that has `failed` only tells the others.
 
         Raises:
             HostFailed: another host has failed.
@@ -186,7 +186,7 @@ class PagedDecoder:
         """
         self._is_closing = True
         self._wake.set()
-        if self._driver is not None:  # a call that it is in has its end: other hosts are in it, too
+        if self._driver is not None:  # a call is finished: other hosts are in it, too
             await asyncio.gather(self._driver, return_exceptions=True)
         self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
         for session in list(self._schedule.tracks):
@@ -197,7 +197,7 @@ class PagedDecoder:
             self._device.close()
 
     async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; nothing that is cached outlives them."""
+        """Sample with other weights from the next token on; pages that were computed with the old ones are given up."""
         async with self._taking_weights:
             self._is_paused = True
             self._wake.set()
@@ -219,7 +219,7 @@ class PagedDecoder:
     async def _drive(self) -> None:
         try:
             while not self._is_closing:
-                await asyncio.sleep(0)  # who was just answered may ask again at once
+                await asyncio.sleep(0)  # a caller that was just answered may ask again at once
                 if not self._take_in_due():
                     await self._wait()
                 elif await self._call_once():
@@ -228,7 +228,7 @@ class PagedDecoder:
                     self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
                 else:
                     await self._wait()
-        except Exception as error:  # noqa: BLE001 - whoever waits for a message, or for this, is told
+        except Exception as error:  # noqa: BLE001 - every caller that waits is told
             self._failure = error
             self._has_failed.set()
             self._fail(error)
@@ -244,7 +244,7 @@ class PagedDecoder:
         self._messages.clear()
         self._due.clear()
         self._back.clear()
-        self._schedule.forget_contents()  # nobody knows what lies in the pages of a call that failed
+        self._schedule.forget_contents()  # a call that failed may have written anything
 
     async def _wait(self) -> None:
         self._wake.clear()
@@ -255,7 +255,7 @@ class PagedDecoder:
         await self._device.idle(self._wake, holds_up=self._calls_away is not None)
 
     def _take_in_due(self) -> bool:
-        """Take in what the sessions that are due have come back with, in their own order; say whether all are back."""
+        """Schedule the messages of the sessions that are due, in their own order; say whether all of them are back."""
         due = sorted((call, session) for session, call in self._due.items() if call <= self._num_calls)
         if any(session not in self._back for _, session in due):
             return False
@@ -265,15 +265,15 @@ class PagedDecoder:
                 self._schedule.forget(session)
             else:
                 self._begin(session, message)
-            # Only now: were it refused, whoever waits for it must still be told.
+            # Not before: if it is refused, its caller must still be told.
             del self._due[session], self._back[session]
         return True
 
     async def _call_once(self) -> bool:
-        """Carry out the next calls of programs; return whether there were any."""
+        """Make the next calls of programs; return whether there were any."""
         if self._is_paused:
             return False
-        # Given tokens are read first: they fill rows. Few calls of them to one that samples, so neither waits long.
+        # Reading comes first, because it fills rows; but few calls in turn, so that sampling does not wait long.
         num_reads = 0
         while num_reads < _READS_PER_SAMPLE and (read := self._schedule.next_read()) is not None:
             num_reads += 1
@@ -293,7 +293,7 @@ class PagedDecoder:
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:
-        """Whoever is aborted in a call ends with it."""
+        """Hand out the messages that were aborted during a call when it ends."""
         self._in_call = {track.session for track in tracks}
         self._call_ended.clear()
         try:
@@ -311,7 +311,7 @@ class PagedDecoder:
             track = row.track
             assert track.sampling is not None
             ends = {*self._end_ids, *track.sampling.stop_ids}
-            # A program knows the decoder's own end ids only: what it sampled after another is let go of.
+            # A program knows only the decoder's own end ids: tokens behind another stop id are dropped.
             count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
             of_row = of_row.first(count)
             self._sampled_tokens += count
@@ -320,7 +320,7 @@ class PagedDecoder:
             if message.told is not None and count:
                 try:
                     message.told(of_row.ids, of_row.logprobs)
-                except Exception as error:  # noqa: BLE001 - its own fault, and nobody else's
+                except Exception as error:  # noqa: BLE001 - only this caller's message fails
                     if not message.done.done():
                         message.done.set_exception(error)
                     self._hand_out(track.session, "aborted")
@@ -333,12 +333,12 @@ class PagedDecoder:
     def _hand_out(self, session: Session, finish: Finish) -> None:
         message, track = self._messages.pop(session), self._schedule.tracks[session]
         track.sampling = None
-        # Who was aborted comes back whenever it likes, who was cancelled perhaps never.
+        # The caller of an aborted message may come back at any time, that of a cancelled one perhaps never.
         if self._calls_away is not None and finish != "aborted" and not message.done.done():
             self._due[session] = self._num_calls + self._calls_away
         said = Generated(
-            *(track.said, track.logprobs, track.versions, finish, track.raw_logprobs, track.kept),
-            # The last token is in no page before the first is sampled after it.
+            *(track.said, track.logprobs, track.versions, finish, track.kept),
+            # One more than was read: the last given token is computed with the first sampled one.
             computed_tokens=min(len(message.ids), message.computed_tokens + 1),
         )
         _answer(message, said)

@@ -1,7 +1,7 @@
 """A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
 
-How long messages get is drawn, from a given distribution or from what a run recorded; what they say is made up; and how
-long calls take follows from given costs:
+Lengths of messages are drawn from a given distribution, or from a recorded run. Their tokens are made up, and calls
+take the time of given costs:
 
     async def main() -> None:
         decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.schedule import Limits, Read, SaidRow, Sample, Track
 from astra_jax.engine.shared_device import Proposal, SharedDevice
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
 
@@ -106,14 +107,14 @@ class ClockDevice:
         """Go on as before: there is no model."""
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Wait: nobody else calls."""
+        """Wait: there is no other host."""
         await until.wait()
 
     async def leave(self, *, failed: bool) -> None:
-        """Nobody else calls, so nobody is to be told."""
+        """Do nothing: there is no other host to tell."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no memory to free."""
 
     def own_pages(self, sample: Sample) -> int:
         """Return 0: however many pages rows have, a step takes as long."""
@@ -125,11 +126,11 @@ class ClockDevice:
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Make up what some rows say; return it, and how many steps that took."""
+        """Make up the tokens of some rows; return them, and the number of steps."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
-        # It goes on while more than `leave_at` rows do, so the longest but so many of them is what it waits for.
+        # The call ends as soon as only `leave_at` rows go on: the next longest one decides its steps.
         longest_first = sorted(itertools.chain(*await self._of_all_hosts(counts)), reverse=True)
         steps = min(longest_first[sample.leave_at], self._limits.sample_tokens)
         said = [
@@ -157,11 +158,11 @@ class ClockDevice:
             ids[-1] = self._end_id
         logprobs = [-(1 + number) / len(words) for number in ids]
         keeps = track.sampling is not None and track.sampling.hands_out_kept
-        return SaidRow(ids, logprobs, logprobs, [[number] for number in ids] if keeps else [])
+        return SaidRow(ids, logprobs, [[number] for number in ids] if keeps else [])
 
 
 class _Meeting:
-    """Where every host brings something, and goes on when all have, with what each brought."""
+    """A barrier for all hosts, at which each leaves a value and gets those of all."""
 
     def __init__(self, num_hosts: int):
         self._barrier, self._brought = asyncio.Barrier(num_hosts), [None] * num_hosts
@@ -199,9 +200,9 @@ def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while anybody has something to do, and then jumps to the next timer.
+    """An event loop whose clock stands still while a task runs, and then jumps to the next timer.
 
-    Nobody in it may wait for a thread or a socket.
+    No task in it may wait for a thread or a socket.
     """
 
     def __init__(self) -> None:
@@ -214,7 +215,7 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Where an event loop would wait for its next timer."""
+    """The selector of `ClockLoop`: it adds the time to the next timer instead of waiting."""
 
     seconds = 0.0
 
@@ -226,6 +227,6 @@ class _Jumps(selectors.DefaultSelector):
 
 
 def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
-    """Return what a coroutine returns, run to its end on a clock of its own."""
+    """Run a coroutine to its end on a clock of its own, and return its result."""
     with asyncio.Runner(loop_factory=ClockLoop) as runner:
         return runner.run(main)

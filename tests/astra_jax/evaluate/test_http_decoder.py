@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from astra_jax.engine import http as http_module
-from astra_jax.engine.http import Endpoint, HTTPDecoder, first_contact, seed_of_message
 from astra_jax.engine.interface import PENALTIES, DecoderError, Generated, Sampling, Session
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.evaluate import endpoint as endpoint_module
+from astra_jax.evaluate.endpoint import Endpoint, first_contact
+from astra_jax.evaluate.http_decoder import HTTPDecoder, seed_of_message
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from tests.astra_jax.engine.conformance import CLAUSES, SESSIONS, Subject, same, two_turns, until
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
@@ -47,7 +48,15 @@ def test_a_remote_decoder_passes_the_suite(server, clause):
     def make(params: Any, version: int) -> Watched:
         return Watched(server)
 
-    subject = Subject(make, None, None, END_IDS, LIMITS.max_tokens, num_sampled=lambda decoder: decoder.num_sampled)
+    subject = Subject(
+        make,
+        None,
+        None,
+        END_IDS,
+        LIMITS.max_tokens,
+        num_sampled=lambda decoder: decoder.num_sampled,
+        is_remote=True,
+    )
     asyncio.run(asyncio.wait_for(clause(subject), timeout=300))  # of which the first compiles
 
 
@@ -227,7 +236,7 @@ async def test_weights_without_a_version_are_0(versions):
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [(says({}, 503), "HTTP 503"), (hangs, "no reply yet"), (None, "ClientConnectorError")]
+    ("answer", "why"), [(says({}, 503), "HTTP 503"), (hangs, "no reply yet"), (None, "ConnectError")]
 )
 async def test_at_the_deadline_it_says_in_one_line_why_there_is_no_answer(answer, why):
     async with scripted(answer or hangs) as (url, _), asking(url if answer else DEAD, deadline_seconds=0.5) as decoder:
@@ -284,7 +293,7 @@ def test_first_contact_says_who_answers(server):
 
 
 def test_first_contact_with_nobody_or_somebody_else_is_one_line(monkeypatch):
-    monkeypatch.setattr(http_module, "_FIRST_CONTACT_SECONDS", 0.3)
+    monkeypatch.setattr(endpoint_module, "_FIRST_CONTACT_SECONDS", 0.3)
     with pytest.raises(DecoderError, match=rf"^nobody serves a policy at {DEAD}: [^\n]*; `astra serve` does$"):
         first_contact(DEAD)
 
