@@ -44,7 +44,7 @@ def function_named(name: str, built_in: Mapping[str, Function], folder: Path | N
         raise ValueError(f"{where} defines no {function_name}; name a function that it defines")
     if not callable(function):
         raise ValueError(f"{function_name} in {where} is no function but a {type(function).__name__}; name a function")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def own_modules(*names: str | None) -> dict[str, Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,18 +96,17 @@ class Objective(NamedTuple):
         """The optional arrays of a batch that the function asks for."""
         return tuple(name for name in OPTIONAL_COLUMNS if name in _parameters(self.token_losses))
 
-    def losses(self, given: Mapping[str, jax.Array | None]) -> jax.Array:
-        """Return the loss of each token from the arrays of a batch, by name, with `policy_logprobs_BT`; [B, T].
+    def losses(self, policy_logprobs_BT: jax.Array, given: Mapping[str, Any]) -> jax.Array:
+        """Return the loss of each token from the policy's log-probs and the arrays of a batch by name; [B, T].
 
         Raises:
             ConfigError: the function returns another shape.
         """
-        values = {**given, "clip_epsilon": self.clip_epsilon}
+        values = {**given, "policy_logprobs_BT": policy_logprobs_BT, "clip_epsilon": self.clip_epsilon}
         losses_BT = self.token_losses(**{name: values[name] for name in _parameters(self.token_losses)})
-        expected = jnp.shape(given["policy_logprobs_BT"])
-        if jnp.shape(losses_BT) != expected:
+        if jnp.shape(losses_BT) != policy_logprobs_BT.shape:
             raise ConfigError(
-                f"the objective returned an array of shape {jnp.shape(losses_BT)} for tokens of shape {expected}; "
-                "return one loss for each token"
+                f"the objective returned an array of shape {jnp.shape(losses_BT)} for tokens of shape "
+                f"{policy_logprobs_BT.shape}; return one loss for each token"
             )
         return losses_BT

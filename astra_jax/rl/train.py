@@ -90,7 +90,7 @@ def rl_loss(
     `num_sampled` is the number of sampled tokens in the whole batch; without it, in the rows that are given.
     """
     logprobs_BT = policy_logprobs(params, batch, model_config=model_config, objective=objective)
-    losses_BT = objective.losses({**batch._asdict(), "policy_logprobs_BT": logprobs_BT})
+    losses_BT = objective.losses(logprobs_BT, batch._asdict())
     if num_sampled is None:
         num_sampled = batch.loss_mask_BT.sum()
     return (losses_BT * batch.loss_mask_BT).sum() / num_sampled, logprobs_BT

@@ -13,7 +13,12 @@ from pydantic import BaseModel, Field
 
 from astra_jax.cli.command import main
 from astra_jax.cli.config import KINDS, config_types
+from astra_jax.config import parse_config
 from astra_jax.config_keys import Key, keys_of
+from astra_jax.rl.config import RLConfig
+from astra_jax.sft.config import SFTConfig
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.trajectories.config import TrajectoriesConfig
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = [(command, config_type) for kind in KINDS for command, config_type in config_types(kind).items()]
@@ -71,6 +76,31 @@ def test_every_key_is_explained_in_one_line_that_is_a_sentence(command, config_t
 def test_every_key_is_set_in_a_shipped_config_an_example_or_a_document(command, config_type, set_somewhere):
     unset = [key.path for key in keys_of(config_type) if not key.is_table and key.path not in set_somewhere]
     assert unset == [], "remove such a key with its code, set it in a shipped config, or show it in docs/commands.md"
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with the values of another in the place of its own."""
+    tables = {name: merged(below.get(name, {}), value) for name, value in above.items() if isinstance(value, dict)}
+    return below | above | tables
+
+
+@pytest.mark.parametrize(
+    ("document", "config", "config_type"),
+    [
+        ("commands.md", "tiny_sft.toml", SFTConfig),
+        ("commands.md", "tiny_rl.toml", RLConfig),
+        ("teacher.md", "tiny_environments.toml", EnvironmentsConfig),
+        ("tools.md", "tiny_trajectories.toml", TrajectoriesConfig),
+    ],
+)
+def test_the_tables_that_a_document_shows_are_valid(document, config, config_type):
+    shipped = tomllib.loads((ROOT / "configs" / config).read_text(encoding="utf-8"))
+    blocks = re.findall(r"^```toml\n(.*?)^```", (ROOT / "docs" / document).read_text(encoding="utf-8"), re.S | re.M)
+    shown = [tomllib.loads(block) for block in blocks]
+    shown = [values for values in shown if values.keys() <= config_type.model_fields.keys()]
+    assert shown
+    for values in shown:
+        parse_config(config_type, merged(shipped, values), where=document)
 
 
 def test_a_key_that_no_file_sets_is_found(set_somewhere):

@@ -99,8 +99,8 @@ def test_every_example_and_its_gradient_equal_the_reference(ragged):
         given = {"advantages_BT": advantages, "reward_std_BT": std, "episode_weights_BT": of_episodes}
 
         def mean_of(policy_BT, objective=objective, given=given):
-            given = given | {"policy_logprobs_BT": policy_BT, "sampled_logprobs_BT": jnp.asarray(sampled)}
-            return (objective.losses(given) * mask).sum() / mask.sum()
+            given = given | {"sampled_logprobs_BT": jnp.asarray(sampled)}
+            return (objective.losses(policy_BT, given) * mask).sum() / mask.sum()
 
         loss, gradient = jax.value_and_grad(mean_of)(jnp.asarray(policy))
         expected_loss, expected_gradient = reference_loss_and_gradient(
@@ -116,7 +116,7 @@ def test_an_objective_that_sums_its_losses_is_refused_in_one_line(ragged):
 
     objective = Objective(TEMPERATURE, CLIP_EPSILON, 16, summed)
     with pytest.raises(ConfigError, match=r"an array of shape \(\) for tokens of shape \(3, 12\); return one loss for"):
-        objective.losses({"policy_logprobs_BT": ragged[0]})
+        objective.losses(ragged[0], {})
 
 
 @pytest.mark.parametrize(
