@@ -174,6 +174,13 @@ def test_every_package_imports_only_what_the_design_allows():
     assert violations(ROOT) == []
 
 
+def test_no_test_of_the_product_imports_a_script():
+    for path in (ROOT / "tests").rglob("*.py"):
+        if ROOT / "tests" / "scripts" not in path.parents:
+            modules = imported_modules(ast.parse(path.read_text(encoding="utf-8")))
+            assert [module for module in modules if module.startswith("scripts.")] == [], path
+
+
 def arrows(root: Path) -> dict[str, set[str]]:
     """Every module of ours to those that it imports."""
     files = {

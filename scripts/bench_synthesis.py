@@ -1,14 +1,24 @@
-"""How many attempts the sloppy form of a language model costs, on an endpoint that spoils replies: one JSON line.
+"""Synthesis with the embedded teacher, with a slow endpoint and with a sloppy one, and guessing: one JSON line.
 
-    python scripts/bench_sloppy_teacher.py [--count 200] [--share 0.2] [--seed 0]
+python scripts/bench_synthesis.py environments [--config configs/paper_environments.toml] [--count 6596]
+python scripts/bench_synthesis.py trajectories [--config configs/tiny_trajectories.toml] [--count 10000]
+python scripts/bench_synthesis.py endpoint [--count 32768]
+python scripts/bench_synthesis.py sloppy [--count 200] [--share 0.2]
+python scripts/bench_synthesis.py guess --records DIR [--turns 8]
 
-A real HTTP server answers what the embedded teacher would, but a share of its replies is spoiled, in one of twelve ways
-that fits the reply (`WAYS`): in prose, in a fence, after thoughts, with trailing commas, with raw newlines in strings,
-inside a wrapper, with keys too many, with null for an empty field, with objects as texts, with scores on another scale,
-cut off, as Python writes it. The agent's turns have twelve of their own (`spoiled_turns`): thoughts or calls in the
-text, arguments that are no JSON, no text at all, and so on. Printed of each track: attempts, those that were lost to
-form (`unusable reply`) and their share, beside those of the same run on the same endpoint without spoiling; how often
-each way was used; what was read leniently, by kind; and how many questions were asked again.
+environments   seconds and memory from knowledge to records with all proofs, and the seconds in which
+               `astra records verify` replays every promise. No language model is asked, so the time is the
+               machinery's. Memory is the whole process tree's
+trajectories   the same, from tool documents to records; `astra records stats` has the share of failed calls
+endpoint       different questions to an endpoint that takes half a second for each, at concurrency 256: the share
+               of the throughput that the latency alone would allow, with the start, when concurrency grows
+sloppy         both tracks on a real HTTP server that answers as the embedded teacher would and spoils a share of
+               its replies, in one of twelve ways (`WAYS`), and an agent's turns in twelve of their own
+               (`spoiled_turns`). Printed: attempts, attempts lost to form (`unusable reply`), the same without
+               spoiling, uses of each way, replies read leniently, questions asked again
+guess          F1 of programs that learn nothing in the environments of a record directory: `lexical`, and programs
+               that are told the names in the question and fill them, and each text that a tool has returned, into
+               every tool, or into the tools that share their first parameter with another one
 """
 
 from __future__ import annotations
@@ -19,8 +29,12 @@ import io
 import json
 import os
 import random
+import re
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -33,18 +47,96 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from astra_jax.config import CONFIGS, load_config
+from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
+from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.recipes.process_memory import PeakMemory
+from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.judges import JudgeTogether
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, ToolDocument
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
+ROOT = Path(__file__).parents[1]
+LATENCY_SECONDS, CONCURRENCY = 0.5, 256
 SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "atomicity",
           "sequential_rationality", "task_completeness")  # fmt: skip
 LOST = "unusable reply"
+
+
+def astra(*words: str) -> str:
+    """Run one command of this tree; return what it prints."""
+    command = [sys.executable, "-m", "astra_jax.cli", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def synthesis(track: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Synthesise records and verify them."""
+    with TemporaryDirectory() as folder, PeakMemory() as memory:
+        out = options.out or Path(folder) / track
+        settings = [f"count={options.count}", f"seed={options.seed}", f"out={json.dumps(str(out))}", *options.overrides]
+        report = json.loads(astra("synthesize", track, str(options.config), *settings, "--json").splitlines()[-1])
+        peak_rss_bytes = memory.peak_bytes
+        started = time.monotonic()
+        verified = astra("records", "verify", str(out)).splitlines()[-1]
+        verify_seconds = time.monotonic() - started
+    return {
+        "work": f"{options.count} {track} of {options.config.name}, seed {options.seed}",
+        "ours": {
+            "median_seconds": report["seconds"],
+            "records_per_second": round(report["kept"] / report["seconds"], 2),
+            "verify_seconds": round(verify_seconds, 1),
+            "peak_rss_bytes": peak_rss_bytes,
+        },
+        "kept": report["kept"],
+        "rejected": report["rejected"],
+        "verified": verified,
+    }
+
+
+def endpoint(options: argparse.Namespace) -> dict[str, Any]:
+    """Start the slow endpoint in a process of its own, and ask it."""
+    script = ROOT / "tests" / "synthesis" / "teacher" / "mock_endpoint.py"
+    command = [sys.executable, str(script), "0", str(LATENCY_SECONDS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            return asyncio.run(ask_endpoint(server.stdout.readline().strip(), options.count))
+        finally:
+            server.kill()
+
+
+async def ask_endpoint(url: str, num_calls: int) -> dict[str, Any]:
+    """Ask `num_calls` different questions with as many workers as the concurrency allows."""
+    teacher = OpenAITeacher(
+        OpenAITeacherConfig(model="mock", base_url=url, api_key_env="BENCH_KEY", max_concurrency=CONCURRENCY)
+    )
+    questions = (
+        ScoreTask(text=f"Task {number}", language="en", slots={}, hidden_slots=(), tools=())
+        for number in range(num_calls)
+    )
+
+    async def worker() -> None:
+        for question in questions:
+            await teacher.ask(question, seed=0)
+
+    started, started_cpu = time.monotonic(), time.process_time()
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time() - started_cpu
+    await teacher.close()
+    return {
+        "work": f"{num_calls} calls, {LATENCY_SECONDS} s each, concurrency {CONCURRENCY}",
+        "ours": {"median_seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)},
+        "share_of_ideal": round(num_calls * LATENCY_SECONDS / CONCURRENCY / seconds, 4),
+    }
 
 
 def trailing_commas(value: Any) -> str:
@@ -285,16 +377,86 @@ async def both_tracks(count: int, share: float, seed: int, sandbox_url: str) -> 
     return line
 
 
+_YEAR = re.compile(r"(?<!\d)20\d\d(?!\d)")
+
+
+def told_names(environments: Sequence[Environment], choose: Callable[[Sequence[ToolDocument]], list[int]]) -> Decide:
+    """Return a program that fills the question's names into the tools that `choose` picks."""
+    names = {environment.question: environment.entities for environment in environments}
+
+    def decide(question: str, documents: Sequence[ToolDocument], returned: Any) -> Calls:
+        values = [name for name in names[question] if name in question]
+        values += [value for _, value in returned if isinstance(value, str)]
+        years = dict.fromkeys(_YEAR.findall(question))
+        calls: Calls = []
+        for document in (documents[index] for index in choose(documents)):
+            first, *rest = document.required
+            for value in dict.fromkeys(values):
+                calls += [(document.name, {first: value, **dict.fromkeys(rest, year)}) for year in years or [""]]
+        return calls
+
+    return decide
+
+
+def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[int]:
+    """Choose tools whose first parameter another one has, too: the tools of one world share them."""
+    first = [document.required[0] for document in documents]
+    return [index for index, name in enumerate(first) if first.count(name) > 1]
+
+
+async def guess(options: argparse.Namespace, url: str) -> dict[str, Any]:
+    """Let each program act in all environments, with all distractors shown."""
+    environments = list(RecordSource(options.records, Environment))
+    config = load_config(EvaluationConfig, CONFIGS / "tiny_evaluation.toml")
+    rollout = config.rollout.model_copy(update={"max_turns": options.turns})
+    shown = {"high": 8, "medium": 8, "low": 8}
+    config = config.model_copy(update={"rollout": rollout, "irrelevant_per_band": shown})
+    programs = {
+        "lexical": lexical,
+        "every tool, told the names": told_names(environments, lambda documents: list(range(len(documents)))),
+        "tools of one parameter, told the names": told_names(environments, sharing_a_parameter),
+    }
+    found = {}
+    async with AsyncSandboxClient(url) as sandbox:
+        for name, decide in programs.items():
+            figures = (await evaluate_program(decide, environments, config, sandbox)).figures
+            found[name] = {"f1": figures.f1, "recall": figures.recall, "answers_right": figures.answer_accuracy}
+    return {"environments": len(environments), **found}
+
+
 def main() -> None:
-    """The command line."""
+    """Read the command line and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--share", type=float, default=0.2)
+    counts = {"environments": 6596, "trajectories": 10_000, "endpoint": 32_768, "sloppy": 200, "guess": None}
+    parser.add_argument("mode", choices=list(counts))
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of the config of environments or trajectories"
+    )
+    parser.add_argument("--config", type=Path, help="of environments or trajectories")
+    parser.add_argument("--count", type=int, help=f"default: {counts}")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="keep the records of environments or trajectories here")
+    parser.add_argument("--share", type=float, default=0.2, help="share of replies that the sloppy endpoint spoils")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="environments to guess")
+    parser.add_argument("--turns", type=int, default=8, help="turns of a program that guesses")
     options = parser.parse_args()
+    options.count = options.count or counts[options.mode]
     os.environ["BENCH_KEY"] = "none"
-    with local_sandbox() as url:
-        print(json.dumps(asyncio.run(both_tracks(options.count, options.share, options.seed, url))))
+    if options.mode in ("environments", "trajectories"):
+        default = {"environments": "paper_environments.toml", "trajectories": "tiny_trajectories.toml"}[options.mode]
+        options.config = options.config or ROOT / "configs" / default
+        line = synthesis(options.mode, options)
+    elif options.mode == "endpoint":
+        line = endpoint(options)
+    elif options.mode == "guess" and options.records is None:
+        parser.error("guess needs --records DIR, a directory of environments")
+    else:
+        with local_sandbox() as url:
+            if options.mode == "guess":
+                line = asyncio.run(guess(options, url))
+            else:
+                line = asyncio.run(both_tracks(options.count, options.share, options.seed, url))
+    print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The same work by several systems, each in a process of its own, which take turns (A B A B …).
+"""Several systems do the same work, each in a process of its own, and take turns (A B A B …).
 
-Side by side on one machine only ratios mean something, and CPU seconds move less than wall seconds when others use the
-machine too. A system is a function that prepares the work and returns another that does it once.
+On one machine only their ratios mean something. CPU seconds move less than wall seconds if others use the machine too.
 """
 
 from __future__ import annotations
@@ -19,53 +18,65 @@ from pathlib import Path
 from typing import NamedTuple
 
 System = Callable[[], Callable[[], object]]
+"""Prepares the work; returns the function that does it once."""
+
+
+class Work(NamedTuple):
+    """Work that several systems do."""
+
+    title: str
+    tokens: int
+    """Tokens that one turn makes or reads: `tokens_per_second` counts them."""
+    systems: Mapping[str, System]
+    """Ours is named `ours`."""
+    against: tuple[str, ...]
+    """Peers, if the command line names none."""
+    rounds: int = 3
 
 
 class Turn(NamedTuple):
-    """What one turn of one system cost, and the most memory its process has ever held."""
+    """The cost of one turn of one system, and the most memory that its process has held so far."""
 
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: float
 
 
-def compare(
-    description: str, systems: Mapping[str, System], *, work: str, tokens: int, against: Sequence[str], rounds: int
-) -> None:
-    """The command line of a benchmark of `systems["ours"]` against the others; prints one JSON line.
-
-    `work` names what is done, `tokens` says over how many; `against` and `rounds` are what the command line may leave
-    out. A system may have an interpreter of its own, so this file and the caller's import the standard library alone.
-    """
+def main(description: str, works: Mapping[str, Work]) -> None:
+    """Read the command line, measure one kind of work and print one JSON line."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    others = [name for name in systems if name != "ours"]
-    parser.add_argument("--against", nargs="*", choices=others, default=against)
-    parser.add_argument("--rounds", type=int, default=rounds, help="turns of each system")
+    parser.add_argument("work", choices=list(works))
+    parser.add_argument("--against", nargs="*", metavar="PEER", help="peers to measure beside ours")
+    parser.add_argument("--rounds", type=int, help="turns of each system")
     parser.add_argument(
         "--python", action="append", default=[], metavar="SYSTEM=PATH", help="interpreter of a system, if not this one"
     )
-    parser.add_argument("--serve", choices=list(systems), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", metavar="SYSTEM", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    work = works[arguments.work]
     if arguments.serve:
-        _serve(systems[arguments.serve])
+        _serve(work.systems[arguments.serve])
         return
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1, found {arguments.rounds}")
-    interpreters = dict.fromkeys(systems, sys.executable)
+    rounds = work.rounds if arguments.rounds is None else arguments.rounds
+    if rounds < 1:
+        parser.error(f"--rounds must be at least 1, found {rounds}")
+    names = ["ours", *dict.fromkeys(work.against if arguments.against is None else arguments.against)]
+    if unknown := [name for name in names if name not in work.systems]:
+        parser.error(f"--against: expected peers among {[*work.systems][1:]}, found {unknown}")
+    interpreters = dict.fromkeys(work.systems, sys.executable)
     for setting in arguments.python:
         name, _, path = setting.partition("=")
-        if name not in systems or not Path(path).is_file():
-            parser.error(f"--python: expected SYSTEM=PATH with a system of {list(systems)}, found {setting!r}")
+        if name not in work.systems or not Path(path).is_file():
+            parser.error(f"--python: expected SYSTEM=PATH with a system of {list(work.systems)}, found {setting!r}")
         interpreters[name] = path
-    names = ["ours", *dict.fromkeys(arguments.against)]
-    turns = _take_turns({name: [interpreters[name], sys.argv[0], "--serve", name] for name in names}, arguments.rounds)
-    print(json.dumps({"work": work, **_report(turns, tokens)}))
+    commands = {name: [interpreters[name], sys.argv[0], arguments.work, "--serve", name] for name in names}
+    print(json.dumps({"work": work.title, **_report(_take_turns(commands, rounds), work.tokens)}))
 
 
 def _serve(system: System) -> None:
-    """Answers each line on stdin with the cost of one turn."""
+    """Answer each line on stdin with the cost of one turn."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints is not an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library may print, too
     work = system()
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -76,7 +87,7 @@ def _serve(system: System) -> None:
 
 
 def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, list[Turn]]:
-    """The turns of each command but its first, in which it compiles or warms its caches."""
+    """Return the turns of each command without its first, which compiles and fills caches."""
     # A waiting process must not spin: the others would pay for it.
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "JAX_PLATFORMS": "cpu"}
     processes = {
@@ -94,7 +105,9 @@ def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str,
                 process.stdin.write("\n")
                 answer = process.stdout.readline()
                 if not answer:
-                    sys.exit(f"{name}: expected the figures of a turn, found that it ended (exit {process.wait()})")
+                    sys.exit(
+                        f"{name} ended before its turn was over (exit code {process.wait()}); its error stands above"
+                    )
                 turns[name].append(Turn(*json.loads(answer)))
     finally:
         for process in processes.values():
@@ -104,7 +117,7 @@ def _take_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str,
 
 
 def _report(turns: Mapping[str, Sequence[Turn]], tokens: int) -> dict[str, object]:
-    """Medians of each system, and how many times as long as ours each other one takes (> 1: ours is faster)."""
+    """Return each system's medians, and each peer's time over ours (above 1, ours is faster)."""
     medians = {name: Turn(*map(statistics.median, zip(*rows, strict=True))) for name, rows in turns.items()}
     systems = {
         name: {

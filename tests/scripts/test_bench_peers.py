@@ -1,4 +1,4 @@
-"""The harness of the side-by-side benchmarks, over systems that only sleep or compute."""
+"""The turns of the benchmark against peers, over systems that only sleep, and its lean peer."""
 
 import json
 import os
@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 BENCHMARK = """
 import time
-from taking_turns import compare
+from peers.taking_turns import Work, main
 
 def ours():
     return lambda: time.sleep(0.05)
@@ -27,7 +27,7 @@ def dying():
     return lambda: 1 / 0
 
 systems = {"ours": ours, "chatty": chatty, "dying": dying}
-compare("a benchmark", systems, work="sleep", tokens=10, against=["chatty"], rounds=2)
+main("a benchmark", {"sleep": Work("sleep", 10, systems, against=("chatty",), rounds=2)})
 """
 
 
@@ -38,7 +38,7 @@ def benchmark(tmp_path):
 
     def run(*arguments):
         environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
-        command = [sys.executable, str(script), *arguments]
+        command = [sys.executable, str(script), "sleep", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
     return run
@@ -67,7 +67,7 @@ def test_a_system_runs_under_the_interpreter_it_is_given(benchmark, tmp_path):
 def test_a_system_that_dies_ends_the_benchmark_with_its_name(benchmark):
     done = benchmark("--against", "dying")
     assert done.returncode == 1
-    assert "dying: expected the figures of a turn, found that it ended (exit 1)" in done.stderr
+    assert "dying ended before its turn was over (exit code 1)" in done.stderr
     assert done.stdout == ""
 
 
@@ -77,9 +77,39 @@ def test_a_system_that_dies_ends_the_benchmark_with_its_name(benchmark):
         (["--python", "chatty=/no/such/python"], "expected SYSTEM=PATH"),
         (["--python", "nobody=/bin/sh"], "expected SYSTEM=PATH"),
         (["--rounds", "0"], "must be at least 1, found 0"),
+        (["--against", "nobody"], "expected peers among ['chatty', 'dying'], found ['nobody']"),
     ],
 )
 def test_bad_arguments_end_in_one_clear_line(benchmark, arguments, message):
     done = benchmark(*arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("work", ["decode", "multi-turn", "grpo", "logprobs", "train-step"])
+def test_every_kind_of_work_has_the_lean_peer(work):
+    command = [sys.executable, str(SCRIPTS / "bench_peers.py"), work, "--against", "nobody"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "expected peers among ['lean', " in done.stderr.splitlines()[-1]
+
+
+def test_the_lean_peer_computes_the_same_with_its_cache_as_without(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(SCRIPTS)
+    from peers.lean import Qwen3
+    from peers.qwen3 import Shape, hf_model, our_config
+
+    shape, threads = Shape(vocabulary=64, layers=2), torch.get_num_threads()
+    try:
+        model = Qwen3(shape, most_tokens=12)
+    finally:
+        torch.set_num_threads(threads)
+    sizes = {sum(each.numel() for each in one.parameters()) for one in (model, hf_model(shape))}
+    assert sizes == {our_config(shape).num_parameters}
+    tokens_BT = torch.randint(0, 64, (3, 12))
+    with torch.inference_mode():
+        whole_BTV = model.logits(model(tokens_BT))
+        cache = model.empty_cache(3, 12)
+        parts = [(0, 5), (5, 6), (6, 7), (7, 12)]
+        cached = [model.logits(model(tokens_BT[:, first:stop], cache, first)) for first, stop in parts]
+    torch.testing.assert_close(torch.cat(cached, 1), whole_BTV, rtol=1e-5, atol=1e-5)

@@ -1,30 +1,18 @@
-"""A training step of a tiny Qwen3 on this CPU, ours beside its peers: one JSON line.
-
-    python scripts/bench_train_step.py --against hf tunix --python tunix=/path/to/tunix/bin/python
-
-`hf` is `transformers` + torch with its default attention; `tunix` is google-tunix 0.1.7, its model and the step of its
-own trainer. A peer that wants another environment than ours gets its interpreter by `--python`; tunix's is made by
-
-    python3.11 -m venv /path/to/tunix
-    /path/to/tunix/bin/pip install google-tunix==0.1.7 jax==0.10.2
-
-Each system runs in a process of its own, and they take turns; `ratio` says, in wall and in CPU seconds, how many times
-as long as ours each peer takes.
-"""
+"""A training step on 8 rows of 1,024 tokens: loss, gradients, clipping at a norm of 1, AdamW."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from measured_qwen3 import Shape, hf_model, our_config, tunix_model
-from taking_turns import compare
+from peers.qwen3 import SMALL, THREADS, hf_model, our_config, random_rows, tunix_model
+from peers.taking_turns import Work
 
-SHAPE = Shape(vocabulary=8192, layers=4)
 ROWS, TOKENS = 8, 1024
 
 
 def ours() -> Callable[[], float]:
-    """Loss, gradients, clipping and AdamW as one jitted function."""
+    """Jit the whole step as one function."""
     import jax
     import numpy as np
     import optax
@@ -33,9 +21,9 @@ def ours() -> Callable[[], float]:
     from astra_jax.model.qwen3 import bind, init_params
     from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
-    config = our_config(SHAPE)
+    config = our_config(SMALL)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3), 100)
-    tokens_BT = np.random.default_rng(0).integers(0, SHAPE.vocabulary, (ROWS, TOKENS + 1)).astype(np.int32)
+    tokens_BT = random_rows(SMALL, ROWS, TOKENS + 1)
     positions_BT = np.broadcast_to(np.arange(TOKENS), (ROWS, TOKENS))
 
     def loss_fn(params: dict, tokens_BT: jax.Array) -> jax.Array:
@@ -60,17 +48,30 @@ def ours() -> Callable[[], float]:
     return run
 
 
+def lean() -> Callable[[], float]:
+    """Step with the plain model."""
+    from peers.lean import Qwen3
+
+    model = Qwen3(SMALL, TOKENS)
+    return _torch_step(model, lambda tokens_BT: model.logits(model(tokens_BT)))
+
+
 def hf() -> Callable[[], float]:
-    """`transformers` + torch, with its default attention."""
+    """Step with transformers."""
+    model = hf_model(SMALL)
+    return _torch_step(model, lambda tokens_BT: model(input_ids=tokens_BT).logits)
+
+
+def _torch_step(model: Any, logits_of: Callable[[Any], Any]) -> Callable[[], float]:
     import torch
 
-    model = hf_model(SHAPE)
+    torch.set_num_threads(THREADS)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    tokens_BT = torch.randint(0, SHAPE.vocabulary, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+    tokens_BT = torch.from_numpy(random_rows(SMALL, ROWS, TOKENS + 1)).long()
 
     def run() -> float:
-        logits_BTV = model(input_ids=tokens_BT[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits_BTV.reshape(-1, SHAPE.vocabulary), tokens_BT[:, 1:].reshape(-1))
+        logits = logits_of(tokens_BT[:, :-1]).reshape(-1, SMALL.vocabulary)
+        loss = torch.nn.functional.cross_entropy(logits, tokens_BT[:, 1:].reshape(-1))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -87,7 +88,7 @@ def tunix() -> Callable[[], float]:
     from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig, TrainingInput
     from tunix.sft.utils import build_positions_from_mask, make_causal_attn_mask
 
-    model = tunix_model(SHAPE)
+    model = tunix_model(SMALL)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     trainer = PeftTrainer(model, optimizer, TrainingConfig(eval_every_n_steps=1_000_000))
     trainer.with_gen_model_input_fn(
@@ -99,7 +100,7 @@ def tunix() -> Callable[[], float]:
         }
     )
     step, _ = trainer.jit_train_and_eval_step(cache_nnx_graph=True)
-    tokens_BT = np.random.default_rng(0).integers(0, SHAPE.vocabulary, (ROWS, TOKENS)).astype(np.int32)
+    tokens_BT = random_rows(SMALL, ROWS, TOKENS)
     batch = TrainingInput(input_tokens=tokens_BT, input_mask=np.ones((ROWS, TOKENS), bool))
 
     def run() -> float:
@@ -109,12 +110,10 @@ def tunix() -> Callable[[], float]:
     return run
 
 
-if __name__ == "__main__":
-    compare(
-        __doc__ or "",
-        {"ours": ours, "hf": hf, "tunix": tunix},
-        work=f"train step, {ROWS} x {TOKENS} tokens, fp32",
-        tokens=ROWS * TOKENS,
-        against=["hf"],
-        rounds=5,
-    )
+WORK = Work(
+    f"training step, {ROWS} x {TOKENS} tokens, fp32, {THREADS} threads",
+    ROWS * TOKENS,
+    {"ours": ours, "lean": lean, "hf": hf, "tunix": tunix},
+    against=("lean", "hf"),
+    rounds=5,
+)

@@ -1,75 +1,60 @@
-"""One iteration of GRPO with a tiny Qwen3 on this CPU, ours beside its peers: one JSON line.
+"""One iteration of GRPO: 8 prompts of 128 tokens, 8 answers of 128 tokens to each at temperature 1, and one update.
 
-    python scripts/bench_grpo.py --against trl tunix \
-        --python trl=/path/to/trl/bin/python --python tunix=/path/to/tunix/bin/python
+The reward is the share of even token ids, so that groups vary. The update is AdamW at a gradient norm of 1, without a
+KL term. The next iteration samples from the weights that it has made.
 
-8 prompts of 128 tokens, 8 answers of 128 tokens to each, drawn at temperature 1, of which no token ends one early; the
-reward is the share of even token ids, so that groups vary; then one update with AdamW at a clipped gradient norm of 1,
-without a KL term. The next iteration samples from the weights that it has made.
+    ours     the paged decoder, and `rl_step` on rows of whole groups, with their prompt once in each
+    lean     all answers in lockstep, then one batch of all of them; a group's prompt is read once while sampling
+    trl      the trainer generates with transformers and a static cache, the whole batch at once
+    tunix    a prompt and its 8 answers at a time, with its own sampler
 
-    ours     the paged decoder, and `rl_step` on rows of whole groups, their prompt once in each
-    trl      TRL 1.16.0's GRPO trainer on transformers 5.23.0 and torch 2.13.0, the whole batch at once; it generates
-             with transformers, with a static cache
-    tunix    google-tunix 0.1.7's GRPO learner, a prompt and its 8 answers at a time, with its own sampler
-
-Ours computes the log-prob of each token while it is drawn, and the ratio with it. A peer that wants another environment
-than ours gets its interpreter by `--python`:
-
-    python3.11 -m venv /path/to/trl && /path/to/trl/bin/pip install torch==2.13.0 transformers==5.23.0 trl==1.16.0
-    python3.11 -m venv /path/to/tunix && /path/to/tunix/bin/pip install google-tunix==0.1.7 jax==0.10.2
-
-Each system runs in a process of its own, with as many threads as this process has cores, and they take turns; `ratio`
-says, in wall and in CPU seconds, how many times as long as ours each peer takes.
+Ours and `lean` compute the log-prob of each token while it is drawn, and take the ratio to it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from measured_qwen3 import NO_TOKEN, IdsAsText, Shape, hf_model, our_config, tunix_model
-from taking_turns import compare
+from peers.qwen3 import (
+    NO_TOKEN,
+    SMALL,
+    THREADS,
+    IdsAsText,
+    hf_model,
+    our_config,
+    our_decoders,
+    random_rows,
+    tunix_model,
+    words_for_trl,
+)
+from peers.taking_turns import Work
 
 if TYPE_CHECKING:
     import numpy as np
 
-SHAPE = Shape(vocabulary=8192, layers=4)
 GROUPS, GROUP_SIZE = 8, 8
 PROMPT_TOKENS = ANSWER_TOKENS = 128
 LEARNING_RATE = 1e-5
-DECODERS = 2
-THREADS = len(os.sched_getaffinity(0))
-
-
-def prompts() -> np.ndarray:
-    """[P, S]"""
-    import numpy as np
-
-    return np.random.default_rng(0).integers(1, SHAPE.vocabulary, (GROUPS, PROMPT_TOKENS)).astype(np.int32)
 
 
 def reward(ids: Sequence[int]) -> float:
-    """Return the share of even ids; refuse to measure less than was asked for."""
+    """Return the share of even ids; refuse an answer of another length."""
     if len(ids) != ANSWER_TOKENS:
         raise ValueError(f"expected an answer of {ANSWER_TOKENS} tokens, found {len(ids)}")
     return sum(token % 2 == 0 for token in ids) / len(ids)
 
 
 def ours() -> Callable[[], None]:
-    """Answers in a decoder for each half of the groups, as in `RolloutEngine.run`; then a batch and a step."""
+    """Sample in two decoders, then make a batch and a step."""
     import jax
 
     from astra_jax.chat.format import Source
-    from astra_jax.engine.decoder import PagedDecoder
-    from astra_jax.engine.device import XLADevice
     from astra_jax.engine.interface import Decoder, Sampling, Session
-    from astra_jax.engine.sizes import decode_limits
     from astra_jax.episodes.episode import Episode
     from astra_jax.episodes.ledger import TokenLedger
-    from astra_jax.episodes.rollout import RolloutConfig
     from astra_jax.model.qwen3 import init_params
     from astra_jax.rl.batch import make_rl_batch
     from astra_jax.rl.batch_filling import ScoredGroup
@@ -78,15 +63,10 @@ def ours() -> Callable[[], None]:
     from astra_jax.testing import tiny_environment
     from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
-    config, optimizer, environment = our_config(SHAPE), OptimizerConfig(learning_rate=LEARNING_RATE), tiny_environment()
+    config, optimizer, environment = our_config(SMALL), OptimizerConfig(learning_rate=LEARNING_RATE), tiny_environment()
     params = jax.device_put(init_params(config, seed=0))
     state = make_optimizer(optimizer, 100).init(params)
-    limits = decode_limits(
-        RolloutConfig(max_prompt_tokens=PROMPT_TOKENS, max_response_tokens=ANSWER_TOKENS, max_turns=1),
-        GROUPS // DECODERS,
-        GROUP_SIZE,
-    )
-    rows, seed = prompts().tolist(), 0
+    rows, seed = random_rows(SMALL, GROUPS, PROMPT_TOKENS).tolist(), 0
 
     async def answer(decoder: Decoder, prompt: list[int], number: int) -> Episode:
         generated = await decoder.generate(prompt, Sampling(ANSWER_TOKENS), Session(seed, number))
@@ -96,11 +76,11 @@ def ours() -> Callable[[], None]:
         return Episode(environment, environment.tools, ledger)
 
     async def answer_all() -> list[Episode]:
-        decoders = [
-            PagedDecoder(XLADevice(config, params, limits, end_ids=(NO_TOKEN,)), limits, end_ids=(NO_TOKEN,))
-            for _ in range(DECODERS)
-        ]
-        of_group = [decoders[group * DECODERS // GROUPS] for group in range(GROUPS)]
+        decoders = our_decoders(
+            config, params, count=2, groups=GROUPS, group_size=GROUP_SIZE,
+            prompt=PROMPT_TOKENS, response=ANSWER_TOKENS, turns=1,
+        )  # fmt: skip
+        of_group = [decoders[group * len(decoders) // GROUPS] for group in range(GROUPS)]
         episodes = await asyncio.gather(
             *(answer(of_group[n // GROUP_SIZE], rows[n // GROUP_SIZE], n) for n in range(GROUPS * GROUP_SIZE))
         )
@@ -132,29 +112,50 @@ def ours() -> Callable[[], None]:
     return run
 
 
+def lean() -> Callable[[], None]:
+    """Sample all answers, score them, and update on all of them at once."""
+    import torch
+
+    from peers.lean import Qwen3
+
+    model = Qwen3(SMALL, PROMPT_TOKENS + ANSWER_TOKENS)
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
+    prompts_PS = torch.from_numpy(random_rows(SMALL, GROUPS, PROMPT_TOKENS)).long()
+
+    def run() -> None:
+        logits_BV, cache = model.read_groups(prompts_PS, GROUP_SIZE, PROMPT_TOKENS + ANSWER_TOKENS)
+        ids_BT, sampled_BT = (x.clone() for x in model.sample(logits_BV, cache, PROMPT_TOKENS, ANSWER_TOKENS))
+        rewards_PG = torch.tensor([reward(ids) for ids in ids_BT.tolist()]).view(GROUPS, GROUP_SIZE)
+        std_P1, mean_P1 = torch.std_mean(rewards_PG, 1, keepdim=True)
+        advantages_B1 = ((rewards_PG - mean_P1) / (std_P1 + 1e-6)).view(-1, 1)
+        tokens_BT = torch.cat([prompts_PS.repeat_interleave(GROUP_SIZE, 0), ids_BT], 1)
+        logits_BTV = model.logits(model(tokens_BT[:, :-1])[:, PROMPT_TOKENS - 1 :])
+        logprobs_BT = logits_BTV.gather(-1, ids_BT[..., None])[..., 0] - logits_BTV.logsumexp(-1)
+        ratio_BT = (logprobs_BT - sampled_BT).exp()
+        loss = -torch.minimum(ratio_BT * advantages_B1, ratio_BT.clip(0.8, 1.2) * advantages_B1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return run
+
+
 def trl() -> Callable[[], None]:
     """TRL; its tokenizer's text is numbers, and the end lies beyond what the model can say."""
     from tempfile import gettempdir
 
     import torch
     from datasets import Dataset
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(THREADS)
-    numbers = {str(number): number for number in range(SHAPE.vocabulary)}
-    words = Tokenizer(WordLevel(numbers | {"<end>": SHAPE.vocabulary}, unk_token="0"))
-    words.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>")
 
     def even(completion_ids: list[list[int]], **_: object) -> list[float]:
         return [reward(ids) for ids in completion_ids]
 
     trainer = GRPOTrainer(
-        hf_model(SHAPE, use_cache=True),
+        hf_model(SMALL, use_cache=True),
         reward_funcs=even,
         args=GRPOConfig(
             output_dir=gettempdir(),
@@ -171,8 +172,10 @@ def trl() -> Callable[[], None]:
             temperature=1.0,
             cache_implementation="static",
         ),
-        train_dataset=Dataset.from_dict({"prompt": [IdsAsText().decode(row) for row in prompts().tolist()]}),
-        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict(
+            {"prompt": [IdsAsText().decode(row) for row in random_rows(SMALL, GROUPS, PROMPT_TOKENS).tolist()]}
+        ),
+        processing_class=words_for_trl(SMALL),
     )
     return trainer.train
 
@@ -188,8 +191,10 @@ def tunix() -> Callable[[], None]:
 
     text, auto = IdsAsText(), (jax.sharding.AxisType.Auto,) * 2  # jax's default, Explicit, is refused by its sampler
     devices = jax.make_mesh((1, 1), ("fsdp", "tp"), axis_types=auto, devices=jax.devices()[:1])
-    questions = np.array([text.decode(row) for row in prompts().tolist()])  # of a list it repeats each string itself
-    model = tunix_model(SHAPE)
+    questions = np.array(
+        [text.decode(row) for row in random_rows(SMALL, GROUPS, PROMPT_TOKENS).tolist()]
+    )  # of a list it repeats each string itself
+    model = tunix_model(SMALL)
     cluster = RLCluster(
         actor=model,
         reference=model,
@@ -238,13 +243,9 @@ def tunix() -> Callable[[], None]:
     return run
 
 
-if __name__ == "__main__":
-    compare(
-        __doc__ or "",
-        {"ours": ours, "trl": trl, "tunix": tunix},
-        work=f"GRPO iteration, {GROUPS} x {GROUP_SIZE} x ({PROMPT_TOKENS} + {ANSWER_TOKENS}) tokens, fp32, "
-        f"{THREADS} threads",
-        tokens=GROUPS * GROUP_SIZE * ANSWER_TOKENS,
-        against=[],
-        rounds=3,
-    )
+WORK = Work(
+    f"GRPO iteration, {GROUPS} x {GROUP_SIZE} x ({PROMPT_TOKENS} + {ANSWER_TOKENS}) tokens, fp32, {THREADS} threads",
+    GROUPS * GROUP_SIZE * ANSWER_TOKENS,
+    {"ours": ours, "lean": lean, "trl": trl, "tunix": tunix},
+    against=("lean",),
+)
