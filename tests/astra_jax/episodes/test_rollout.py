@@ -12,7 +12,7 @@ import pytest
 
 from astra_jax.chat.format import Source, render
 from astra_jax.engine import device
-from astra_jax.episodes import rollout as rollout_module
+from astra_jax.engine import sizes as sizes_module
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.mesh.hosts import HostFailed
@@ -101,7 +101,7 @@ async def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(tau
 
 
 async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its_tokens(taught, groups, monkeypatch):
-    monkeypatch.setattr(rollout_module, "_ROWS_OF_CPU", 2)
+    monkeypatch.setattr(sizes_module, "_ROWS_OF_CPU", 2)
     alone = [await roll_out(taught, [start], first_slot=GROUP_SIZE * i) for i, start in enumerate(STARTS)]
     for group, (same,) in zip(groups, alone, strict=True):
         assert [episode.ledger.ids for episode in group] == [episode.ledger.ids for episode in same]
