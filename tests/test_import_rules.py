@@ -109,6 +109,8 @@ FLOORS = {
         *(
             "errors",
             "config",
+            "config_keys",
+            "named_functions",
             "user_cache",
             "freed_memory",
             "metrics_file",

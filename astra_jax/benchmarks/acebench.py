@@ -57,28 +57,33 @@ class ACEBenchConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
+    """Policy folder or HuggingFace folder, for which a server is started; or name a server by `--url`."""
     out: Path
+    """Folder of the results."""
     user: SimulatedUser
+    """Model that plays the user."""
     language: Language = "en"
+    """Language of the cases."""
     categories: tuple[Category, ...] = Field(default=tuple(CASES), min_length=1)
+    """Categories to run."""
     trials: int = Field(default=4, ge=1)
-    """Of each case."""
+    """Conversations of each case."""
     temperature: float = Field(default=0.6, ge=0)
-    """The official code asks for 0.001, and has no option that reaches the agent."""
+    """Sampling temperature of the policy; the official code asks for 0.001 and has no option that reaches the agent."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """The official code's is 1."""
+    """Share of probability that tokens are drawn from; without it 1, as in the official code."""
     top_k: int | None = Field(default=None, ge=-1)
-    """Left to the server where it is not given."""
+    """Number of likeliest ids that a token is drawn from; without it the server's default."""
     max_tokens_floor: int | None = Field(default=None, ge=1)
-    """Of one answer's limit: the official code asks for 1,000, which cuts off whoever thinks."""
+    """Least limit of tokens of one answer; the official code asks for 1,000, which cuts off a model that thinks."""
     max_messages: int = Field(default=40, ge=1)
-    """Of one conversation, after the first."""
+    """Messages of the longest conversation, after the first."""
     requests_at_once: int = Field(default=8, ge=1)
     """Conversations at once; each has one request under way."""
     seed: int = 0
-    """Decides the seed of every conversation's requests, and the bootstrap."""
+    """Seed of the requests of every conversation, and of the bootstrap."""
     serving: ServingConfig = ServingConfig()
+    """Server of the policy."""
 
 
 @dataclass(frozen=True)

@@ -50,22 +50,27 @@ class AIMEConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
+    """Policy folder or HuggingFace folder, for which a server is started; or name a server by `--url`."""
     out: Path
+    """Folder of the results."""
     problems: dict[Year, Path] = Field(min_length=1)
-    """Year to a file of its problems; the package has none."""
+    """File of the problems of each year; the package has none."""
     samples: int = Field(default=32, ge=1)
-    """Of each problem."""
+    """Answers to each problem."""
     temperature: float = Field(default=0.6, ge=0)
+    """Sampling temperature of the policy."""
     top_p: float = Field(default=0.95, gt=0, le=1)
+    """Share of probability that tokens are drawn from."""
     top_k: int = Field(default=20, ge=-1)
-    """-1 for none: the paper has both."""
+    """Number of likeliest ids that a token is drawn from; -1 for all: the paper has both."""
     max_tokens: int = Field(default=38912, ge=1)
-    """Of one answer."""
+    """Tokens of the longest answer."""
     requests_at_once: int = Field(default=32, ge=1)
+    """Requests under way at once."""
     seed: int = 0
-    """Decides the seed of every request, and the bootstrap."""
+    """Seed of every request, and of the bootstrap."""
     serving: ServingConfig = ServingConfig()
+    """Server of the policy."""
 
 
 def _integer(value: Any) -> Any:

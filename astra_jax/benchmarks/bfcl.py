@@ -57,19 +57,25 @@ class BFCLConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
+    """Policy folder or HuggingFace folder, for which a server is started; or name a server by `--url`."""
     out: Path
+    """Folder of the results."""
     categories: tuple[Category, ...] = Field(default=CATEGORIES, min_length=1)
+    """Multi-turn categories to run."""
     temperature: float = Field(default=0.6, ge=0)
+    """Sampling temperature of the policy."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Left to the server where it is not given, as top_k and max_tokens."""
+    """Share of probability that tokens are drawn from; without it the server's default."""
     top_k: int | None = Field(default=None, ge=-1)
+    """Number of likeliest ids that a token is drawn from; without it the server's default."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one answer; BFCL asks for no limit, and the server's default is what fits."""
+    """Tokens of the longest answer; without it as many as fit."""
     requests_at_once: int = Field(default=8, ge=1)
+    """Requests under way at once."""
     seed: int = 0
-    """Of the bootstrap; BFCL sends no seed."""
+    """Seed of the bootstrap."""
     serving: ServingConfig = ServingConfig()
+    """Server of the policy."""
 
 
 def evaluate_bfcl(config: BFCLConfig, *, url: str | None, limit: int | None) -> BenchmarkResults:

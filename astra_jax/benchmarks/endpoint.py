@@ -26,10 +26,11 @@ class ServingConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_model_len: int = Field(default=40960, ge=4)
-    """Longest sequence, prompt and answer."""
+    """Tokens of the longest sequence, prompt and answer."""
     rows: int = Field(default=16, ge=1)
     """Messages sampled at once."""
     dtype: str | None = Field(default=None, pattern="^(float32|bfloat16)$")
+    """Type that the model computes in, float32 or bfloat16; without it the checkpoint's."""
 
 
 def named_model(policy: Path | None, url: str | None) -> ModelDocument:

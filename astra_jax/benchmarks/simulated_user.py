@@ -17,10 +17,13 @@ class SimulatedUser(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(pattern="^https?://")
-    """Of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
+    """Address of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
     model: str
+    """Name of the model that plays the user."""
     temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature of the user."""
     max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of the user's longest message; without it the server's default."""
 
     def endpoint(self) -> Endpoint:
         """Return where it is asked."""

@@ -51,24 +51,31 @@ class Tau2Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
+    """Policy folder or HuggingFace folder, for which a server is started; or name a server by `--url`."""
     out: Path
+    """Folder of the results."""
     user: SimulatedUser
+    """Model that plays the user."""
     domains: tuple[Domain, ...] = Field(default=_DOMAINS, min_length=1)
+    """Domains to run."""
     trials: int = Field(default=4, ge=1)
-    """Of each task."""
+    """Conversations of each task."""
     temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature of the policy."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Left to the server where it is not given, as top_k and max_tokens."""
+    """Share of probability that tokens are drawn from; without it the server's default."""
     top_k: int | None = Field(default=None, ge=-1)
+    """Number of likeliest ids that a token is drawn from; without it the server's default."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one answer; the harness asks for no limit."""
+    """Tokens of the longest answer; without it the server's default."""
     max_steps: int = Field(default=200, ge=1)
-    """Messages of one conversation."""
+    """Messages of the longest conversation."""
     requests_at_once: int = Field(default=8, ge=1)
+    """Requests under way at once."""
     seed: int = 300
-    """The harness's, of which it makes one for each trial; and the bootstrap's."""
+    """Seed of the trials, one made from it for each, and of the bootstrap."""
     serving: ServingConfig = ServingConfig()
+    """Server of the policy."""
 
 
 def evaluate_tau2(config: Tau2Config, *, url: str | None, limit: int | None) -> BenchmarkResults:

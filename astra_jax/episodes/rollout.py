@@ -15,7 +15,7 @@ included), so the same policy, environments and seed give the same episodes; gre
 In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`);
 rollouts go on until there are as many groups as a batch has whose rewards differ within the group, and only then one
 update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
-`max_staleness` updates at most unless `stale_groups` says otherwise, and are learnt from first.
+`max_staleness` updates at most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
@@ -60,35 +60,37 @@ class RolloutConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_prompt_tokens: int = Field(gt=0)
+    """Tokens of the longest prompt; an environment with a longer one is left out and counted."""
     max_response_tokens: int = Field(gt=0)
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
+    """Assistant messages of an episode."""
     max_consecutive_invalid_calls: int | None = Field(default=None, gt=0)
-    """Calls in a row that no tool could take (`ToolOutcome.is_valid`) after which an episode ends."""
+    """Calls in a row that no tool could take after which an episode ends; without it there is no such limit."""
     max_tool_response_tokens: int | None = Field(default=None, gt=0)
-    """Of a longer tool response the policy is shown so many tokens, and how many follow."""
+    """Tokens of a tool response that the policy is shown, and the number of those left out; without it all."""
     max_tool_seconds: float | None = Field(default=None, gt=0)
-    """How long an episode may wait for its tools, all turns together; then it is cut off (`Episode.is_unfinished`), and
-    what is learnt no longer follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage
-    cuts episodes off before it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
+    """Seconds that an episode may wait for its tools, all turns together; then it is cut off. What is learnt no longer
+    follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage cuts episodes off before
+    it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
     temperature: float = Field(default=1.0, ge=0)
-    """What divides the logits; at 0 each token is the most likely one (greedy)."""
+    """Divisor of the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)
-    """Tokens are drawn from so many likeliest ids; none: from all. `engine.interface.Sampling` says in which order the
-    three truncate, and what is kept where ids are equally likely."""
+    """Number of likeliest ids that a token is drawn from; without it all. `engine.interface.Sampling` says in which
+    order the three truncate, and which ids are kept where several are equally likely."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Of those, from as few likeliest as have this share of their probability."""
+    """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Of those, from the ones at least so many times as likely as the likeliest."""
+    """Least probability of an id that a token is drawn from, as a share of the likeliest id's."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
-    """Of a tool response so many are computed at once; a shorter one takes as long."""
+    """Tokens of a tool response that are computed at once; a shorter one takes as long."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
-    """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
-    out, episodes that wait for their tools give way first, then those that asked last; they are read again."""
+    """Cached keys and values on the devices, as a share of those of all episodes at once at full length; if room runs
+    out, episodes that wait for their tools give way first, then those that asked last; their tokens are read again."""
 
 
 class PromptTooLong(AstraError, ValueError):

@@ -227,7 +227,7 @@ def advice(found: Split) -> str:
     if total.mean < _NOTHING:
         return f"sampler and learner agree to {total.mean:.1e} nats: nothing to do"
     among = {True: "among the kept ids", False: "among all ids"}
-    rounds = "compute in float32, or let importance_cap correct the rest"
+    rounds = "compute in float32, or correct the rest in an objective of your own (docs/variants.md)"
     is_rounding = found.figures()["program"].p95 <= tolerance_of(found.learner_dtype)
     return {
         "weight_version": f"{(~found.is_judged_N).sum()} of {len(found.total_N)} tokens were sampled with weights of "
@@ -238,7 +238,7 @@ def advice(found: Split) -> str:
         else "nothing here reproduces the sampled log-probs: other weights under this version, another temperature "
         "than in the log, or a sampler that is not this decoder; name the policy that sampled the episodes",
         "dtype": f"the sampler computes in {found.sampler_dtype}, the learner in {found.learner_dtype}: use one "
-        "model_overrides.dtype for both, or let importance_cap correct the rest",
+        "model_overrides.dtype for both, or correct the rest in an objective of your own (docs/variants.md)",
         "temperature": f"the sampled log-probs are those at temperature {sampler.temperature:.4g}, and the learner "
         f"divides by {learner.temperature:.4g}: set rollout.temperature to the sampler's, or have the sampler tell the "
         "log-probs of the distribution that it draws from",

@@ -18,7 +18,7 @@ from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.rl.batch import make_rl_batch, row_tokens
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.grpo_loss import Objective
-from astra_jax.rl.train import start_logprobs
+from astra_jax.rl.train import batch_logprobs
 
 _ROWS: Final = 8
 _CHUNK_TOKENS: Final = 256
@@ -84,7 +84,7 @@ def learner_logprobs(
         # Advantages, which no log-prob depends on, want any rewards.
         group = ScoredGroup(cast("list[Episode]", chosen), tuple(map(float, range(_ROWS))), 0)
         batch = make_rl_batch([group], length_bucket_tokens=bucket, pad_id=policy.tokenizer.pad_id, top_k=top_k)
-        logprobs_BT = start_logprobs(policy.params, batch, model_config=policy.model_config, objective=objective)
+        logprobs_BT = batch_logprobs(policy.params, batch, model_config=policy.model_config, objective=objective)
         is_sampled_BT = np.asarray(batch.loss_mask_BT) > 0
         numbers = np.asarray(batch.sampled_logprobs_BT)[is_sampled_BT].astype(int)
         found_N[numbers] = np.asarray(logprobs_BT, np.float64)[is_sampled_BT]

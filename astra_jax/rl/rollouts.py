@@ -17,11 +17,13 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Load
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
+from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.episodes.rewards import episode_reward
+from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
@@ -31,7 +33,7 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.solved_rates import SolvedRates
+from astra_jax.rl.solved_rates import SolvedRates, curriculum_named
 from sandbox.client import AsyncSandboxClient, ServiceError
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
@@ -79,15 +81,16 @@ class Rollouts:
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
-            config.groups_per_step, config.min_reward_std, config.max_staleness, config.stale_groups
+            config.groups_per_step, config.min_reward_std, config.max_staleness
         )
         self.num_drawn = 0
         """Environments since the run began; some of them more often than once."""
         self.num_left_out = 0
         """Of these, such that no policy can be rolled out in: a prompt too long, nothing to solve."""
         self.num_passed_over = 0
-        """Of these, such that `curriculum` lets sit out."""
+        """Of these, draws that `curriculum` passed over."""
         self.solved_rates = SolvedRates()
+        self._curriculum = None if config.curriculum is None else curriculum_named(config.curriculum)
         self.errors: Counter[str] = Counter()
         """Of the calls that were made for the last batch, by whose they were and their kind."""
         self.sampled_tokens: dict[str, list[int]] = {"rolled_out": [], "kept": []}
@@ -113,15 +116,14 @@ class Rollouts:
 
         Raises:
             PromptTooLong: there is none.
+            ConfigError: the curriculum passes all of them over.
         """
-        config, band = self._config, self._config.curriculum
-        # Each epoch has an order of its own: what is first in one, sits the next one out and is last in the one after
-        # comes nearly three epochs later.
+        config, num_passed_over = self._config, self.num_passed_over
+        # Each epoch has an order of its own: an environment that is first in one, sits the next one out and is last in
+        # the one after comes nearly three epochs later.
         for _ in range(3 * len(self._environments)):
             epoch, environment = self._draw()
-            if band is not None and self.solved_rates.sits_out(
-                environment.id, epoch, low=band.min_solved_rate, high=band.max_solved_rate
-            ):
+            if self.solved_rates.sits_out(environment.id, epoch, self._curriculum):
                 self.num_passed_over += 1
                 continue
             seed = config.seed + epoch
@@ -139,6 +141,11 @@ class Rollouts:
                     file=sys.stderr,
                 )
             self.num_left_out += 1
+        if self.num_passed_over > num_passed_over:
+            raise ConfigError(
+                f"the curriculum {config.curriculum} passed over all environments for three epochs; let it return True "
+                "for some of them"
+            )
         raise none_can_run(config.rollout, len(self._environments))
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
@@ -222,7 +229,7 @@ class Rollouts:
         # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
             weights,
-            [self._next_start() for _ in range(filler.rollout_groups(config.groups_per_rollout))],
+            [self._next_start() for _ in range(config.groups_per_rollout)],
             group_size=config.group_size,
             seed=random.Random(f"{config.seed}/rollout/{filler.counts.submitted}").getrandbits(31),
             policy_version=filling.step,
@@ -236,7 +243,9 @@ class Rollouts:
         assert all(len(group) == config.group_size for group in usable)
         scored = [
             ScoredGroup(
-                group, tuple(episode_reward(episode, config.reward) for episode in group), oldest_version(group)
+                group,
+                tuple(earned(config.reward, finished_episode(episode, self._tokenizer)) for episode in group),
+                oldest_version(group),
             )
             for group in usable
         ]

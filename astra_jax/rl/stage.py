@@ -140,5 +140,5 @@ def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:
         ConfigError: the mesh does not fit the model.
     """
     _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
-    optimizer = make_optimizer(config.optimizer, config.num_updates)
+    optimizer = make_optimizer(config.optimizer, config.steps)
     return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})

@@ -31,6 +31,7 @@ class OAuthClientConfig(BaseModel):
     client_secret_env: str
     """The environment variable that holds its secret."""
     scope: str | None = None
+    """Scope of the tokens that are asked for; without it the server's default."""
 
 
 class McpServerConfig(BaseModel):
@@ -42,6 +43,7 @@ class McpServerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """Name of the server in records."""
     command: tuple[str, ...] = ()
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
@@ -63,12 +65,17 @@ class McpServerConfig(BaseModel):
     one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
     """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
     domain: str = "General"
+    """Domain of the server in records."""
     language: Language | None = None
+    """Language of its tasks; without it both."""
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
     """Values that exist on this server, by `argument` or `tool.argument`."""
     max_sessions: int = Field(default=2, ge=1)
+    """Sessions with the server at once."""
     start_seconds: float = Field(default=60.0, gt=0)
+    """Seconds that a server may take to start."""
     call_seconds: float = Field(default=30.0, gt=0)
+    """Seconds that a call may take."""
 
     @property
     def address(self) -> str:
@@ -101,10 +108,13 @@ class McpServerGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """Name of the group in records."""
     servers: tuple[str, ...] = Field(min_length=2)
     """Names of servers under `mcp_servers`."""
     domain: str = "General"
+    """Domain of the group in records."""
     language: Language | None = None
+    """Language of its tasks; without it both."""
 
 
 def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpServerConfig]) -> None:
