@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,7 +18,8 @@ from astra_jax.engine.http import KEY_VARIABLE, Endpoint, first_contact
 from astra_jax.training.run_record import digest_of_policy
 from synthesis.run.fingerprint import digest_of_files
 
-_END_SECONDS = 60.0
+_END_SECONDS: Final = 60.0
+USER_KEY_VARIABLE: Final = "ASTRA_USER_KEY"
 
 
 class ServingConfig(BaseModel):
@@ -30,6 +32,22 @@ class ServingConfig(BaseModel):
     rows: int = Field(default=16, ge=1)
     """Messages sampled at once."""
     dtype: str | None = Field(default=None, pattern="^(float32|bfloat16)$")
+
+
+class SimulatedUser(BaseModel):
+    """Who plays the user; the paper's are GPT-5.1 in τ²-bench and GPT-4.1 in ACEBench."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(pattern="^https?://")
+    """Of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
+    model: str
+    temperature: float = Field(default=0.0, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+
+    def endpoint(self) -> Endpoint:
+        """Return where it is asked."""
+        return Endpoint(self.url.rstrip("/"), self.model, 0, False, None, USER_KEY_VARIABLE)
 
 
 def named_model(policy: Path | None, url: str | None) -> ModelDocument:

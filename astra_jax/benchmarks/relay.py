@@ -35,6 +35,17 @@ _MOST_WAIT_SECONDS: Final = 600.0
 _NO_TOOL, _NO_ARGUMENT = "no_such_tool", "no_such_argument"
 
 
+def chat_client(endpoint: Endpoint) -> aiohttp.ClientSession:
+    """Return a client that sends the endpoint's key and waits without limit: an answer may take an hour."""
+    key = key_or_none(endpoint.key_variable)
+    return aiohttp.ClientSession(
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        trust_env=False,
+    )
+
+
 class Relay:
     """One harness's way to an endpoint.
 
@@ -70,18 +81,10 @@ class Relay:
         app = web.Application(client_max_size=_MOST_BODY_BYTES)
         app.router.add_post(_PATH, self._chat)
         self._runner = web.AppRunner(app, access_log=None)
-        key = key_or_none(self._endpoint.key_variable)
         # A stack closes all of it, also where it is cancelled while it waits for one.
         async with contextlib.AsyncExitStack() as opened:
             self._log: TextIO = opened.enter_context(self._log_path.open("a", encoding="utf-8"))
-            self._client = await opened.enter_async_context(
-                aiohttp.ClientSession(
-                    headers={"Authorization": f"Bearer {key}"} if key else {},
-                    connector=aiohttp.TCPConnector(limit=0),
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-                    trust_env=False,
-                )
-            )
+            self._client = await opened.enter_async_context(chat_client(self._endpoint))
             opened.push_async_callback(self._runner.cleanup)
             await self._runner.setup()
             self._opened = opened.pop_all()

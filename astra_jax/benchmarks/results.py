@@ -9,9 +9,9 @@ raw/            what the harness wrote, as it wrote it, and a line for each requ
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,10 +21,12 @@ from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
 BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
+BenchmarkName = Literal["bfcl", "aime", "tau2", "acebench"]
 Failure = Literal["transport", "cut", "empty", "user", "step_limit", "wrong"]
-"""Why a sample failed, by the first that holds: an answer was lost on its way, cut off at its longest, or empty; a
-message of the simulated user was; too many steps; none of these."""
-FAILURES: Final[tuple[Failure, ...]] = ("transport", "cut", "empty", "user", "step_limit", "wrong")
+"""Why a sample failed, by the first cause that holds: an answer of the model was lost on its way, cut off at its
+longest, or empty; a message of the simulated user was lost, cut off or empty; there were too many steps; none of these.
+"""
+FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
 class BenchmarkFailed(AstraError):
@@ -69,7 +71,7 @@ class RunDocument(_Document):
 
     kind: Literal["benchmark"] = "benchmark"
     schema_version: Literal[1] = 1
-    benchmark: Literal["bfcl", "aime", "tau2", "acebench"]
+    benchmark: BenchmarkName
     harness: HarnessDocument
     model: ModelDocument
     sampling: dict[str, float | int | None]
@@ -115,6 +117,15 @@ class Sample(_Document):
     """What the harness says of the failure."""
 
 
+def first_cause(causes: Mapping[Failure, bool]) -> Failure:
+    """Return the first cause that holds, or else `wrong`.
+
+    >>> first_cause({"transport": False, "cut": True, "empty": True}), first_cause({"cut": False})
+    ('cut', 'wrong')
+    """
+    return next((cause for cause, holds in causes.items() if holds), "wrong")
+
+
 class Figure(_Document):
     """A mean of scores between 0 and 1."""
 
@@ -152,15 +163,16 @@ class BenchmarkResults(_Document):
     summary: Summary
 
 
-def require_benchmark(out: Path, made_with: Fingerprint) -> bool:
-    """Return whether the run in `out` is finished, with no answer lost.
+def finished_results(out: Path, made_with: Fingerprint) -> BenchmarkResults | None:
+    """Return the results in `out`; None if there is no run yet, or one that is not finished or has lost answers.
 
     Raises:
         DestinationRefused: `out` is something else, or a run that was begun with something else (`MadeOtherwise`).
     """
-    if earlier_manifest(out, BENCHMARK, made_with) is None:
-        return False
-    return (out / "summary.json").is_file() and not read_results(out).summary.failures["transport"]
+    if earlier_manifest(out, BENCHMARK, made_with) is None or not (out / "summary.json").is_file():
+        return None
+    results = read_results(out)
+    return None if results.summary.failures["transport"] else results
 
 
 def begin(out: Path, run: RunDocument) -> None:
