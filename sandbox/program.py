@@ -2,7 +2,7 @@
 
 Programs of harnesses, their set-up, and tool servers that are started by a command are run in this way.
 
-Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
+Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Harnesses run text of a model as Python. So every program of theirs reads /usr, the interpreter and the harness alone,
 writes into its folder, and reaches only our relays. It ends when this process ends, also when that is killed.
 
-Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
+Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
 
 from __future__ import annotations
@@ -87,19 +87,17 @@ async def run_harness(
             **variables,
         }
         with _opened(log) as output, lent(folder):
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *confined,
-                    cwd=folder,
-                    env=environment,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(),),
-                )
-            finally:
-                theirs.close()
+            process = await asyncio.create_subprocess_exec(
+                *confined,
+                cwd=folder,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+            theirs.close()
             try:
                 async with contextlib.AsyncExitStack() as listening:
                     await _let_through(ours, relays, listening)

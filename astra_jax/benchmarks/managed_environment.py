@@ -4,7 +4,7 @@ The harnesses' pins conflict with JAX's and with one another's, so none of them 
 harness runs outside the jail: pip takes wheels alone, of locked digests, and runs nothing of theirs; a checkout's files
 are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
 
-Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
+Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ def _build_root(readable: list[str], folder: str) -> None:
     """Assemble the root from where the paths really lie; what led there by symbolic links leads there again."""
     places = [(path, os.path.realpath(path)) for path in (*readable, folder)]
     system = {path: os.readlink(path) if os.path.islink(path) else "" for path in _SYSTEM if os.path.lexists(path)}
+    shown = [os.path.realpath(path) for path in system]
     os.umask(0o022)
     # Private first: what is mounted below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
@@ -142,8 +143,11 @@ def _build_root(readable: list[str], folder: str) -> None:
             _bind(path)
             linux.restrict_mount(f"/inside{path}", linux.MOUNT_READ_ONLY)
     for path, real in places:
-        _bind(real)
-        linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+        # A file in a folder that is there already is there as well; to make it again would open it for writing.
+        if path == folder or not any(f"{real}/".startswith(f"{place}/") for place in shown):
+            _bind(real)
+            linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+            shown.append(real)
         if not os.path.lexists(f"/inside{path}"):
             os.makedirs(os.path.dirname(f"/inside{path}"), exist_ok=True)
             os.symlink(real, f"/inside{path}")

@@ -60,6 +60,9 @@ class McpServerConfig(BaseModel):
     """Variables of the server's process; never written into a record."""
     environment_from: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """Variables of our environment, keys among them, that the server's process has as well."""
+    readable: tuple[Path, ...] = Field(default=(), exclude_if=lambda paths: not paths)
+    """Files and folders that the server's process may read, beside the interpreter and the files that its command and
+    its variables name. It writes into its workspace alone."""
     one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
     """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
     domain: str = "General"
@@ -84,8 +87,10 @@ class McpServerConfig(BaseModel):
                 f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` or `sse_url` only; "
                 "a server that is started gets its keys by environment_from"
             )
-        if self.address and (self.environment or self.environment_from):
-            raise ValueError(f"MCP server {self.name!r}: expected environment and environment_from beside `command`")
+        if self.address and (self.environment or self.environment_from or self.readable):
+            raise ValueError(
+                f"MCP server {self.name!r}: expected environment, environment_from and readable beside `command`"
+            )
         has_header = any(header.lower() == "authorization" for header in self.header_env)
         if sum(map(bool, (self.bearer_env, self.oauth, has_header))) > 1:
             raise ValueError(f"MCP server {self.name!r}: expected one of bearer_env, oauth and a header Authorization")
@@ -145,8 +150,12 @@ def python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
 
 
-def environment_of(config: McpServerConfig) -> dict[str, str]:
-    """Return what a server's process sees: little of ours, so that no key of this process reaches it."""
+def environment_of(config: McpServerConfig, *, home: str | None = None) -> dict[str, str]:
+    """Return the variables of a server's process: few of ours, so that no key of this process reaches it.
+
+    `home` takes the place of the user's home and of the folder for temporary files.
+    """
     inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
+    own = {} if home is None else {"HOME": home, "TMPDIR": home}
     named = {name: os.environ[name] for name in config.environment_from}
-    return {**inherited, **python_path(), **config.environment, **named}
+    return {**inherited, **own, **python_path(), **config.environment, **named}
