@@ -10,5 +10,4 @@ managed_environment   the environment of a harness: made once, whole or not at a
 harnesses, locks      which package of which version, and the digests of all that it needs
 results               the files of a run: run.json, samples.jsonl, summary.json
 scores                samples summed up, with intervals
-comparison, paper     runs beside the figures of the paper, by the table that they stand in
 """

@@ -8,10 +8,10 @@ from typing import Final
 
 import jinja2
 
-from astra_jax.benchmarks.comparison import EFFORTS, compare
 from astra_jax.benchmarks.results import read_results
 from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
 from astra_jax.report.benchmark_charts import benchmark_charts
+from astra_jax.report.benchmark_tables import compare
 from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
 from synthesis.run.destination import MARK, Result, whole_folder
@@ -41,7 +41,6 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         "evaluations": side_by_side(in_environments) if in_environments else None,
         "comparisons": comparisons,
         "charts": {each.benchmark: benchmark_charts(each) for each in comparisons},
-        "effort_columns": list(EFFORTS.values()),
     }
     names = ", ".join(labels)
     markdown = jinja2.Environment(

@@ -69,7 +69,7 @@ class _Table(BaseModel):
 
 @cache
 def _table() -> _Table:
-    text = files("astra_jax.benchmarks").joinpath("paper.toml").read_text(encoding="utf-8")
+    text = files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8")
     return _Table.model_validate(tomllib.loads(text))
 
 
