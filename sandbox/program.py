@@ -95,7 +95,7 @@ def why_not_confined() -> str | None:
 
 
 def cannot_confine(found: str) -> str:
-    """Say that this machine cannot confine a program, and what to do."""
+    """Return the message of a machine that cannot confine a program."""
     return (
         "expected a machine that can confine programs of others (Linux 5.12, with user namespaces), found: "
         f"{found}; see to it that `unshare --user --net true` works"

@@ -1,6 +1,6 @@
-"""A benchmark, and the one way in which all of them are run: `evaluate_benchmark`.
+"""The protocol of a benchmark, and `evaluate_benchmark`, which runs all of them.
 
-A subclass of `Benchmark` says what differs: its config, its cases, how they are run, and how its files are read.
+A subclass of `Benchmark` has its own config and cases, runs its harness, and reads the files of that.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class _Result(BaseModel):
 
     id: str
     result: str | list[list[Any]]
-    """By turn and step: a list of calls, or a text. A text in place of all turns says that an answer was lost."""
+    """For each step of each turn a list of calls, or a text; one text for all turns if an answer was lost."""
     input_token_count: list[list[int]] = []
     output_token_count: list[list[int]] = []
     latency: list[list[float]] = []

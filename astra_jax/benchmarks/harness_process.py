@@ -49,11 +49,11 @@ async def run_harness(
     cpu_seconds: int | None = None,
     memory_bytes: int = 16 << 30,
 ) -> None:
-    """Run one program that is told `said`; what it prints is added to `log`.
+    """Run one program that reads `said` as its input; its output is added to `log`.
 
-    It may read what is `readable` and the interpreter, write into `folder`, and ask `relays`, by the port of its
-    loopback. `cpu_seconds` and `memory_bytes` bound each of its processes. Cancelled, it ends the program and all that
-    it started. Started by root, it runs as the sandbox's user, who owns the files of `folder` for that time.
+    It may read `readable` and the interpreter, write into `folder`, and ask the `relays` at the ports of its loopback.
+    `cpu_seconds` and `memory_bytes` bound each of its processes. If this is cancelled, the program and all processes
+    that it started end. Started by root, it runs as the sandbox's user, who owns the files of `folder` for that time.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 
@@ -106,7 +106,7 @@ async def run_harness(
                     process.stdin.close()
                     code = await process.wait()
             finally:
-                # Whatever it started goes with it, also what outlives it.
+                # All processes that it started end as well, also those that would outlive it.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
                 if process.returncode is None:

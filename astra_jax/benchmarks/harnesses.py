@@ -1,4 +1,4 @@
-"""The official harnesses: which package of which version, and how one sees that it is there.
+"""The official harnesses: package, version, and the modules by which one sees that it is there.
 
 `locks/NAME.in` lists the packages that a harness needs, and `locks/NAME.txt` has their versions and the digests of
 their wheels. `uv pip compile --universal --generate-hashes --only-binary :all: --python-version 3.11 --no-annotate`
@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Harness:
-    """What an environment is made of, beside the lock of its name."""
+    """The parts of an environment, beside the lock of its name."""
 
     name: str
     package: str

@@ -24,7 +24,7 @@ _EVALUATIONS: Final = "Policies in held-out environments"
 def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
     """Write `report.html` and `report.md` into `out`, of finished runs; of each kind the first is the one to beat.
 
-    What lies in a folder says whether it is an evaluation in environments; any other is to be a run of a benchmark.
+    A folder that is no evaluation in environments must be a run of a benchmark.
 
     Raises:
         BenchmarkFailed, EvaluationUnreadable: a folder holds no finished run.
@@ -48,7 +48,7 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # Markdown; what a run is called is the one text that is not ours
+        autoescape=False,  # Markdown; the label of a run is the one text that is not ours
     )
     markdown.filters["cell"] = _cell
     with whole_folder(out, REPORT) as folder:

@@ -64,18 +64,19 @@ class McpPool:
         except (OSError, subprocess.SubprocessError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
-            # First masked, then cut: half of a key would be found by nobody.
+            # First masked, then cut: half of a key would not be recognised.
             said = " ".join(self._credentials.masked(output).split())[-_MOST_SHOWN_CHARACTERS:]
-            failed = " ".join(self._credentials.masked(str(error)).split())
+            code = getattr(error, "returncode", None)
+            failed = " ".join(self._credentials.masked(str(error)).split()) if code is None else f"exit code {code}:"
             raise ToolServerUnavailable(
                 f"MCP server {self.config.name!r}: its `prepare` command failed: {failed} {said}".rstrip()
-            ) from None  # it holds what was said, with the keys
+            ) from None  # it holds the output with the keys
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[McpSession]:
         """Lend a session to one trajectory, its workspace as it was prepared; waits while all are out.
 
-        A session that died is not lent again, nor are those that waited beside it: what ended it may have ended them.
+        A session that died is not lent again, nor are those that waited beside it: the same cause may have ended them.
 
         Raises:
             ToolServerUnavailable: a new session does not start.
@@ -118,7 +119,7 @@ class McpPool:
 
     def _restore(self, workspace: Path) -> None:
         """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
-        for entry in workspace.iterdir():  # a link goes, and not what it leads to
+        for entry in workspace.iterdir():  # a link is removed, and not its target
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         shutil.copytree(self._pristine, workspace, symlinks=True, dirs_exist_ok=True)
         if is_confined(self.config):

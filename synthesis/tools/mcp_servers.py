@@ -1,4 +1,4 @@
-"""How real tool servers are started or reached, and what may become of them; `mcp_session` and `mcp_pool` do it."""
+"""Settings by which real tool servers are started or reached, and their errors."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class McpServerConfig(BaseModel):
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""
     oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
-    """Instead of a token: who asks for one, for a server at an address."""
+    """Instead of a token: the client that asks for one, for a server at an address."""
     prepare: tuple[str, ...] = ()
-    """A command run once in an empty folder; every session starts from a copy of what it left there."""
+    """A command that is run once in an empty folder; every session starts from a copy of that folder."""
     environment: dict[str, str] = {}
     """Variables of the server's process; never written into a record."""
     environment_from: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
@@ -64,7 +64,7 @@ class McpServerConfig(BaseModel):
     """Files and folders that the server's process may read, beside the interpreter and the files that its command and
     its variables name. It writes into its workspace alone."""
     one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
-    """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
+    """Whether every trajectory gets a process of its own, for a server whose process remembers earlier calls."""
     domain: str = "General"
     language: Language | None = None
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
@@ -75,7 +75,7 @@ class McpServerConfig(BaseModel):
 
     @property
     def address(self) -> str:
-        """Where the server is reached; empty for one that is started."""
+        """Address of the server; empty for one that is started."""
         return self.url or self.sse_url
 
     @model_validator(mode="after")
@@ -133,7 +133,7 @@ def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpSer
 
 
 class ToolServerUnavailable(SynthesisError):
-    """A tool server cannot be started, reached or listed; the message says which and what was tried."""
+    """A tool server cannot be started, reached or listed; the message names it and the attempt."""
 
 
 class ToolServerDied(SynthesisError):
