@@ -165,7 +165,7 @@ class Relay:
         }
 
     def _made_safe(self, function: dict[str, Any]) -> int:
-        """Rename a tool that does not exist, and arguments that are no names; return 1 if the call is renamed, else 0."""
+        """Rename a tool that does not exist, and arguments that are no names; return 1 if a name is new, else 0."""
         if self._tool_names is None:
             return 0
         is_renamed = 0
