@@ -118,12 +118,27 @@ class McpPool:
         return session
 
     def _restore(self, workspace: Path) -> None:
-        """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
+        """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it.
+
+        Raises:
+            ToolServerUnavailable: the server writes into its workspace meanwhile.
+        """
+        fresh = self._folder / f"fresh-{workspace.name}"
+        shutil.copytree(self._pristine, fresh, symlinks=True)
+        if is_confined(self.config):
+            give(fresh)
         for entry in workspace.iterdir():  # a link is removed, and not its target
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        shutil.copytree(self._pristine, workspace, symlinks=True, dirs_exist_ok=True)
-        if is_confined(self.config):
-            give(workspace)
+        for entry in fresh.iterdir():
+            # Moved, not copied: the server runs, and a link that it makes now must not lead this process elsewhere.
+            try:
+                entry.rename(workspace / entry.name)
+            except OSError as error:
+                raise ToolServerUnavailable(
+                    f"MCP server {self.config.name!r}: expected no writes between two tasks, found {entry.name} "
+                    f"({error.strerror}); set one_task_per_process"
+                ) from None
+        fresh.rmdir()
 
     async def source_server(self) -> SourceServer:
         """List the server's tools, as a source like any other.

@@ -127,6 +127,8 @@ class McpSession:
     def _not_started(self, error: Exception) -> ToolServerUnavailable:
         if self._fault.done() and (refused := self._refused_keys()) is not None:
             return refused
+        if isinstance(error, ToolServerUnavailable):
+            return error
         said = f"HTTP {self._fault.result()}" if self._fault.done() else self._line(error)
         advice = "; it runs confined: name folders that it must read in `readable`" if is_confined(self.config) else ""
         return ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {said}{advice}")

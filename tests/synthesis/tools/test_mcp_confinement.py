@@ -119,6 +119,26 @@ async def test_the_command_that_prepares_a_workspace_is_confined_as_its_server_i
         await pool.close()
 
 
+async def test_no_link_that_a_server_makes_leads_this_process_out_of_the_workspace(places, monkeypatch):
+    pool = McpPool(server_in(places, prepare=("/bin/sh", "-c", "mkdir deep; touch deep/file")), places / "w")
+    (places / "elsewhere").mkdir()
+    removed = Path.iterdir
+
+    def and_a_link_is_made(folder):
+        yield from removed(folder)
+        if folder.name == "session-1" and not (folder / "deep").is_symlink():
+            (folder / "deep").symlink_to(places / "elsewhere")
+
+    try:
+        monkeypatch.setattr(Path, "iterdir", and_a_link_is_made)
+        with pytest.raises(ToolServerUnavailable, match=r"found deep .*; set one_task_per_process"):
+            await pool.source_server()
+    finally:
+        monkeypatch.undo()
+        await pool.close()
+    assert list((places / "elsewhere").iterdir()) == []
+
+
 async def test_where_a_machine_cannot_confine_it_a_server_runs_and_one_line_says_so(places, monkeypatch, capfd):
     monkeypatch.setattr(mcp_confinement, "why_not_confined", lambda: "PermissionError: unshare")
     for _ in range(2):
@@ -140,6 +160,7 @@ async def test_a_path_that_cannot_be_shown_is_one_line_and_starts_nothing(places
         with pytest.raises(ToolServerUnavailable, match=f"'test'.*{message}") as told:
             await pool.source_server()
         assert "\n" not in str(told.value)
+        assert str(told.value).count("'test'") == 1
     finally:
         await pool.close()
     assert not (places / "ran").exists()
