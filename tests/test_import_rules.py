@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 OURS = ("astra_jax", "synthesis", "sandbox", "scripts")
 ALLOWED = {
     "sandbox": ("sandbox",),
-    "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
+    "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol", "sandbox.program"),
     "astra_jax": (
         *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers", "synthesis.foreign_messages"),
-        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.web_pages"),
+        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.program", "sandbox.web_pages"),
     ),
 }
 
@@ -37,6 +37,7 @@ FLOORS = {
             "fair_queue",
             "cgroup",
             "jail",
+            "program",
         ),
         *(
             "interpreter",

@@ -22,7 +22,7 @@ ALL_DOCUMENTS_WORDS = 26_000
 KEYS = {
     "rl": 90,
     "sft": 60,
-    "synthesize trajectories": 90,
+    "synthesize trajectories": 91,  # mcp_servers.readable: servers run confined
     "synthesize environments": 52,
     "evaluate environments": 22,
     "evaluate bfcl": 12,

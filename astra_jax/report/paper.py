@@ -1,4 +1,4 @@
-"""The paper's figures, by the table that they stand in, and what it claims over Qwen3."""
+"""The paper's figures, by their table, and its claims over Qwen3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PaperRow(BaseModel):
     model: str
     table: Literal["T1", "T2", "README"]
     size: Literal["14B", "32B"] | None = None
-    """Of the rows that a claim is made of."""
+    """Size of a model that a claim is about."""
     stage: Literal["base", "sft", "rl"] | None = None
     bfcl: dict[str, float] = {}
     tau2: dict[str, float] = {}
@@ -41,7 +41,7 @@ class PaperRow(BaseModel):
 
 
 class PaperEffort(BaseModel):
-    """One row of T4: what a model's answers in BFCL's multi-turn cases cost. A sub-job is a turn of the user."""
+    """One row of T4: steps and tokens of a model in BFCL's multi-turn cases. A sub-job is a turn of the user."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,7 +52,7 @@ class PaperEffort(BaseModel):
 
 
 class Claim(BaseModel):
-    """What a stage adds to Qwen3 of its size, in points, as the paper's tables have it."""
+    """The points that a stage adds to Qwen3 of its size, by the paper's tables."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class _Table(BaseModel):
 
 @cache
 def _table() -> _Table:
-    text = files("astra_jax.benchmarks").joinpath("paper.toml").read_text(encoding="utf-8")
+    text = files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8")
     return _Table.model_validate(tomllib.loads(text))
 
 
@@ -88,7 +88,7 @@ def bfcl_effort() -> tuple[PaperEffort, ...]:
 
 
 def claims(benchmark: Benchmark) -> list[Claim]:
-    """Return what the paper's stages add to Qwen3.
+    """Return the points that the paper's stages add to Qwen3.
 
     >>> claims("bfcl")[1].label, claims("bfcl")[1].deltas["all"]
     ('14B, RL (T1) − Qwen3-14B (T1)', 13.63)
