@@ -63,7 +63,9 @@ class OpenAITeacherConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
+    """Name of the model at the endpoint."""
     base_url: str = "https://api.openai.com/v1"
+    """Address of the endpoint, with /v1."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
@@ -72,9 +74,13 @@ class OpenAITeacherConfig(BaseModel):
     keep_replies: bool = True
     """Whether replies are kept; without them a run that is started again pays again for its unfinished items."""
     temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature of replies."""
     top_p: float | None = Field(default=None, gt=0, le=1)
+    """Share of probability that tokens are drawn from; without it the endpoint's default."""
     max_completion_tokens: int = Field(default=4096, ge=1)
+    """Tokens of the longest reply; one that ends there is asked for once more with twice as many."""
     reasoning_effort: str | None = None
+    """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
     earlier_reasoning: EarlierReasoning = "hidden"
     """The way in which the agent is shown its reasoning of earlier turns, as its model's template wants it."""
     extra_body: JsonObject = {}
@@ -88,6 +94,7 @@ class OpenAITeacherConfig(BaseModel):
     deadline_seconds: float = Field(default=900.0, gt=0)
     """Time limit of one question, its retries and repair included."""
     max_retries: int = Field(default=3, ge=0)
+    """Calls that repeat one that failed."""
     max_repairs: int = Field(default=2, ge=0)
     """Number of times that a question is asked again if its reply cannot be read; the fault is quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
@@ -97,7 +104,9 @@ class OpenAITeacherConfig(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     """Tokens of prompts and replies together that the run may use."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens in US dollars."""
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million completion tokens in US dollars."""
 
     @model_validator(mode="after")
     def _dollars_need_prices(self) -> OpenAITeacherConfig:
