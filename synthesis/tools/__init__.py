@@ -6,7 +6,7 @@ demo_repositories       Small Git repositories, always the same to the byte, for
 documents               Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
 frozen_clock            Run a Python MCP server whose own clock stands still.
 ingestion               Ingestion: every source is read and normalised, and its outcome is written down.
-mcp_confinement         The confinement of MCP servers that are started by a command, and of the commands that prepare their workspaces.
+mcp_confinement         The confinement of MCP servers started by a command, and of their `prepare` commands.
 mcp_credentials         Keys of tool servers: from the environment, in memory only, and masked in responses.
 mcp_group               The real servers of one conversation: one, or several whose tools are offered together.
 mcp_pool                The sessions of real tool servers: lent to one trajectory, restored, replaced when they die.
