@@ -15,7 +15,7 @@ from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
 from astra_jax.recipes.quickstart import LogitErrors, QuickstartFailed, a_question, export_and_compare
 from astra_jax.recipes.stages import Stages, make_room
-from astra_jax.serve.chat_request import chat_request
+from astra_jax.serve.requests import ChatRequest, read_body
 from astra_jax.testing import tiny_environment
 from synthesis.run.destination import DestinationRefused
 from synthesis.run.fingerprint import MadeOtherwise
@@ -113,7 +113,7 @@ def test_a_stage_whose_product_is_gone_is_done_again_and_so_are_those_after_it(t
 def test_the_question_to_talk_with_is_a_chat_request_in_english_with_its_tools():
     chinese = tiny_environment().model_copy(update={"language": "zh", "question": "房租是多少？"})
     asked = a_question([chinese, tiny_environment()])
-    request = chat_request(json.dumps(asked).encode())
+    request = read_body(ChatRequest, json.dumps(asked).encode())
     assert request.messages[0]["content"] == tiny_environment().question
     assert asked["tools"] == [tool.document.to_openai() for tool in tiny_environment().tools]
     assert a_question([chinese])["messages"][0]["content"] == chinese.question

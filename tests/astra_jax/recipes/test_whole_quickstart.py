@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from astra_jax.serve.chat_request import chat_request
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.recipes import quickstart as recipe
 from astra_jax.recipes.quickstart import QuickstartFailed, quickstart
 from astra_jax.rl import rollouts
+from astra_jax.serve.requests import ChatRequest, read_body
 from astra_jax.testing import tiny_environment
 from synthesis.environments import config as environments_config
 from synthesis.environments.config import EnvironmentsConfig
@@ -92,7 +92,7 @@ def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Pa
         for figures in summary[setting].values():
             assert {key: figures[key] for key in counts} == counts
     assert "n = 4 unseen worlds, 4 unseen tools, 4 unseen domains" in (small / "report.html").read_text()
-    assert chat_request((small / "question.json").read_bytes()).tools
+    assert read_body(ChatRequest, (small / "question.json").read_bytes()).tools
     assert summary["heldout"]["lexical"]["f1"] > 0.9
     assert summary["heldout"]["lexical"]["episodes"] == NUM_HELD_OUT
     assert {episode["environment_id"] for episode in episodes} == {
