@@ -19,6 +19,8 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+"""Every kind but the user namespace, which is entered first (`launcher.unshare_user`)."""
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -147,6 +149,24 @@ def restrict_mount(target: str, attributes: int) -> None:
 def pivot_root(new: str, old: str) -> None:
     """Make `new` the root of this mount namespace and leave the former root at `old`."""
     _call("pivot_root", new.encode(), old.encode())
+
+
+def enter_root(path: str) -> None:
+    """Make the folder `path`, a mount point, the read-only root of this mount namespace; the former root goes."""
+    os.chdir(path)
+    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
+    pivot_root(".", ".")
+    unmount_detached(".")
+    os.chdir("/")
+    mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def become_user(uid: int) -> None:
+    """Leave root for ever: become this user and group, without others; nothing happens to an ordinary user."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
 
 
 def prctl(option: int, *arguments: int) -> None:

@@ -12,8 +12,8 @@ import os
 import resource
 
 from sandbox.jail import linux, seccomp
+from sandbox.jail.limits import THREADS_OF_A_CALL
 
-THREADS_OF_A_CALL = 64  # besides its first
 _TEXT_BYTES = 8192
 
 

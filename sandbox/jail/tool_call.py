@@ -70,8 +70,7 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
         streams.install()
-        request: dict[str, Any] = {"operation": "run", "function": "tool"}
-        request |= {"arguments": {"name": "banana"}}
+        request: dict[str, Any] = {"compiles": False, "function": "tool", "arguments": {"name": "banana"}}
         request |= {"state": {}, "seed": 0, "output_bytes": 1000, "result_bytes": 1000}
         request = json.loads(json.dumps(request).encode())
         body = run_tool(request, compile_source(_REHEARSAL)[1:], streams, begin, finisher(streams))
