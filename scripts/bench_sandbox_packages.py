@@ -1,10 +1,10 @@
-"""What packages cost: the CPU of a call with none, with numpy loaded before the calls, and with it imported in calls.
+"""What packages cost: the CPU of a call without packages, and beside packages that are loaded before the calls.
 
-    python scripts/bench_sandbox_packages.py [--rounds 20] [--package numpy]
+    pip install --target FOLDER numpy
+    python scripts/bench_sandbox_packages.py FOLDER [--rounds 20] [--module numpy]
 
-Three services of one worker take turns, call by call, so that a noisy neighbour hits all of them. CPU is what the
-kernel counted for the process of a call; one that needs no package says what the others pay for its being there. Prints
-one JSON line: medians in milliseconds and, of each service, the seconds until it was healthy.
+Two services of one worker take turns, call by call, so that a noisy neighbour hits both. CPU is the kernel's count for
+the process of a call. Prints one JSON line: medians in milliseconds and each service's seconds until it was healthy.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def main() -> None:
     """Measure, and print the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--package", default="numpy", help="a package whose module has the same name")
+    parser.add_argument("folder")
+    parser.add_argument("--module", default="numpy")
     options = parser.parse_args()
-    using = f"import {options.package}\ndef f():\n    return bool(dir({options.package}))\n"
-    named = ("--package", options.package)
-    services: dict[str, tuple[str, ...]] = {"none": (), "before calls": named, "in calls": (*named, "--lazy-packages")}
+    using = f"import {options.module}\ndef f():\n    return bool(dir({options.module}))\n"
+    services: dict[str, tuple[str, ...]] = {"none": (), "packages": ("--packages", options.folder)}
     milliseconds: dict[str, dict[str, list[float]]] = {name: {"plain": [], "using": []} for name in services}
     started: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
@@ -55,7 +55,7 @@ def main() -> None:
         name: {what: round(statistics.median(values), 2) for what, values in found.items() if values}
         for name, found in milliseconds.items()
     }
-    print(json.dumps({"package": options.package, "cpu_ms": medians, "seconds_to_start": started}))
+    print(json.dumps({"module": options.module, "cpu_ms": medians, "seconds_to_start": started}))
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def _verify(options: argparse.Namespace) -> int | None:
                 await required_packages(sandbox, card.packages)
             return await verify_environments(options.directory, url)
 
-        with sandbox_for(options, card.packages) as url:
+        with sandbox_for(options) as url:
             verified = asyncio.run(verify_with(url))
     elif kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
@@ -178,13 +178,12 @@ def _share(text: str) -> float:
 
 def _augment(options: argparse.Namespace) -> None:
     from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records
-    from synthesis.record_io import read_card
     from synthesis.run.destination import records_of
 
     shares = dict.fromkeys(options.kind or AUGMENTATION_KINDS, options.share)
     with contextlib.ExitStack() as stack:
         stack.enter_context(lock_beside(options.out, records_of("environment"), [options.directory]))
-        url = stack.enter_context(sandbox_for(options, read_card(options.directory).packages))
+        url = stack.enter_context(sandbox_for(options))
         report = asyncio.run(
             augment_records(options.directory, options.out, shares, seed=options.seed, sandbox_url=url)
         )

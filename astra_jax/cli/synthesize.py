@@ -91,7 +91,7 @@ def _environments(options: argparse.Namespace) -> None:
     if options.estimate:
         from synthesis.cost.environments import estimate_costs
 
-        with sandbox_for(options, config.packages) as url:
+        with sandbox_for(options) as url:
             _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url, frontier)), config.teacher)
         return
 
@@ -100,7 +100,7 @@ def _environments(options: argparse.Namespace) -> None:
             return with_usage(await synthesize_environments(config, teacher, url, frontier), teacher)
 
     sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
-    with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options, config.packages) as url:
+    with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
         report = asyncio.run(run(url))
         if config.augmentation:
             from synthesis.augmentation.augment import augment_records, augmented_beside
