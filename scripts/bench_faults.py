@@ -38,11 +38,11 @@ from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Star
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.rl.config import RLConfig
 from sandbox.client import AsyncSandboxClient
-from sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from sandbox.local import local_sandbox
 from sandbox.protocol import ExecuteReply
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
+from tests.sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 
 CALL_DEADLINE_SECONDS, GRACE_SECONDS = 120.0, 1.0
 NONE: dict[str, float] = {}

@@ -35,8 +35,8 @@ from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
-from sandbox.faulty_proxy import SHARES
 from sandbox.protocol import ExecuteReply, Limits
+from tests.sandbox.faulty_proxy import SHARES
 
 _SMALL = {
     "group_size": 4,

@@ -26,35 +26,9 @@ ALLOWED = {
 
 FLOORS = {
     "sandbox": (
-        *(
-            "errors",
-            "bearer_token",
-            "web_pages",
-            "strict_json",
-            "protocol",
-            "bodies",
-            "metrics",
-            "fair_queue",
-            "cgroup",
-            "jail",
-        ),
-        *(
-            "interpreter",
-            "packages",
-            "isolation",
-            "worker",
-            "pool",
-            "execution",
-            "self_test",
-            "connections",
-            "endpoints",
-            "server",
-            "replicas",
-            "exchange",
-            "client",
-            "local",
-            "contract",
-        ),
+        *("errors", "bearer_token", "web_pages", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail"),
+        *("interpreter", "packages", "isolation", "worker", "pool", "execution", "client", "contract", "self_test"),
+        *("endpoints", "server", "local"),
     ),
     "synthesis": (
         *(
