@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SLOW_1 := astra_jax/sft astra_jax/rl
 SLOW_2 := astra_jax/training astra_jax/checkpoints astra_jax/recipes astra_jax/model astra_jax/plan
 SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes astra_jax/evaluate astra_jax/serve test_wheel.py
-SLOW_4 := synthesis sandbox
+SLOW_4 := synthesis sandbox scripts
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
 .PHONY: setup check test slow mutation quickstart lock sbom
@@ -59,7 +59,7 @@ slow: setup $(VENV)/tpu_compiler
 # How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
 mutation: setup
 	$(PIP) -e ".[mutation]"
-	$(BIN)/python scripts/mutation_score.py
+	$(BIN)/python scripts/mutants.py --mutmut 20
 
 quickstart: $(VENV)/installed
 	$(BIN)/astra quickstart $(QUICKSTART)

@@ -18,9 +18,8 @@
     ├── NoneFinished              an evaluation's episodes were all cut off
     ├── EvaluationUnreadable      a folder to compare holds no finished evaluation
     ├── DecoderError              a decoder was asked for what it cannot do
-    ├── CannotServe               the server of a policy does not start like this
-    ├── RequestRefused            a request to it has no answer
-    ├── AnotherModel              what lies at its path now is another model's
+    ├── CannotServe               the server of a policy cannot start
+    ├── RequestRefused            a request to that server is refused
     ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
     ├── BenchmarkFailed           a benchmark did not come to its end, or left what cannot be read
     │   └── ProgramFailed         a program of a harness was run and did not end well

@@ -13,10 +13,6 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json, wh
                                                                          of its domain's, however similar
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
                                                                          episodes of twice the tokens and turns
-    unreliable_tools                                                     tools fail before they answer: half of RL's
-                                                                         environments; a sixth of SFT's demonstrations
-                                                                         asks again; episodes of twice the length; shown
-                                                                         on worlds with such tools as well
     no_filling                                                           a step learns from what one rollout gives
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
@@ -49,8 +45,7 @@ from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
-from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.held_out import RL_SPLIT, held_out_configs
+from synthesis.environments.config import RL_SPLIT, EnvironmentsConfig, held_out_configs
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment, IrrelevantTool
 from synthesis.run.destination import whole_file
@@ -98,35 +93,6 @@ def synthesize(quickstart: Path, out: Path, *, count: int) -> None:
     astra("synthesize", "environments", "configs/tiny_environments.toml", **settings, **none)
 
 
-def with_unreliable_tools(quickstart: Path, out: Path) -> None:
-    """Write the quickstart's environments for RL, every second one with tools whose first replies are bad."""
-    variants = unreliable(quickstart / "rl_environments", out)
-    own = RecordSource(quickstart / "rl_environments", Environment)
-    mixed = [variants[each.id] if number % 2 else each for number, each in enumerate(own)]
-    write_records(out, mixed, kind="environment")
-
-
-def demonstrated_with_unreliable_tools(quickstart: Path, out: Path) -> None:
-    """Write what the quickstart's SFT imitates, and gold episodes of a fifth as many environments with such tools."""
-    variants = unreliable(quickstart / "environments", out, share=0.2)
-    own = RecordSource(quickstart / "environments", Environment)
-    write_records(out, itertools.chain(own, variants.values()), kind="environment")
-
-
-def held_out_with_unreliable_tools(quickstart: Path, out: Path) -> None:
-    """Write the quickstart's held-out worlds, each with tools whose first replies are bad."""
-    write_records(out, unreliable(quickstart / "heldout", out).values(), kind="environment")
-
-
-def unreliable(environments: Path, beside: Path, share: float = 1) -> dict[str, Environment]:
-    """Make the variants of a share of some environments, whose tools are unreliable; by id of the environment."""
-    with_variants = beside.with_name(f"{beside.name}.augmented")
-    kind = ("--kind", "unreliable_tools", "--share", str(share))
-    astra("records", "augment", environments, *kind, "--out", with_variants)
-    variants = (each for each in RecordSource(with_variants, Environment) if each.augmentation is not None)
-    return {each.augmentation.source: each for each in variants if each.augmentation is not None}
-
-
 def seed_of(quickstart: Path) -> int:
     """Return the seed of a quickstart that has ended."""
     return int(json.loads((quickstart / "summary.json").read_text())["seed"])
@@ -153,12 +119,8 @@ class Arm(NamedTuple):
     """Writes other environments than the quickstart's for RL, from its folder into another."""
     sft: Mapping[str, str] | None = None
     """What an SFT of its own changes, which RL then begins with."""
-    demonstrated: Callable[[Path, Path], None] | None = None
-    """Writes other environments for this SFT."""
     limits: Mapping[str, str] = MappingProxyType({})
     """What its episodes change in RL and when it is evaluated."""
-    held_out: Callable[[Path, Path], None] | None = None
-    """Writes other held-out environments, on which it is shown as well, beside what it began with and the recipe."""
 
 
 ARMS = {
@@ -172,13 +134,6 @@ ARMS = {
     },
     "no_distractors": Arm(NO_DISTRACTORS),
     "any_distractors": Arm(environments=with_any_distractors),
-    "unreliable_tools": Arm(
-        environments=with_unreliable_tools,
-        sft={},
-        demonstrated=demonstrated_with_unreliable_tools,
-        limits=TWICE_AS_LONG,
-        held_out=held_out_with_unreliable_tools,
-    ),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
@@ -219,25 +174,9 @@ def main() -> None:
                 rows.append(evaluated(quickstart, f"{name}, sft", own_sft / "policy", own_sft.with_name("after_sft")))
             of_arm = evaluated(quickstart, name, folder / name / "rl/policy", folder / name, ARMS[name].limits)
             rows.append(of_arm | seconds)
-            rows += on_other_environments(quickstart, name, folder / name)
             write(options.out, rows)
     write(options.out, rows)
     print("\n".join(table(rows)))
-
-
-def on_other_environments(quickstart: Path, name: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the figures on the arm's own held-out environments, if it has some: SFT's, the recipe's and its own."""
-    arm = ARMS[name]
-    if arm.held_out is None:
-        return []
-    environments = written(arm.held_out, quickstart, folder / "heldout")
-    policies = {"sft": quickstart / "sft/policy", "rl": quickstart / "rl/policy", name: folder / "rl/policy"}
-    if arm.sft is not None:
-        policies[f"{name}, sft"] = folder / "sft/policy"
-    return [
-        evaluated(quickstart, f"{policy} on {name}", path, folder / "on_heldout" / policy, arm.limits, environments)
-        for policy, path in policies.items()
-    ]
 
 
 def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
@@ -251,8 +190,6 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
     if arm.sft is not None:
         init = folder / "sft" / "policy"
         read = {name: [str(quickstart / name)] for name in ("trajectories", "environments")}
-        if arm.demonstrated is not None:
-            read["environments"] = [str(written(arm.demonstrated, quickstart, folder / "demonstrated"))]
         read["conversations"] = [str(quickstart / "made_up.jsonl")]
         places = {"seed": seed, "out": folder / "sft", "init": quickstart / "base"}
         astra("sft", "configs/tiny_sft.toml", **places, **{k: json.dumps(v) for k, v in read.items()}, **arm.sft)
@@ -291,14 +228,12 @@ def evaluated(
     policy: Path,
     folder: Path,
     limits: Mapping[str, str] = MappingProxyType({}),
-    environments: Path | None = None,
 ) -> dict[str, Any]:
     """Return the held-out figures of a policy, beside distractors and without, in episodes of these `limits`."""
-    environments = environments or quickstart / "heldout"
     row: dict[str, Any] = {"quickstart": quickstart.name, "arm": name}
     for where, overrides in (("with", limits), ("without", {**limits, **NO_DISTRACTORS})):
         out = folder / f"evaluation_{where}_distractors"
-        settings = {"policy": policy, "environments": environments, "out": out, "rollout.temperature": 0}
+        settings = {"policy": policy, "environments": quickstart / "heldout", "out": out, "rollout.temperature": 0}
         settings["seed"] = seed_of(quickstart)  # it mixes the tools: the quickstart's own figures come out again
         astra("evaluate", "environments", "configs/tiny_evaluation.toml", **settings, **overrides)
         row[where] = json.loads((out / "figures.json").read_text())

@@ -1,19 +1,30 @@
-"""Tokens per second and MFU of Qwen3-0.6B training on one accelerator, beside published figures: JSON lines.
+"""Training steps and decoding of Qwen3 on one accelerator, beside published figures: JSON lines.
 
-    python scripts/bench_accelerator.py
+    python scripts/bench_accelerator.py sft [--tokens 8192]
+    python scripts/bench_accelerator.py rl [--tokens 16384 65536]
+    python scripts/bench_accelerator.py decode [--models qwen3-0.6b qwen3-8b] [--decoder]
 
-Weights, gradients and AdamW are float32, activations bfloat16; weights and tokens are random, the steps are those of
-`astra sft` and `astra rl`. The first two lines say how far this device's attention is from the same attention in
-float32, so that a fast wrong kernel shows. The published figures are those of a PyTorch system on one H100.
+    sft, rl   tokens per second and MFU of the steps of `astra sft` and `astra rl` on Qwen3-0.6B. Weights, gradients and
+              AdamW are float32, activations bfloat16. The published figures are prime-rl's on one H100
+    decode    the share of the chip's published memory bandwidth that sampling reaches, in bfloat16. 64 rows that share
+              no prompt have 7,936 tokens behind them, and sample until there are 8,192. A token of all rows reads every
+              weight once, without the input embeddings of other tokens, and all keys and values behind: these bytes
+              over the median time of a call. `--decoder` measures the whole decoder as well, and how far its log-probs
+              are from the learner's
+
+Weights and tokens are random. The first lines say how far this device's attention is from the same attention in
+float32, so that a fast wrong kernel shows.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import json
 import statistics
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +32,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.engine.device import Said, XLADevice
+from astra_jax.engine.interface import Generated, Sampling, Session
+from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.programs import Asked, sample_rows
+from astra_jax.engine.schedule import Sample
+from astra_jax.episodes.rollout import RolloutConfig, decode_limits
 from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
 from astra_jax.model.flops import model_flops_utilisation
-from astra_jax.model.qwen3 import Params, init_params
+from astra_jax.model.kv_pages import KV, Histories, Part, attend_pages, empty_pages, rows_of
+from astra_jax.model.logprobs import token_logprobs
+from astra_jax.model.qwen3 import Params, abstract_params, bind_apart, init_params, layers_apart, rope_tables
 from astra_jax.model.sharding import MeshConfig, make_mesh
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective
@@ -34,47 +53,74 @@ from astra_jax.sft.data import SFTBatch
 from astra_jax.sft.train import sft_step
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 
-PUBLISHED_TOKENS_PER_SECOND = {("sft", 8192): 26_005, ("rl", 16_384): 11_896, ("rl", 65_536): 10_147}
+PUBLISHED_TOKENS_PER_SECOND = {("sft", 8192): 26_320, ("rl", 16_384): 16_450, ("rl", 65_536): 10_765}
+PUBLISHED_BYTES_PER_SECOND = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 OPTIMIZER = OptimizerConfig(learning_rate=1e-5)
 SCHEDULE_STEPS = 1000
+PAGE_TOKENS = 32  # as of `decode_limits`
+NEW_TOKENS = 256
 
 
 def main() -> None:
-    """Prints the attention's error, then one line for each length."""
+    """Print the attention's error, then one line for each length or model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lengths = ["sft:8192", "rl:16384", "rl:65536"]
-    parser.add_argument("lengths", nargs="*", default=lengths, metavar="STAGE:TOKENS", help=f"default: {lengths}")
-    parser.add_argument(
-        "--tokens-per-step", type=int, default=65_536, help="a step takes as many sequences as fit in this many tokens"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="measured steps of each")
-    parser.add_argument("--logprob-chunk-tokens", type=int, default=256, help="as in the configs of the stages")
-    parser.add_argument("--remat", choices=["none", "full", "attention"], default="attention")
-    arguments = parser.parse_args()
+    works = parser.add_subparsers(dest="work", required=True)
+    for stage, lengths in (("sft", [8192]), ("rl", [16_384, 65_536])):
+        training = works.add_parser(stage)
+        training.add_argument("--tokens", type=int, nargs="+", default=lengths, help=f"tokens of a row; {lengths}")
+        training.add_argument("--tokens-per-step", type=int, default=65_536, help="a step has as many rows as fit")
+        training.add_argument("--rounds", type=int, default=5, help="measured steps of each")
+        training.add_argument("--logprob-chunk-tokens", type=int, default=256, help="as in the configs of the stages")
+        training.add_argument("--remat", choices=["none", "full", "attention"], default="attention")
+    decoding = works.add_parser("decode")
+    decoding.add_argument("--models", nargs="+", default=["qwen3-0.6b"], choices=[*QWEN3_PRESETS], metavar="MODEL")
+    decoding.add_argument("--rows", type=int, default=64)
+    decoding.add_argument("--context-tokens", type=int, default=8192, help="tokens of a row at the end")
+    decoding.add_argument("--call-tokens", type=int, default=16, help="tokens that a call samples in each row")
+    decoding.add_argument("--temperature", type=float, default=1.0)
+    decoding.add_argument("--decoder", action="store_true", help="measure the whole decoder as well")
+    options = parser.parse_args()
+    print(json.dumps({"device": jax.devices()[0].device_kind, "jax": jax.__version__}), flush=True)
+    (decode if options.work == "decode" else train)(options)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Print one line for each length."""
     for segments in (1, 3):
-        print(json.dumps({"device": jax.devices()[0].device_kind, **attention_error(2048, segments)}), flush=True)
+        print(json.dumps(attention_error(2048, segments)), flush=True)
     model = QWEN3_PRESETS["qwen3-0.6b"].model_copy(
         update={
             "dtype": "bfloat16",
-            "remat": arguments.remat,
+            "remat": options.remat,
             "yarn": YarnScaling(factor=4.0, original_max_position_embeddings=32_768),
         }
     )
     weights = jax.device_get(init_params(model, seed=0))
-    for length in arguments.lengths:
-        stage, _, tokens = length.partition(":")
-        rows = max(1, arguments.tokens_per_step // int(tokens))
-        step, batch = step_and_batch(stage, model, rows, int(tokens), arguments.logprob_chunk_tokens)
-        figures = {"stage": stage, "remat": model.remat, "logprob_chunk_tokens": arguments.logprob_chunk_tokens}
-        figures |= measure(step, batch, model, weights, arguments.rounds)
-        published = PUBLISHED_TOKENS_PER_SECOND.get((stage, int(tokens)))
-        figures["published_tokens_per_second"] = published
-        figures["ratio"] = None if published is None else figures["tokens_per_second"] / published
-        print(json.dumps(figures), flush=True)
+    for tokens in options.tokens:
+        rows = max(1, options.tokens_per_step // tokens)
+        step, batch = step_and_batch(options.work, model, rows, tokens, options.logprob_chunk_tokens)
+        figures = measure_step(step, batch, model, weights, options.rounds)
+        published = PUBLISHED_TOKENS_PER_SECOND.get((options.work, tokens))
+        ratio = None if published is None else figures["tokens_per_second"] / published
+        line = {"stage": options.work, "remat": model.remat, "logprob_chunk_tokens": options.logprob_chunk_tokens}
+        print(json.dumps({**line, **figures, "published_tokens_per_second": published, "ratio": ratio}), flush=True)
+
+
+def decode(options: argparse.Namespace) -> None:
+    """Print the copy's bandwidth and one line for each model."""
+    print(json.dumps({"copied_bytes_per_second": copied_bytes_per_second()}), flush=True)
+    print(json.dumps(page_attention_error(options.context_tokens)), flush=True)
+    for name in options.models:
+        config = QWEN3_PRESETS[name].model_copy(update={"dtype": "bfloat16", "param_dtype": "bfloat16"})
+        figures = measure_calls(config, options.rows, options.context_tokens, options.call_tokens, options.temperature)
+        print(json.dumps({"model": name, **figures}), flush=True)
+        if options.decoder:
+            figures = measure_decoder(config, options.rows, options.context_tokens)
+            print(json.dumps({"model": name, "decoder": figures}), flush=True)
 
 
 def attention_error(tokens: int, segments: int) -> dict[str, Any]:
-    """The largest difference of bfloat16 attention and its gradients from float32 ones, over the largest value."""
+    """Return the largest difference of attention and its gradients from float32 ones, over the largest value."""
     rng = np.random.default_rng(0)
     shapes = {
         "q": (2, tokens, 16, 128),
@@ -104,8 +150,10 @@ def attention_error(tokens: int, segments: int) -> dict[str, Any]:
     return {"attention_segments": segments, **dict(zip(("out", "dq", "dk", "dv"), errors, strict=True))}
 
 
-def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, weights: Params, rounds: int) -> dict[str, Any]:
-    """The median step on one batch, and what the device has held at most since the process began."""
+def measure_step(
+    step: Callable[..., Any], batch: Any, model: ModelConfig, weights: Params, rounds: int
+) -> dict[str, Any]:
+    """Return the median step on one batch, and the most memory that the device has held so far."""
     rows, tokens = batch.tokens_BT.shape
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     with jax.set_mesh(mesh):
@@ -137,7 +185,7 @@ def measure(step: Callable[..., Any], batch: Any, model: ModelConfig, weights: P
 def step_and_batch(
     stage: str, model: ModelConfig, rows: int, tokens: int, chunk_tokens: int
 ) -> tuple[Callable[..., Any], Any]:
-    """The jitted step of a stage, and a batch of random tokens for it."""
+    """Return the jitted step of a stage, and a batch of random tokens for it."""
     rng = np.random.default_rng(0)
     ids_BT = rng.integers(0, model.vocab_size, (rows, tokens + 1)).astype(np.int32)
     ones_BT = np.ones((rows, tokens), np.int32)
@@ -151,11 +199,240 @@ def step_and_batch(
     static: dict[str, Any] = {"model_config": model, "optimizer_config": OPTIMIZER, "steps": SCHEDULE_STEPS}
     if stage == "sft":
         return functools.partial(sft_step, chunk_tokens=chunk_tokens, **static), SFTBatch(**fields, kinds_BT=ones_BT)
-    if stage != "rl":
-        raise SystemExit(f"expected sft:TOKENS or rl:TOKENS, found {stage}:{tokens}")
     fields["sampled_logprobs_BT"] = np.full((rows, tokens), -np.log(model.vocab_size), np.float32)
     fields["advantages_BT"] = rng.standard_normal((rows, tokens)).astype(np.float32)
     return functools.partial(rl_step, objective=Objective(1.0, 0.2, chunk_tokens), **static), RLBatch(**fields)
+
+
+def copied_bytes_per_second(num_bytes: int = 2**32) -> float:
+    """Return the bytes that a plain copy reads and writes in a second; the median of 10."""
+    x = jnp.zeros(num_bytes // 4, jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+    seconds = []
+    for _ in range(11):
+        started = time.perf_counter()
+        copy(x).block_until_ready()
+        seconds.append(time.perf_counter() - started)
+    return 2 * num_bytes / statistics.median(seconds[1:])
+
+
+def page_attention_error(tokens: int) -> dict[str, float]:
+    """Return the largest difference of attention over pages from the same in float32, over the largest value.
+
+    Two rows read one prefix, two another; the longest has so many tokens behind it, one has few.
+    """
+    config = ModelConfig(
+        vocab_size=64, hidden_size=64, num_layers=1, num_heads=16, num_kv_heads=8, head_dim=128, intermediate_size=64,
+        dtype="bfloat16",
+    )  # fmt: skip
+    pages_of_row = tokens // PAGE_TOKENS
+    tables = np.random.default_rng(0).permutation(6 * pages_of_row).astype(np.int32).reshape(1, 6, pages_of_row)
+    half = pages_of_row // 2
+    behind = Histories(
+        tables[:, :2, :half], np.array([[half, 1]], np.int32), tables[:, 2:, :half],
+        np.array([[half * PAGE_TOKENS, 33, 0, 1]], np.int32),
+    )  # fmt: skip
+    keys = jax.random.split(jax.random.key(0), 6)
+    pages = random_pages(config, 6 * pages_of_row, keys[0])[0]
+    q_R1NH = jax.random.normal(keys[1], (4, 1, 16, 128), jnp.bfloat16)
+    k_R1KH, v_R1KH = (jax.random.normal(key, (4, 1, 8, 128), jnp.bfloat16) for key in keys[2:4])
+    starts_DR = behind.starts_DR(PAGE_TOKENS)
+
+    @jax.jit
+    def found(pages: KV) -> jax.Array:
+        (rows,) = rows_of((pages,), behind.tables_DRn, starts_DR, behind, "bfloat16")
+        put = rows.put(rows.begin(1), k_R1KH, v_R1KH, jnp.int32(0), jnp.ones(4, jnp.int32))
+        return rows.attend(put, q_R1NH, jnp.int32(0))
+
+    @jax.jit
+    def expected(pages: KV) -> jax.Array:
+        pages, q, k, v = jax.tree.map(lambda x: x.astype(jnp.float32), (pages, q_R1NH, k_R1KH, v_R1KH))
+        fresh = Part(KV(k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)), jnp.ones((1, 1, 1), bool))
+        return attend_pages(q, pages, behind.tables_DRn, starts_DR, fresh)
+
+    with jax.default_matmul_precision("highest"):
+        reference = expected(pages)
+    error = jnp.abs(found(pages).astype(jnp.float32) - reference).max((1, 2, 3)) / jnp.abs(reference).max((1, 2, 3))
+    return {f"attention_error_of_row_{row}": float(x) for row, x in enumerate(error)}
+
+
+def random_pages(config: ModelConfig, num_pages: int, key: jax.Array) -> Any:
+    """Return random pages of every layer."""
+    shapes = jax.eval_shape(lambda: empty_pages(config, 1, num_pages, PAGE_TOKENS))
+    draw = jax.jit(lambda key, shape: jax.random.normal(key, shape, config.dtype), static_argnums=1)
+    leaves, tree = jax.tree.flatten(shapes)
+    return jax.tree.unflatten(tree, [draw(jax.random.fold_in(key, i), x.shape) for i, x in enumerate(leaves)])
+
+
+def random_params(config: ModelConfig) -> Params:
+    """Draw weights on the device, of the size that `init_params` gives them."""
+    draw = jax.jit(lambda key, shape, std: std * jax.random.normal(key, shape, config.param_dtype), static_argnums=1)
+
+    def of_leaf(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        if path[-1].key.endswith("norm"):
+            return jnp.ones(leaf.shape, leaf.dtype)
+        key = jax.random.fold_in(jax.random.key(1), zlib.crc32(jax.tree_util.keystr(path).encode()))
+        return draw(key, leaf.shape, jnp.asarray(config.hidden_size**-0.5, leaf.dtype))
+
+    return layers_apart(jax.tree_util.tree_map_with_path(of_leaf, abstract_params(config)))
+
+
+def arguments_of_call(rows: int, own_pages: int, start: int, context: int, temperature: float) -> tuple[Any, ...]:
+    """Return histories, questions and copies of a call, with each row `start` tokens behind its prompt."""
+    prefix_pages = (context - NEW_TOKENS) // PAGE_TOKENS
+    of_row = prefix_pages + own_pages
+    tables = np.arange(rows * of_row, dtype=np.int32).reshape(1, rows, of_row)
+    histories = Histories(
+        tables[..., :prefix_pages],
+        np.full((1, rows), prefix_pages, np.int32),
+        tables[..., prefix_pages:],
+        np.full((1, rows), start, np.int32),
+    )
+    ones = np.ones((1, rows), np.int32)
+    asked = Asked(
+        pending_DR=ones, limit_DR=ones * NEW_TOKENS, drawn_DR=ones * start, seed_DR=ones,
+        slot_DR=np.arange(rows, dtype=np.int32)[None], temperature_DR=np.full((1, rows), temperature, np.float32),
+        top_k_DR=0 * ones, top_p_DR=np.ones((1, rows), np.float32), min_p_DR=np.zeros((1, rows), np.float32),
+    )  # fmt: skip
+    nothing = np.full((1, rows, 2), rows * of_row, np.int32)
+    return histories, asked, nothing
+
+
+def measure_calls(config: ModelConfig, rows: int, context: int, call_tokens: int, temperature: float) -> dict[str, Any]:
+    """Measure the calls that sample a row's last tokens; return the median."""
+    params = random_params(config)
+    own_pages = NEW_TOKENS // PAGE_TOKENS + 1
+    num_pages = rows * ((context - NEW_TOKENS) // PAGE_TOKENS + own_pages) + 1
+    pages = random_pages(config, num_pages, jax.random.key(0))
+    call = functools.partial(sample_rows, config, end_ids=(), max_tokens=call_tokens)
+    seconds, bytes_per_second = [], []
+    for start in range(0, NEW_TOKENS - call_tokens + 1, call_tokens):
+        given = arguments_of_call(rows, own_pages, start, context, temperature)
+        started = time.perf_counter()
+        pages, sampled = call(params, pages, *given, np.int32(0))
+        counts = np.asarray(sampled.counts_DR)
+        seconds.append(time.perf_counter() - started)
+        assert (counts == call_tokens).all(), counts
+        read = read_bytes(config, rows, context - NEW_TOKENS + start + call_tokens / 2)
+        bytes_per_second.append(read * call_tokens / seconds[-1])
+    logprobs = np.asarray(sampled.logprobs_DRT)
+    assert np.isfinite(logprobs).all(), logprobs
+    device, reached = jax.devices()[0], statistics.median(bytes_per_second[1:])
+    published = PUBLISHED_BYTES_PER_SECOND.get(device.device_kind)
+    memory = device.memory_stats() or {}
+    return {
+        "rows": rows,
+        "context_tokens": context,
+        "seconds_per_token_of_all_rows": statistics.median(seconds[1:]) / call_tokens,
+        "tokens_per_second": rows * call_tokens / statistics.median(seconds[1:]),
+        "gigabytes_read_per_token": read_bytes(config, rows, context - NEW_TOKENS / 2) / 1e9,
+        "bytes_per_second": reached,
+        "share": None if published is None else reached / published,
+        "compile_seconds": seconds[0] - statistics.median(seconds[1:]),
+        "peak_gibibytes": memory.get("peak_bytes_in_use", 0) / 2**30,
+    }
+
+
+class TimedDevice(XLADevice):
+    """Notes rows, tokens, beginning and end of each call that samples."""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.sampled: list[tuple[int, int, float, float]] = []
+
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+        started = time.perf_counter()
+        said, steps = await super().sample(sample, own_pages)
+        self.sampled.append((len(said), steps, started, time.perf_counter()))
+        return said, steps
+
+
+def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, Any]:
+    """Read prompts of half the context, sample the other half behind each, and compare log-probs with the learner's.
+
+    It reads prompts between two calls that sample, so that rows start one after another. The time of a call is from
+    its beginning to that of the next, while all rows sample. With random weights, bfloat16 alone moves the
+    learner's log-probs by 0.018 from float32's (512 tokens of Qwen3-0.6B, on a CPU).
+    """
+    params = random_params(config)
+    new_tokens = context // 2
+    sizes = RolloutConfig(max_prompt_tokens=context - new_tokens, max_response_tokens=new_tokens, max_turns=1)
+    limits = decode_limits(sizes, num_groups=rows, group_size=1)
+    device = TimedDevice(config, params, limits, end_ids=())
+    prompts = np.random.default_rng(0).integers(0, config.vocab_size, (rows, context - new_tokens))
+
+    async def decode() -> list[Generated]:
+        decoder = PagedDecoder(device, limits, end_ids=())
+        sampling = Sampling(new_tokens, temperature=1.0)
+        said = (decoder.generate(prompt.tolist(), sampling, Session(0, i)) for i, prompt in enumerate(prompts))
+        messages = await asyncio.gather(*said)
+        await decoder.close()
+        return messages
+
+    started = time.perf_counter()
+    messages = asyncio.run(decode())
+    seconds = time.perf_counter() - started
+    sampled = np.cumsum([0, *(of_rows * steps for of_rows, steps, _, _ in device.sampled)])
+    most = max(of_rows for of_rows, *_ in device.sampled)
+    full = [i for i, (of_rows, *_) in enumerate(device.sampled) if of_rows == most][1:]  # the first compiles
+    per_token, in_calls, bytes_per_second = [], [], []
+    for i in full[:-1]:
+        _, steps, began, ended = device.sampled[i]
+        per_token.append((device.sampled[i + 1][2] - began) / steps)
+        in_calls.append((ended - began) / steps)
+        behind = context - new_tokens + sampled[i] / rows + steps / 2
+        bytes_per_second.append(read_bytes(config, most, behind) / per_token[-1])
+    if not per_token:
+        raise SystemExit(
+            f"expected two calls of {most} rows or more after the first, found {len(full)}: raise --context-tokens"
+        )
+    reached = statistics.median(bytes_per_second)
+    published = PUBLISHED_BYTES_PER_SECOND.get(jax.devices()[0].device_kind)
+    errors = []
+    for prompt, message in zip(prompts[:4], messages, strict=False):
+        ids_1T = np.array([[*prompt, *message.ids]], np.int32)
+        errors.append(np.abs(learners_logprobs(config, params, ids_1T)[0, -new_tokens:] - np.array(message.logprobs)))
+    return {
+        "rows": rows,
+        "prompt_tokens": prompts.size,
+        "sampled_tokens": rows * new_tokens,
+        "seconds_with_compiling": seconds,
+        "sampling_calls": len(device.sampled),
+        "most_rows_of_a_call": most,
+        "calls_of_so_many": len(full),
+        "seconds_per_token_of_so_many": statistics.median(per_token),
+        "of_which_in_calls": statistics.median(in_calls),
+        "tokens_per_second": most / statistics.median(per_token),
+        "bytes_per_second": reached,
+        "share": None if published is None else reached / published,
+        "programs": device.num_programs,
+        "mean_logprob_difference": float(np.mean(errors)),
+        "p95_logprob_difference": float(np.quantile(errors, 0.95)),
+    }
+
+
+def learners_logprobs(config: ModelConfig, params: Params, ids_1T: np.ndarray) -> np.ndarray:
+    """Return log-probs [1, T - 1] of tokens after the first, by the full forward pass."""
+
+    @jax.jit
+    def logprobs(params: Params, ids_1T: jax.Array) -> jax.Array:
+        model, layers = bind_apart(config, params)
+        tokens_1T, targets_1T = ids_1T[:, :-1], ids_1T[:, 1:]
+        rope = rope_tables(config, jnp.arange(tokens_1T.shape[1])[None])
+        x_1TD = model.embed(tokens_1T)
+        for layer in layers:
+            x_1TD = layer(x_1TD, rope, jnp.ones_like(tokens_1T))
+        return token_logprobs(model.norm(x_1TD), model.output_embedding.astype(model.config.dtype), targets_1T)
+
+    return np.asarray(logprobs(params, ids_1T))
+
+
+def read_bytes(config: ModelConfig, rows: int, tokens: float) -> float:
+    """Return the bytes that one token of all rows must read, with so many tokens behind each."""
+    embeddings = config.vocab_size * config.hidden_size
+    weights = config.num_parameters - (0 if config.tie_word_embeddings else embeddings)
+    kv = rows * tokens * config.num_layers * 2 * config.num_kv_heads * config.head_dim
+    return 2.0 * (weights + kv)
 
 
 if __name__ == "__main__":

@@ -1,286 +1,161 @@
-"""RL runs of a tiny policy that are killed with SIGKILL at random moments and resumed: one JSON line.
+"""RL runs of a tiny policy that are disturbed: one JSON line.
 
-    python scripts/bench_kills.py [--kills 20] [--steps 30] [--seed 0]
+python scripts/bench_kills.py [kills] [--kills 20] [--steps 30] [--seed 0]
+python scripts/bench_kills.py soak --run runs/quickstart [--steps 500] [--seed 0]
 
-The policy has learnt one environment and errs at others; each rollout has three groups and each update takes two, so
-that groups wait, and every third step is saved. One run is left alone. Of the others each is killed once, after a share
-of the time that the first took which is drawn evenly, and then begun again by the same command, with the same sandbox.
-
-Printed: how many were killed; in which phase; and how many ended with the bytes of the first: final weights,
-`metrics.jsonl` but for what a clock or the service says, logged episodes.
-
-    tools      episodes are rolled out, and at least one waits for its tools: inside a turn
-    decoding   episodes are rolled out, and none does
-    learner    from a full batch to the end of its step
-    before     the run has begun, and its first state is read
-    end        every step has ended, and the policy is written
-    save       any of these, while a checkpoint is being written
+kills   one run is left alone; each of the others is killed with SIGKILL at a random moment and begun again by the
+        same command. Printed: how many kills met which phase (`tests/astra_jax/rl/kills.py` lists them), and how
+        many runs ended with the bytes of the first: weights, episodes, metrics without times
+soak    a long run from a quickstart's SFT policy through a proxy in front of a real sandbox: of all replies 5 %
+        hang, 5 % are HTTP 500 and 2 % are cut, and after a third of the steps the sandbox is killed and started
+        again. Steps are small (2 groups of 4) and the learning rate is a tenth. Printed: the longest step, the
+        proxy's counts, the resident memory as a median over the second and the last fifth of the steps, its
+        growth, the programs compiled by the end of either, and tasks and files left over
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
-import os
-import random
-import shutil
-import signal
-import subprocess
+import statistics
 import sys
 import tempfile
-import time
-from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import psutil
 
-from astra_jax.checkpoints.checkpoint import Checkpoints
-from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
+sys.path.append(str(Path(__file__).parents[1]))  # tests/ is no installed package
+
 from astra_jax.cli.compile_cache import keep_compiled_programs
-from astra_jax.metrics_file import read_metrics, without_times
-from astra_jax.model.qwen3 import init_params
+from astra_jax.config import CONFIGS, load_config
+from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.stage import run_rl
-from astra_jax.sft.data import make_batch, render_sample
-from astra_jax.sft.train import sft_step
-from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
-from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
-from astra_jax.training.run import TrainingRun
+from astra_jax.testing import tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.record_io import write_records
+from sandbox.protocol import ExecuteReply, Limits
+from tests.astra_jax.rl.faulty_service import faulty_proxy, kill_and_start_again, start
+from tests.astra_jax.rl.kills import config_with_surplus, measure
+from tests.astra_jax.taught import taught_policy
+from tests.sandbox.faulty_proxy import SHARES
 
-_GOLD_STEPS = 50
-_POLL_SECONDS = 0.002
-
-
-def gold_policy() -> Policy:
-    """Return a tiny policy that was shown the gold episode of one environment until it could say it."""
-    tokenizer, environment = tiny_tokenizer(), tiny_environment()
-    sample = render_sample(environment.gold_messages(), [tool.document for tool in environment.tools], tokenizer)
-    batch = make_batch([[sample]], num_rows=1, row_tokens=320, pad_id=tokenizer.pad_id)
-    model, optimizer = tiny_model_config(tokenizer.vocab_size), OptimizerConfig(learning_rate=1e-2)
-    params = init_params(model, seed=0)
-    state = make_optimizer(optimizer, _GOLD_STEPS).init(params)
-    same: dict[str, Any] = {"model_config": model, "optimizer_config": optimizer, "steps": _GOLD_STEPS}
-    for _ in range(_GOLD_STEPS):
-        params, state, _ = sft_step(params, state, batch, chunk_tokens=128, **same)
-    return Policy(model, params, tokenizer)
+_SMALL = {
+    "group_size": 4,
+    "groups_per_step": 2,
+    "groups_per_rollout": 3,
+    "accumulation": 2,
+    "checkpoint_every_steps": 50,
+}
 
 
-def config_with_surplus(folder: Path, policy: Policy, steps: int) -> RLConfig:
-    """Write the policy and three environments to `folder`; return the config of a run whose groups wait."""
-    save_policy(policy, folder / "init")
-    environments = [tiny_environment(rent=rent) for rent in (2150, 100, 200)]
-    write_records(folder / "environments", environments, kind="environment")
-    return RLConfig.model_validate(
-        {
-            "seed": 1,
+class Impatient(AsyncSandboxClient):
+    """Gives a tool one second, so that a reply that hangs is asked for again after two."""
+
+    async def execute(self, *arguments: Any, **options: Any) -> ExecuteReply:
+        return await super().execute(*arguments, limits=Limits(wall_seconds=1.0), **options)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until a condition holds, at most so long."""
+    for _ in range(round(seconds / 0.02)):
+        if condition():
+            break
+        await asyncio.sleep(0.02)
+
+
+async def watch(metrics: Path, seen: dict[int, tuple[int, int]]) -> None:
+    """Note resident bytes and compiled programs after each step."""
+    programs = 0
+
+    def note(event: str, _: float, **__: str | int) -> None:
+        nonlocal programs
+        if event == "/jax/core/compile/backend_compile_duration":
+            programs += 1
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    while True:
+        if metrics.exists():
+            seen[metrics.read_bytes().count(b"\n")] = psutil.Process().memory_info().rss, programs
+        await asyncio.sleep(0.2)
+
+
+async def soak(run: Path, out: Path, steps: int, seed: int) -> dict[str, Any]:
+    """Run RL; return the figures."""
+    tiny = load_config(RLConfig, CONFIGS / "tiny_rl.toml")
+    config = tiny.model_copy(
+        update={
+            **_SMALL,
+            "optimizer": tiny.optimizer.model_copy(update={"learning_rate": tiny.optimizer.learning_rate / 10}),
+            "seed": seed,
             "steps": steps,
-            "out": folder / "whole",
-            "init": folder / "init",
-            "environments": folder / "environments",
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6, "temperature": 1.2},
-            "optimizer": {"learning_rate": 1e-4},
-            "group_size": 4,
-            "groups_per_step": 2,
-            "groups_per_rollout": 3,
-            "min_reward_std": 0.0,
-            "max_rollouts_per_step": 100,
-            "length_bucket_tokens": 384,
-            "logprob_chunk_tokens": 128,
-            "checkpoint_every_steps": 3,
-            "log_episodes_every_steps": 1,
+            "out": out,
+            "init": run / "sft/policy",
+            "environments": run / "rl_environments",
         }
     )
-
-
-# --- the process that is killed ---
-
-
-class Phase:
-    """Where a run stands, in a file of three bytes: what is written there outlives the process."""
-
-    def __init__(self, path: Path):
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
-        self._num_tools = 0
-        self._write(0, b"b--")
-
-    def _write(self, place: int, text: bytes) -> None:
-        os.pwrite(self._file, text, place)
-
-    def _count_tools(self, change: int) -> None:
-        self._num_tools += change
-        self._write(1, b"t" if self._num_tools else b"-")
-
-    def watch(self) -> None:
-        """Follow rollouts, calls of tools and saves of this process from now on."""
-        roll_out, execute = Rollouts.batch, AsyncSandboxClient.execute
-        save, finish, end = Checkpoints.save, Checkpoints._finish, TrainingRun.finish
-
-        async def rolled_out(*arguments: Any, **options: Any) -> Any:
-            self._write(0, b"r")
-            found = await roll_out(*arguments, **options)
-            self._write(0, b"l")
-            return found
-
-        async def executed(*arguments: Any, **options: Any) -> Any:
-            self._count_tools(1)
-            try:
-                return await execute(*arguments, **options)
-            finally:
-                self._count_tools(-1)
-
-        def saved(*arguments: Any) -> Any:
-            self._write(2, b"s")
-            return save(*arguments)
-
-        def finished(*arguments: Any) -> None:
-            finish(*arguments)
-            self._write(2, b"-")
-
-        def closed(*arguments: Any, **options: Any) -> Any:
-            self._write(0, b"e")
-            return end(*arguments, **options)
-
-        TrainingRun.finish = closed  # type: ignore[method-assign]
-        Rollouts.batch, AsyncSandboxClient.execute = rolled_out, executed  # type: ignore[method-assign, assignment]
-        Checkpoints.save, Checkpoints._finish = saved, finished  # type: ignore[method-assign, assignment]
-
-
-def phase_in(path: Path) -> str:
-    """Return the phase that a killed process was in, by its file."""
-    main, tools, save = path.read_text()
-    if save == "s":
-        return "save"
-    return {"b": "before", "e": "end", "l": "learner", "r": "tools" if tools == "t" else "decoding"}[main]
-
-
-async def run_watched(config: RLConfig, url: str, phase: Path) -> None:
-    """Run RL to its end; `phase` tells where it stands."""
-    Phase(phase).watch()
-    async with AsyncSandboxClient(url) as sandbox:
-        await run_rl(config, sandbox)
-
-
-# --- who kills it ---
-
-
-def begun(config: RLConfig, url: str, phase: Path) -> subprocess.Popen[str]:
-    """Start a run, or go on with it, in a process of its own."""
-    command = [sys.executable, "-m", "scripts.bench_kills", "--child", config.model_dump_json(), url, str(phase)]
-    folder = Path(__file__).parents[1]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def ended(process: subprocess.Popen[str]) -> None:
-    """Wait for a run's end.
-
-    Raises:
-        RuntimeError: it has failed.
-    """
-    _, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"expected a run that ends with 0, found {process.returncode}:\n{errors}")
-
-
-def seconds_of_run(process: subprocess.Popen[str], config: RLConfig) -> float:
-    """Wait for a run's end; return how long it took from its record on, which it writes before it learns."""
-    wait_for_record(process, config)
-    started = time.monotonic()
-    ended(process)
-    return time.monotonic() - started
-
-
-def wait_for_record(process: subprocess.Popen[str], config: RLConfig) -> None:
-    """Wait until a run has begun."""
-    while process.poll() is None and not (config.out / "run.json").exists():
-        time.sleep(_POLL_SECONDS)
-
-
-def killed(config: RLConfig, url: str, phase: Path, after_seconds: float) -> str | None:
-    """Kill a run so long after its record; return the phase that it was in, or none where it had ended."""
-    process = begun(config, url, phase)
-    wait_for_record(process, config)
-    try:
-        process.wait(after_seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-    process.communicate()
-    return phase_in(phase) if process.returncode == -signal.SIGKILL else None
-
-
-def bytes_of(out: Path) -> dict[str, str]:
-    """Return hashes of what a run must come to: weights, metrics but for a clock's and the service's, episodes."""
-    lines = [
-        {name: value for name, value in without_times(line).items() if "service_errors" not in name}
-        for line in read_metrics(out / "metrics.jsonl")
+    tasks, files = asyncio.all_tasks(), psutil.Process().num_fds()
+    seen: dict[int, tuple[int, int]] = {}
+    watcher = asyncio.ensure_future(watch(out / "metrics.jsonl", seen))
+    async with AsyncExitStack() as services:
+        proxy = faulty_proxy(await start(services), SHARES, seed)
+        async with proxy as url, Impatient(url, grace_seconds=1.0) as sandbox:
+            # About two calls an episode: by then a third of the steps are done.
+            num_episodes = _SMALL["group_size"] * _SMALL["groups_per_rollout"] * steps
+            killer = asyncio.ensure_future(kill_and_start_again(proxy, services, after_replies=2 * num_episodes // 3))
+            await run_rl(config, sandbox)
+            was_killed = killer.done()
+            killer.cancel()
+        await until(lambda: proxy.connections == 0)
+    watcher.cancel()
+    await until(lambda: asyncio.all_tasks() == tasks and psutil.Process().num_fds() <= files)
+    lines = read_metrics(out / "metrics.jsonl")
+    fifths = [
+        [each for step, each in seen.items() if first * steps <= step < stop * steps]
+        for first, stop in ((0.2, 0.4), (0.8, 1.0))
     ]
-    weights = hashlib.sha256()
-    for leaf in jax.tree.leaves(load_policy(out / "policy").params):
-        weights.update(np.asarray(leaf).tobytes())
-    episodes = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((out / "episodes").iterdir())
-    }
+    early, late = (statistics.median(resident for resident, _ in fifth) for fifth in fifths)
     return {
-        "metrics": hashlib.sha256(json.dumps(lines).encode()).hexdigest(),
-        "weights": weights.hexdigest(),
-        **episodes,
-    }
-
-
-def measure(config: RLConfig, url: str, *, kills: int, seed: int) -> dict[str, Any]:
-    """Run once undisturbed, then kill and resume so many runs; return what is printed."""
-    phase = config.out.parent / "phase"
-    ended(begun(config.model_copy(update={"out": config.out.with_name("first")}), url, phase))  # compiles
-    seconds = seconds_of_run(begun(config, url, phase), config)
-    expected = bytes_of(config.out)
-    waiting = [line["groups_waiting"] for line in read_metrics(config.out / "metrics.jsonl")]
-    drawn, phases, steps, num_identical, num_too_late = random.Random(seed), Counter[str](), [], 0, 0
-    while phases.total() < kills:
-        run = config.model_copy(update={"out": config.out.with_name(f"run-{phases.total()}")})
-        found = killed(run, url, phase, drawn.uniform(0, seconds))
-        if found is None:  # it was faster than the first
-            num_too_late += 1
-            shutil.rmtree(run.out)
-            continue
-        phases[found] += 1
-        steps.append(len(read_metrics(run.out / "metrics.jsonl")))
-        ended(begun(run, url, phase))
-        num_identical += bytes_of(run.out) == expected
-    return {
-        "kills": kills,
-        "phases": dict(sorted(phases.items())),
-        "steps_done_when_killed": steps,
-        "steps": config.steps,
-        "steps_with_waiting_groups": sum(count > 0 for count in waiting),
-        "undisturbed_seconds": round(seconds, 1),
-        "ended_before_the_kill": num_too_late,
-        "bit_identical": num_identical,
+        "steps": len(lines),
+        "longest_step_seconds": max(line["seconds"] for line in lines),
+        "median_step_seconds": statistics.median(line["seconds"] for line in lines),
+        "replies": proxy.replies,
+        "lost": dict(proxy.lost),
+        "sandbox_was_killed": was_killed,
+        "resident_mib": [round(early / 2**20, 1), round(late / 2**20, 1)],
+        "grown": round(late / early - 1, 4),
+        "programs": [fifth[-1][1] for fifth in fifths],
+        "left_over_tasks": len(asyncio.all_tasks() - tasks),
+        "left_over_files": max(0, psutil.Process().num_fds() - files),
     }
 
 
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", nargs="?", choices=["kills", "soak"], default="kills")
+    parser.add_argument("--run", type=Path, help="the folder of a quickstart that has ended; soak needs it")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, help="default: 30, soak 500")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     keep_compiled_programs()
-    if options.child is not None:
-        config, url, phase = options.child
-        asyncio.run(run_watched(RLConfig.model_validate_json(config), url, Path(phase)))
-        return
-    with tempfile.TemporaryDirectory() as folder, local_sandbox() as url:
-        config = config_with_surplus(Path(folder), gold_policy(), options.steps)
-        print(json.dumps(measure(config, url, kills=options.kills, seed=options.seed)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if options.mode == "kills":
+            config = config_with_surplus(folder, taught_policy(tiny_tokenizer()), options.steps or 30)
+            with local_sandbox() as url:
+                found = measure(config, url, kills=options.kills, seed=options.seed)
+        elif options.run is None:
+            parser.error("soak needs --run, the folder of a quickstart that has ended")
+        else:
+            found = asyncio.run(soak(options.run, folder / "run", options.steps or 500, options.seed))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

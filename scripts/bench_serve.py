@@ -3,17 +3,14 @@
     python scripts/bench_serve.py [FIGURE …] [--layers-of qwen3-14b]
 
 A Qwen3 with random weights (hidden 256, 4 layers, vocabulary 2,304 or as its tokenizer has it) is served by a process
-of its own, `astra serve`, whose clients are this one. With `--layers-of` it has two layers of a released Qwen3's sizes:
-what a figure depends on the model for shows there, as how much of a long prompt's time is attention.
+of its own, `astra serve`; its clients run in this one. With `--layers-of` it has two layers of a released Qwen3,
+which shows how a figure depends on the sizes.
 
     clients        tokens per second of one client after another, and of 64 at once: 64 messages of 96 tokens
-    conversation   20 turns, whose prompt grows to 4,000 tokens: tokens computed over tokens that are new, and how long
-                   the first token takes in the last turn and in the first
-    overhead       32 streams of 256 tokens: time a token over HTTP, and of the same messages by the decoder in this
-                   process; beside the wall clock's, processor time of the server alone, whatever its clients cost
-    malformed      10,000 bodies, random or broken: statuses, and whether the server is well afterwards
-    stalled        1,000 clients that connect and send half a request, and whether others are answered meanwhile
-    hang_ups       200 streams whose client leaves after the first event: rows and pages afterwards
+    conversation   20 turns, whose prompt grows to 4,000 tokens: computed tokens over new tokens, and the time to the
+                   first token in the last turn and in the first
+    overhead       32 streams of 256 tokens: time per token over HTTP, and by the decoder in this process for the same
+                   messages; both of the wall clock and of the server's processor time
 """
 
 from __future__ import annotations
@@ -23,22 +20,20 @@ import asyncio
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
-from measured_qwen3 import Shape, our_config
+from peers.qwen3 import Shape, our_config
 
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
@@ -236,135 +231,6 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def malformed(http: aiohttp.ClientSession, vocab_size: int) -> dict[str, Any]:
-    """Bodies that are broken, and such whose fields are anything."""
-    rng = random.Random(0)
-    anything = [
-        None,
-        True,
-        -1,
-        0,
-        3.5,
-        1e308,
-        "",
-        "x",
-        [],
-        {},
-        [[]],
-        {"role": "user"},
-        [{"role": "user", "content": 1}],
-        10**30,
-    ]
-    fields = [
-        "messages",
-        "prompt",
-        "model",
-        "tools",
-        "n",
-        "stop",
-        "seed",
-        "temperature",
-        "max_tokens",
-        "stream",
-        "logprobs",
-    ]
-    good = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 1})
-    statuses: Counter[int] = Counter()
-    without_error = 0
-
-    def body(number: int) -> bytes:
-        kind = number % 4
-        if kind == 0:
-            return rng.randbytes(rng.randrange(200))
-        if kind == 1:
-            return good[: rng.randrange(len(good))].encode()
-        document: dict[str, Any] = {name: rng.choice(anything) for name in rng.sample(fields, rng.randrange(1, 6))}
-        return json.dumps({"max_tokens": 1, **document}).encode()
-
-    async def send(number: int) -> None:
-        nonlocal without_error
-        path = ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate")[number % 3]
-        async with http.post(path, data=body(number)) as reply:
-            statuses[reply.status] += 1
-            text = await reply.text()
-            if reply.status != 200:
-                without_error += "error" not in json.loads(text)
-
-    for first in range(0, 10_000, 50):
-        await asyncio.gather(*(send(number) for number in range(first, first + 50)))
-    return {
-        "statuses": dict(sorted(statuses.items())),
-        "without_error": without_error,
-        "well": await is_well(http, vocab_size),
-    }
-
-
-async def stalled(http: aiohttp.ClientSession, server: Server, vocab_size: int) -> dict[str, Any]:
-    """Clients that send half a request and wait, and one that is served meanwhile."""
-    host, port = server.url.removeprefix("http://").split(":")
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
-    connections = []
-    for number in range(1000):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(head if number % 2 else head[:40])
-        connections.append((reader, writer))
-    started = time.perf_counter()
-    await complete(http, prompt(1, vocab_size))
-    meanwhile = time.perf_counter() - started
-    started = time.perf_counter()
-    ended: Counter[str] = Counter()
-    for number, (reader, writer) in enumerate(connections):
-        with suppress(OSError):
-            try:
-                async with asyncio.timeout(max(0.1, 90 - (time.perf_counter() - started))):
-                    line = await reader.readline()
-                ended["408" if b" 408 " in line else "closed" if not line else line.decode().strip()] += 1
-            except TimeoutError:
-                ended["open, head incomplete" if number % 2 == 0 else "open"] += 1
-        writer.close()
-    return {
-        "one_served_meanwhile_seconds": round(meanwhile, 2),
-        "ended": dict(ended),
-        "well": await is_well(http, vocab_size),
-    }
-
-
-async def hang_ups(http: aiohttp.ClientSession) -> dict[str, Any]:
-    """Streams that nobody reads to the end."""
-    for _ in range(10):
-
-        async def leave() -> None:
-            body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2000, "stream": True}
-            async with http.post("/v1/chat/completions", json=body) as reply:
-                await reply.content.readline()
-                reply.close()
-
-        await asyncio.gather(*(leave() for _ in range(20)))
-    for _ in range(100):
-        load = await health(http)
-        if load["requests"] == 0 and load["decoder"]["sessions"] == 0:
-            break
-        await asyncio.sleep(0.1)
-    load = await health(http)
-    return {
-        "requests": load["requests"],
-        "sessions": load["decoder"]["sessions"],
-        "free_pages": load["decoder"]["free_pages"],
-    }
-
-
-async def health(http: aiohttp.ClientSession) -> dict[str, Any]:
-    """Return what the server says of itself."""
-    async with http.get("/health") as reply:
-        document: dict[str, Any] = await reply.json()
-        return document
-
-
-async def is_well(http: aiohttp.ClientSession, vocab_size: int) -> bool:
-    """Say whether the server still answers."""
-    return await complete(http, prompt(2, vocab_size)) > 0
-
-
 async def measure(server: Server, chosen: list[str]) -> None:
     """Print one line a figure."""
     vocab_size = tiny_tokenizer().vocab_size
@@ -375,9 +241,6 @@ async def measure(server: Server, chosen: list[str]) -> None:
             "clients": lambda: clients(http, vocab_size),
             "conversation": lambda: conversation(http),
             "overhead": lambda: overhead(http, server, vocab_size),
-            "malformed": lambda: malformed(http, vocab_size),
-            "stalled": lambda: stalled(http, server, vocab_size),
-            "hang_ups": lambda: hang_ups(http),
         }
         for name in chosen or figures:
             print(json.dumps({"figure": name, **await figures[name]()}), flush=True)
@@ -388,7 +251,6 @@ def main() -> None:
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help="all of them without one")
     parser.add_argument("--layers-of", choices=QWEN3_PRESETS, help="serve two layers of this Qwen3's sizes")
     options = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with serving(options.layers_of) as server:
         asyncio.run(measure(server, options.figures))
 

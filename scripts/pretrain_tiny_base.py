@@ -2,18 +2,185 @@
 
     python scripts/pretrain_tiny_base.py configs/tiny_base.toml --to runs/tiny_base/hf
 
-The same command again goes on where it stopped. What it writes is shipped as `astra_jax/tiny_base`.
+    made-up worlds ─► dialogues: several questions behind one list of tools ─► rows ─► `train_sft` ─► HuggingFace folder
+
+The same command again goes on where it stopped: a batch is a pure function of seed and step. The folder is shipped as
+`astra_jax/tiny_base`.
+
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+from pydantic import Field
+
+from astra_jax.chat.format import render
+from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import load_policy
-from astra_jax.config import load_config
-from astra_jax.recipes.tiny_base import TinyBaseConfig, pretrain
+from astra_jax.config import ConfigError, load_config
+from astra_jax.recipes.tiny_base import made_up_dialogue
+from astra_jax.sft.batches import StepBatches
+from astra_jax.sft.config import SFTConfig
+from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
+from astra_jax.sft.metrics import SHOWN
+from astra_jax.sft.schedule import rows_per_batch
+from astra_jax.sft.stage import checked_parts, first_state
+from astra_jax.sft.train import train_sft
+from astra_jax.training.config import MAY_CHANGE
+from astra_jax.training.run import TrainingRun
+from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
+from synthesis.procedural.made_up_worlds import Dialogue, label_characters
+from synthesis.procedural.worlds import name_parts
+from synthesis.record_io import RecordSource
+from synthesis.records import Trajectory
+from synthesis.run.fingerprint import digest, digest_of_files
+
+_TOKENIZER_DIALOGUES: Final = 2000
+_TIMES_NAMED: Final = 1000
+"""How often the tokenizer reads every part of a name and every character."""
+
+
+class TinyBaseConfig(SFTConfig):
+    """The config of SFT for a pre-training: `length_buckets` are the tokens of an easy row and of any other row.
+
+    The tokenizer is trained on dialogues and on `trajectories`; the model reads dialogues alone.
+    """
+
+    easy_steps: int = Field(ge=0)
+    """Steps at the start with short questions and few tools."""
+
+
+def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
+    """Pre-train the base to its last step, from the newest whole checkpoint of `out` if there is one.
+
+    Raises:
+        ConfigError: the rows are not two lengths, the model's vocabulary is not the tokenizer's, or there is a mesh.
+        DestinationRefused: `out` is something else than a run, or one of another config, data or code.
+        NotFinite, Terminated: as `train_sft`; the state is saved.
+    """
+    if len(config.length_buckets) != 2 or config.steps is None or config.model is None:
+        raise ConfigError(f"expected `steps`, `model` and two `length_buckets`, found {list(config.length_buckets)}")
+    if config.mesh is not None:
+        raise ConfigError(
+            "expected no [mesh], found one: the tiny base is pre-trained on one machine, which draws all rows"
+        )
+    contents = {
+        "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
+        "script": digest_of_files([Path(__file__)]),
+    }
+    record = open_run(
+        SFT_RUN,
+        config,
+        config.out,
+        product="policy/params.whole.json",
+        contents=contents,
+        may_change=MAY_CHANGE,
+        stage="astra_jax.sft.stage",
+    )
+    if record.figures is not None:
+        return record.figures
+    record.begin()
+    train_base_tokenizer(config).save(config.out / "tokenizer", model_max_length=config.model.context_tokens)
+    config = config.model_copy(update={"tokenizer": config.out / "tokenizer"})
+    parts = checked_parts(config)
+    batches = MadeUpBatches(config, parts.tokenizer)
+    with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
+        state = run.restore(lambda: first_state(config, parts, len(batches)))
+        state = train_sft(config, parts, state, batches, run)
+    figures = {"steps": len(batches), "loss": run.closing_metric("loss")}
+    return run.finish(state, record, data=config.trajectories, figures=figures)
+
+
+def train_base_tokenizer(config: TinyBaseConfig) -> Tokenizer:
+    """Train the tokenizer on made-up dialogues and on trajectories, whose texts are of real tools."""
+    assert config.model is not None
+    return train_tiny_tokenizer(_tokenizer_texts(config), vocab_size=config.model.vocab_size)
+
+
+def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
+    # Parts of names and the characters of labels are copied, not spelled: each is to be one token.
+    parts = [*name_parts("en")[0], *name_parts("en")[1], *label_characters(), *"".join(map("".join, name_parts("zh")))]
+    yield from [" ".join(parts)] * _TIMES_NAMED
+    for number in range(_TOKENIZER_DIALOGUES):
+        dialogue = made_up_dialogue(random.Random(f"{config.seed}/tokenizer/{number}"), easy=False)
+        yield from (render(messages, dialogue.tools) for messages in dialogue.episodes)
+    for directory in config.trajectories:
+        yield from (render(each.messages, each.tools) for each in RecordSource(directory, Trajectory))
+
+
+class MadeUpBatches(StepBatches):
+    """The batches of a pre-training by step number: every row one dialogue, drawn when it is asked for."""
+
+    def __init__(self, config: TinyBaseConfig, tokenizer: Tokenizer):
+        """Take the settings of the draws; the first row is drawn when it is asked for."""
+        assert config.steps is not None
+        self._config, self._steps, self._tokenizer = config, config.steps, tokenizer
+        drawn = config.model_dump(mode="json", include={"seed", "easy_steps", "length_buckets", "batch_tokens"})
+        self.fingerprint = digest([drawn, tokenizer.backend.to_str()])
+        # A step's batch is asked for by the thread that makes it, and its lengths by the one that counts them.
+        self._rows = lru_cache(maxsize=64)(self._draw_rows)
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def num_rows(self, step: int) -> int:
+        return rows_per_batch(self._config.batch_tokens, self._row_tokens(step))
+
+    def segment_tokens(self, step: int) -> list[int]:
+        return [len(sample.ids) for sample in self._rows(step)]
+
+    def __getitem__(self, step: int) -> SFTBatch:
+        rows = [[sample] for sample in self._rows(step)]
+        row_tokens = self._row_tokens(step)
+        return make_batch(rows, num_rows=len(rows), row_tokens=row_tokens, pad_id=self._tokenizer.pad_id)
+
+    def _row_tokens(self, step: int) -> int:
+        return self._config.length_buckets[int(not self._is_easy(step))]
+
+    def _is_easy(self, step: int) -> bool:
+        return step < self._config.easy_steps
+
+    def _draw_rows(self, step: int) -> tuple[SFTSample, ...]:
+        rng = random.Random(f"{self._config.seed}/{step}")
+        easy, row_tokens = self._is_easy(step), self._row_tokens(step)
+        rows: list[SFTSample] = []
+        while len(rows) < self.num_rows(step):
+            row = dialogue_sample(made_up_dialogue(rng, easy=easy), self._tokenizer, row_tokens)
+            if len(row.ids) <= row_tokens:
+                rows.append(row)
+        return tuple(rows)
+
+
+def dialogue_sample(dialogue: Dialogue, tokenizer: Tokenizer, most_tokens: int) -> SFTSample:
+    """Return the episodes of a dialogue one after the other behind its tools, as many as there is room for.
+
+    Not as a chat template renders a conversation of several turns: earlier episodes keep their thinking, so that every
+    one of them is read as a policy would have written it, and the tools, most of an episode's tokens, stand there once.
+    """
+    samples = [render_sample(messages, dialogue.tools, tokenizer) for messages in dialogue.episodes]
+    if len(samples) == 1:
+        return samples[0]
+    (im_start,) = tokenizer.encode("<|im_start|>")
+    # The tools stand in the system's message; the user's is the second.
+    head = int(np.flatnonzero(samples[0].ids == im_start)[1])
+    kept, room = [samples[0]], most_tokens - len(samples[0].ids)
+    for sample in samples[1:]:
+        if len(sample.ids) - head <= room:
+            kept.append(SFTSample(sample.ids[head:], sample.loss_mask[head:]))
+            room -= len(sample.ids) - head
+    return SFTSample(
+        np.concatenate([sample.ids for sample in kept]), np.concatenate([sample.loss_mask for sample in kept])
+    )
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

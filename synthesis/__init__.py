@@ -1,13 +1,28 @@
-"""Making training data: documents and knowledge in, record directories out. Plain Python; JAX is never imported.
+"""Synthesis: from tool documents and knowledge to record directories, in plain Python without JAX.
 
-records, record_io, stage     what is kept, how it lies on disk, how many items are worked on
-answers/                      the one rule of "solved"
-track/                        journal, fingerprint, seeds: once for both tracks
-questions/, teacher/, prompts/  what is asked, who answers, in which words
-tools/                        tool documents and real tool servers
-trajectories/, environments/  the two tracks; each is read in its `pipeline.py`
-procedural/                   the embedded teacher: no network, no key
-by_construction               which figures of a set only say how it was made
-export/                       rows for other trainers, each folder with its schema and card
-cost/                         what a track would cost, before anything is spent
+answers/          The rules of "right", each once, shared by synthesis, `astra records verify`, reward and evaluation.
+audit/            The audit of a judge: faults planted into trajectories, and the share of them that passes.
+by_construction   Figures of a record set that follow from how it was made, and do not measure its quality.
+cost              An estimate of what a run would ask a language model, before anything is spent.
+diversity         Diversity of a record set: distinct texts after names and numbers are masked.
+embeddings        Embeddings of tool documents, which give the similarity of tools.
+environments/     The environments track: from knowledge to verified environments with executable tools.
+errors            The errors of synthesis.
+export/           Exports: records as rows for other trainers, in a folder with their schema and a data card.
+nfkc              Unicode's compatibility form of foreign text, in time linear in the text.
+procedural/       The embedded teacher: seeded and offline, it answers by grammar and computation.
+prompts/          The questions to the teacher, one file each.
+python_source     Python source as a syntax tree, without running it: foreign source may be anything.
+questions/        The knowledge that questions are about, and a main question decomposed into sub-questions.
+record_io         Record directories: ArrayRecord shards of JSON texts beside a `dataset.json` that describes them.
+records/          Records: the data that the packages hand to one another, defined once.
+run/              A run on disk: where it may write, what it was made with, and one process at a time in its folder.
+stage             The report of a stage: items that were kept, and rejections by reason.
+teacher/          Whoever answers the questions of synthesis.
+tools/            Tool documents from anywhere, normalised, and the tools behind them.
+track/            The parts that both tracks share: journals, seeds, fingerprint, and the records at the end.
+trajectories/     The trajectories track: from tool documents to judged conversations.
+verification      Verification of a record directory: the number of sound records, and the failures.
+workers           The workers of a stage: in this process, or on every node of a Ray cluster.
+written_language  Whether a text is written in a language, and its passages in another one.
 """

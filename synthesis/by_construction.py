@@ -1,4 +1,4 @@
-"""What is so by construction in a set of records: figures that tell how it was made, and not how good it is.
+"""Figures of a record set that follow from how it was made, and do not measure its quality.
 
 What is said rests on what the set itself holds: who the teacher of its records was, which of their scores never fall,
 and the settings that its card says it was made with. A set whose card says nothing is told nothing of settings.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from synthesis.environments.statistics import EnvironmentStatistics
+from synthesis.environments.selection.statistics import EnvironmentStatistics
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import digest
 from synthesis.teacher.protocol import EMBEDDED, made_by

@@ -1,4 +1,4 @@
-"""Diversity of a set of records: how many texts are left when names and numbers are masked, and what is in them."""
+"""Diversity of a record set: distinct texts after names and numbers are masked."""
 
 from __future__ import annotations
 

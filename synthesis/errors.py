@@ -1,4 +1,4 @@
-"""What synthesis may fail with.
+"""The errors of synthesis.
 
 SynthesisError
 ├── KnowledgeError           a knowledge file cannot be read

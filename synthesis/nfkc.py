@@ -1,4 +1,4 @@
-"""Unicode's compatibility form of a text that somebody else wrote, in time that grows with the text alone."""
+"""Unicode's compatibility form of foreign text, in time linear in the text."""
 
 from __future__ import annotations
 

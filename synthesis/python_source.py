@@ -1,4 +1,4 @@
-"""Python source as a syntax tree, without running any of it: what somebody else wrote, and may be anything."""
+"""Python source as a syntax tree, without running it: foreign source may be anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record directories: ArrayRecord shards of JSON texts beside a `dataset.json` that says what they hold.
+"""Record directories: ArrayRecord shards of JSON texts beside a `dataset.json` that describes them.
 
     out/
       shard-00000-of-00002.array_record      one JSON record per entry, UTF-8

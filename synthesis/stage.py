@@ -1,17 +1,54 @@
-"""What a stage of synthesis says of its items: kept, or rejected with a reason; the report that counts them."""
+"""The report of a stage: items that were kept, and rejections by reason."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
-from synthesis.second_tries import SecondTry
+
+
+class SecondTry(NamedTuple):
+    """One reply that broke a rule and was asked for once more."""
+
+    reason: str
+    """Reason for which the first reply was rejected."""
+    is_accepted: bool
+    """Whether the second reply broke no rule."""
+
+
+_noted: ContextVar[list[SecondTry] | None] = ContextVar("second tries", default=None)
+
+
+@contextmanager
+def noted_second_tries() -> Iterator[list[SecondTry]]:
+    """Collect the second tries of the work inside the block, and of the tasks that it starts.
+
+    >>> with noted_second_tries() as tries:
+    ...     note_second_tries([SecondTry("wrong hops", True)])
+    >>> tries
+    [SecondTry(reason='wrong hops', is_accepted=True)]
+    """
+    tries: list[SecondTry] = []
+    token = _noted.set(tries)
+    try:
+        yield tries
+    finally:
+        _noted.reset(token)
+
+
+def note_second_tries(tries: Iterable[SecondTry]) -> None:
+    """Count second tries for the work at hand, if it is noted."""
+    if (noted := _noted.get()) is not None:
+        noted.extend(tries)
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""Verification of a record directory: how many records hold what they promise, and which do not."""
+"""Verification of a record directory: the number of sound records, and the failures."""
 
 from __future__ import annotations
 

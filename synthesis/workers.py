@@ -1,4 +1,4 @@
-"""Where the items of a stage are worked on: in this process, or on every node of a Ray cluster.
+"""The workers of a stage: in this process, or on every node of a Ray cluster.
 
     run ── journal, order of items ──► do(work, item) ──► worker: teacher, tool servers, client of the sandbox
                                                           (here, or some on each node)
@@ -22,8 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, TypeVarTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
-from synthesis.second_tries import SecondTry, note_second_tries, noted_second_tries
-from synthesis.stage import Rejected
+from synthesis.stage import Rejected, SecondTry, note_second_tries, noted_second_tries
 from synthesis.teacher.cache import CachedReply, ReplyFile
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher

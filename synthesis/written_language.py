@@ -1,4 +1,4 @@
-"""Whether a text is written in a language, both ways: what stands in it of another one.
+"""Whether a text is written in a language, and its passages in another one.
 
     English   no word in another script than Latin
     Chinese   no English phrase, no English word that nobody had to use, no third script

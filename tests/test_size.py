@@ -1,4 +1,4 @@
-"""How much there is to read: the README, the documents, the decisions.
+"""How much there is to read: the README, the documents, the decisions, the scripts.
 
 The bars may fall at any time. A commit that raises one names what left instead.
 """
@@ -18,6 +18,9 @@ ALL_DOCUMENTS_WORDS = 26_000
 """README, CONTRIBUTING, CHANGELOG and docs/ without docs/log/, which is history."""
 DECISIONS = 60
 DECISION_LINES = 5
+SCRIPTS = 14
+"""Files and folders in scripts/."""
+SCRIPT_LINES = 6_000
 
 
 def words(*paths: Path) -> int:
@@ -76,3 +79,10 @@ def test_the_history_is_dated():
     names = [path.name for path in (ROOT / "docs" / "log").glob("*.md") if path.name != "README.md"]
     assert names
     assert [name for name in names if not re.match(r"\d{4}-\d\d-\d\d-", name)] == []
+
+
+def test_the_scripts_are_few_and_their_lines_bounded():
+    folder = ROOT / "scripts"
+    entries = {path.name for path in folder.iterdir() if path.name != "__pycache__"}
+    assert 0 < len(entries) <= SCRIPTS
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py")) <= SCRIPT_LINES

@@ -1,4 +1,4 @@
-"""`astra doctor mismatch`: what the log-probs of sampler and learner differ by, split by cause."""
+"""`astra doctor`: why the log-probs of sampler and learner differ (`mismatch`), why a step was not applied."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ def add_doctor(commands: Commands) -> None:
     mismatch.add_argument("--json", action="store_true", help="print one machine-readable line instead")
     add_sandbox(mismatch)
     mismatch.set_defaults(run=_mismatch)
+    step = doctor.add_parser(
+        "not-finite",
+        help="why an RL step was not applied",
+        description="Computes the loss of a step in OUT/not_finite/ again, and prints one JSON line: the loss, the "
+        "arrays whose gradient is not finite, the first tokens whose loss is not, and how many updates lie between the "
+        "weights that it used and the step's own.",
+    )
+    step.add_argument("config", type=Path, metavar="CONFIG", help="the config that the run was started with")
+    step.add_argument("step", type=whole_number(0), metavar="STEP", help="as in OUT/not_finite/step-000123.npz")
+    step.add_argument("overrides", nargs="*", metavar="key=value", help="as the run had them, e.g. out=runs/mine/rl")
+    step.set_defaults(run=_not_finite)
+
+
+def _not_finite(options: argparse.Namespace) -> None:
+    from astra_jax.config import load_config
+    from astra_jax.rl.config import RLConfig
+    from astra_jax.rl.unapplied_step import explain_step
+
+    print(json.dumps(explain_step(load_config(RLConfig, options.config, options.overrides), options.step)))
 
 
 def _mismatch(options: argparse.Namespace) -> None:

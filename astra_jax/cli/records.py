@@ -1,24 +1,23 @@
-"""`astra records show|stats|verify|audit|augment|graph|export|import`: look at, count, verify, make and read them."""
+"""`astra records show|stats|verify|audit|export|import`: look at, count, verify, make and read them."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import re
 import sys
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import lock_beside, required_packages, sandbox_for
+from astra_jax.cli.surroundings import required_packages, sandbox_for
 from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
     """Add the eight commands."""
     records = commands.add_parser(
-        "records", help="look at, count, verify, audit, augment, draw, export and import records"
+        "records", help="look at, count, verify, audit, export and import records"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="how many")
@@ -42,26 +41,6 @@ def add_records(commands: Commands) -> None:
     audit.add_argument("--seed", type=whole_number(0), default=0)
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
     audit.set_defaults(run=_audit)
-    augment = records.add_parser(
-        "augment",
-        help="make variants of environments with the same gold answers, proven in the sandbox, and no teacher",
-    )
-    augment.add_argument(
-        "--kind",
-        action="append",
-        choices=["unreliable_tools", "indirect_wording", "derived_argument", "more_tools"],
-        help="what variants differ in; may be given several times, all four without it",
-    )
-    augment.add_argument(
-        "--share", type=_share, default=1.0, help="of how many environments a variant of each kind is made, 0 to 1"
-    )
-    augment.add_argument("--seed", type=whole_number(0), default=0)
-    augment.add_argument("--json", action="store_true", help="end with one machine-readable line")
-    augment.add_argument(
-        "--out", type=Path, required=True, metavar="NEW", help="gets all environments and the variants"
-    )
-    add_sandbox(augment)
-    augment.set_defaults(run=_augment)
     export = records.add_parser("export", help="write rows for any other trainer, with a data card")
     export.add_argument(
         "--format", choices=["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"], default="jsonl"
@@ -70,16 +49,11 @@ def add_records(commands: Commands) -> None:
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)
-    graph = records.add_parser(
-        "graph", help="write the tool graphs of trajectories, or the dependency graphs of environments, as GraphML"
-    )
-    graph.add_argument("--out", type=Path, required=True, metavar="FILE")
-    graph.set_defaults(run=_graph)
     read = records.add_parser("import", help="read environments from rows of the format astra")
     read.add_argument("file", type=Path, metavar="FILE")
     read.add_argument("--out", type=Path, required=True, metavar="DIR")
     read.set_defaults(run=_import)
-    for command in (show, stats, verify, audit, augment, export, graph):
+    for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
 
 
@@ -157,37 +131,13 @@ def _verify(options: argparse.Namespace) -> int | None:
 
 
 def _audit(options: argparse.Namespace) -> None:
+    from synthesis.audit.audit import as_json, audit, table
     from synthesis.procedural.teacher import ProceduralTeacher
-    from synthesis.trajectories.audit import as_json, audit, table
     from synthesis.trajectories.reward_axes import RewardThresholds
 
     judge, thresholds = ProceduralTeacher(), RewardThresholds()
     audited = asyncio.run(audit(options.directory, judge, thresholds, at_most=options.count, seed=options.seed))
     print(json.dumps(as_json(audited), ensure_ascii=False) if options.json else table(audited))
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"expected a share above 0 and up to 1, found {text!r}")
-    return share
-
-
-def _augment(options: argparse.Namespace) -> None:
-    from synthesis.augmentation.augment import AUGMENTATION_KINDS, augment_records
-    from synthesis.run.destination import records_of
-
-    shares = dict.fromkeys(options.kind or AUGMENTATION_KINDS, options.share)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(lock_beside(options.out, records_of("environment"), [options.directory]))
-        url = stack.enter_context(sandbox_for(options))
-        report = asyncio.run(
-            augment_records(options.directory, options.out, shares, seed=options.seed, sandbox_url=url)
-        )
-    print(report.json_line() if options.json else report.closing_line())
 
 
 def _split(text: str) -> str:
@@ -203,12 +153,6 @@ def _export(options: argparse.Namespace) -> None:
         options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
     )
     print(f"exported {count} records -> {options.out}")
-
-
-def _graph(options: argparse.Namespace) -> None:
-    from synthesis.export.graphs import write_graphml
-
-    print(f"wrote {write_graphml(options.directory, options.out)} graphs -> {options.out}")
 
 
 def _import(options: argparse.Namespace) -> None:

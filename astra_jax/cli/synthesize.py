@@ -11,7 +11,7 @@ from astra_jax.cli.arguments import Commands, add_sandbox, config_command
 from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for, with_usage
 
 if TYPE_CHECKING:
-    from synthesis.cost.estimate import CostEstimate
+    from synthesis.cost import CostEstimate
     from synthesis.stage import StageReport
     from synthesis.teacher.config import OpenAITeacherConfig
 
@@ -67,9 +67,9 @@ def _trajectories(options: argparse.Namespace) -> None:
 
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
     if options.estimate:
-        from synthesis.cost.trajectories import estimate_costs
+        from synthesis.cost import estimate_trajectories
 
-        _print_estimate(options, "trajectories", asyncio.run(estimate_costs(config)), config.teacher)
+        _print_estimate(options, "trajectories", asyncio.run(estimate_trajectories(config)), config.teacher)
         return
 
     async def run() -> StageReport:
@@ -83,16 +83,17 @@ def _trajectories(options: argparse.Namespace) -> None:
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
-    from synthesis.environments.frontier import read_frontier
     from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
+    from synthesis.environments.selection.frontier import read_frontier
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
     frontier = None if options.from_run is None else read_frontier(options.from_run, config.disjoint_from)
     if options.estimate:
-        from synthesis.cost.environments import estimate_costs
+        from synthesis.cost import estimate_environments
 
         with sandbox_for(options) as url:
-            _print_estimate(options, "environments", asyncio.run(estimate_costs(config, url, frontier)), config.teacher)
+            estimate = asyncio.run(estimate_environments(config, url, frontier))
+            _print_estimate(options, "environments", estimate, config.teacher)
         return
 
     async def run(url: str) -> StageReport:
@@ -102,15 +103,6 @@ def _environments(options: argparse.Namespace) -> None:
     sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
         report = asyncio.run(run(url))
-        if config.augmentation:
-            from synthesis.augmentation.augment import augment_records, augmented_beside
-
-            augmented = augmented_beside(config.out)
-            with lock_beside(augmented, ENVIRONMENTS, [config.out]):
-                variants = asyncio.run(
-                    augment_records(config.out, augmented, config.augmentation, seed=config.seed, sandbox_url=url)
-                )
-            print(variants.json_line() if options.json else variants.closing_line())
     print(report.json_line() if options.json else report.closing_line())
 
 

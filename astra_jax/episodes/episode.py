@@ -13,7 +13,7 @@ from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_t
 from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
 from astra_jax.episodes.ledger import TokenLedger
 from sandbox.client import AsyncSandboxClient
-from synthesis.answers.counting import EpisodeCounts, count_bad_replies, count_episode
+from synthesis.answers.counting import EpisodeCounts, count_episode
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.answers.tool_response import error_response, tool_response
 from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue
@@ -102,17 +102,12 @@ class Episode:
     def counts(self) -> EpisodeCounts:
         """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included.
 
-        What else is checked (a state, a refusal, a question back) is one more sub-task and one more call; a bad reply
-        of an unreliable tool to a gold call is none.
+        What else is checked (a state, a refusal, a question back) is one more sub-task and one more call.
         """
-        answered = [outcome for outcome in self.outcomes if outcome.ok]
         return count_episode(
             self.environment,
-            [(outcome.name, outcome.value) for outcome in answered],
+            [(outcome.name, outcome.value) for outcome in self.outcomes if outcome.ok],
             num_tool_calls=len(self.outcomes),
-            num_bad_replies=count_bad_replies(
-                self.environment, [(outcome.name, outcome.arguments, outcome.value) for outcome in answered]
-            ),
             final_state=self.state,
             met_expectation=self.met_expectation,
         )

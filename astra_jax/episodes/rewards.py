@@ -5,7 +5,6 @@ F1 says: solve all, and call no tool in vain.
     n̂   sub-tasks solved: a tool that the sub-task names returned its gold answer; one call solves at most one
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
-        (nor, where tools are unreliable, one that asks what a gold call asks and has a bad reply)
 
 Arguments are not compared, only what tools return. Where more is checked (a final state, a refusal, a question
 back) n and c are one more, and n̂ too if it is right; messages without a call are read for a refusal or a question,

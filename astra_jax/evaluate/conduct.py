@@ -24,11 +24,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, get_args
 
-from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import num_irrelevant_calls, num_sampled_tokens
 from astra_jax.episodes.rewards import episode_reward, f1, precision, recall
 from astra_jax.evaluate.intervals import clustered_interval
-from synthesis.answers.counting import count_bad_replies, count_solved
+from synthesis.answers.counting import count_solved
 from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Expectation, SimilarityBand, canonical_json
 
@@ -113,15 +113,14 @@ def figures_of(
 class Setbacks(NamedTuple):
     """Of the tools that an episode needs, those that let it down, and what became of them.
 
-    A setback is a call that a tool could take (`ToolOutcome.is_valid`) and that failed, or whose reply was a bad one:
-    not the answer, though a gold call of an unreliable tool asks the same (`answers.counting.count_bad_replies`). A
-    tool with several has them once. Tools that no gold call names do not count: to leave a distractor is no fault.
+    A setback is a call that a tool could take (`ToolOutcome.is_valid`) and that failed. A tool with several setbacks
+    counts once. Tools that no gold call names do not count: to leave a distractor is no fault.
     """
 
     num_tools: int
     """With a setback."""
     num_recovered: int
-    """Of these, the ones that answered a call of a later turn than their first setback's: no error, no bad reply."""
+    """Tools among these that answered a call of a later turn than that of their first setback."""
     num_solved: int
     """Of these, the ones all of whose sub-tasks the episode solved."""
 
@@ -132,7 +131,7 @@ def setbacks_of(episode: Episode) -> Setbacks:
     num_tools = num_recovered = num_solved = 0
     for name in dict.fromkeys(task.call.name for task in episode.environment.sub_tasks if task.call is not None):
         calls = [outcome for outcome in episode.outcomes if outcome.name == name and outcome.is_valid]
-        answered = [_is_answered(episode, outcome) for outcome in calls]
+        answered = [outcome.ok for outcome in calls]
         if all(answered):
             continue
         first = calls[answered.index(False)].turn
@@ -157,13 +156,9 @@ def num_repeated_calls(episode: Episode) -> int:
     for outcome in episode.outcomes:
         call = canonical_json([outcome.name, outcome.arguments])
         count += call in asked
-        if _is_answered(episode, outcome):
+        if outcome.ok:
             asked.add(call)
     return count
-
-
-def _is_answered(episode: Episode, outcome: ToolOutcome) -> bool:
-    return outcome.ok and not count_bad_replies(episode.environment, [(outcome.name, outcome.arguments, outcome.value)])
 
 
 def _band_of_tool(episode: Episode, names: Iterable[str]) -> Iterable[SimilarityBand]:

@@ -50,7 +50,7 @@ def kinds_of(environment: Environment) -> dict[str, str]:
     >>> from astra_jax.testing import tiny_environment
     >>> kinds_of(tiny_environment())  # doctest: +NORMALIZE_WHITESPACE
     {'scenario': 'multi_hop', 'hops': '2', 'language': 'en', 'domain': 'real estate', 'difficulty': 'plain',
-     'variant': 'original', 'ending': 'answer'}
+     'ending': 'answer'}
     """
     return {
         "scenario": environment.scenario,
@@ -58,7 +58,6 @@ def kinds_of(environment: Environment) -> dict[str, str]:
         "language": environment.language,
         "domain": environment.domain,
         "difficulty": environment.difficulty,
-        "variant": "original" if environment.augmentation is None else environment.augmentation.kind,
         "ending": _ending(environment),
     }
 

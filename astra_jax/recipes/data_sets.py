@@ -16,12 +16,14 @@ from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distr
 from astra_jax.report.graphs import Drawing, draw
 from synthesis import by_construction
 from synthesis.diversity import Diversity
-from synthesis.environments import statistics as environments
-from synthesis.environments.statistics import EnvironmentStatistics, environment_statistics
-from synthesis.export.graphs import dependency_graphs, tool_graphs
-from synthesis.record_io import DatasetCard, RecordDirectoryError, read_card
+from synthesis.environments.selection import statistics as environments
+from synthesis.environments.selection.statistics import EnvironmentStatistics, environment_statistics
+from synthesis.questions.decomposition import dependency_graph
+from synthesis.record_io import DatasetCard, RecordDirectoryError, RecordSource, read_card
+from synthesis.records import Environment
 from synthesis.trajectories import statistics as trajectories
 from synthesis.trajectories.statistics import TrajectoryStatistics, trajectory_statistics
+from synthesis.trajectories.tool_graph import read_tool_graphs
 
 MAX_DRAWINGS = 4
 NUMBER, MEAN, SHARE = "{:,}", "{:.2f}", "{:.1%}"
@@ -60,14 +62,18 @@ def describe(directory: Path) -> DataSet:
 def _drawings(directory: Path, kind: str) -> list[Drawing]:
     """Draw the tool graphs of most proposals, or one dependency graph of each of the most frequent shapes."""
     if kind == "trajectory":
-        graphs = sorted(tool_graphs(directory), key=lambda each: (-each[1].size(weight="weight"), each[0]))
+        graphs = sorted(read_tool_graphs(directory), key=lambda each: (-each[1].size(weight="weight"), each[0]))
         return [
             draw(server, graph, f"{graph.size(weight='weight'):,} transitions proposed")
             for server, graph in graphs[:MAX_DRAWINGS]
         ]
     shapes: Counter[str] = Counter()
     examples: dict[str, Any] = {}
-    for _, graph in dependency_graphs(directory):
+    for environment in RecordSource(directory, Environment):
+        graph = dependency_graph(environment.sub_questions)
+        for asked in environment.sub_questions:
+            tool = "" if asked.call is None else asked.call.name
+            graph.nodes[asked.id].update({"question": asked.question, "tool": tool})
         # Alike for graphs that differ in names alone: of every node its generation and how many edges it has.
         generations = enumerate(topological_generations(graph))
         shape = str(
@@ -197,11 +203,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             table.figure("answers that are computed", "computed_answers_share", SHARE),
             *(Figure(f"difficulty {name}", SHARE.format(share)) for name, share in counted.difficulties.items()),
             table.figure("stateful", "stateful_share", SHARE),
-            *(
-                Figure(f"variant: {kind}", SHARE.format(share))
-                for kind, share in counted.augmentations.items()
-                if kind != "none"
-            ),
             *(Figure(f"frontier: {kind}", f"{planned:,} planned") for kind, planned in counted.frontier.items()),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
             *_diversity(counted.diversity),

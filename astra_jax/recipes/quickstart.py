@@ -59,9 +59,9 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.transformers_library import transformers_library
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
-from synthesis.environments.held_out import RL_SPLIT, held_out_configs
+from synthesis.environments.config import RL_SPLIT, held_out_configs
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.splits import APART, shared_between
+from synthesis.environments.selection.splits import APART, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource

@@ -126,9 +126,8 @@ def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Env
             "lower held_out.num_environments or name another directory"
         )
     environments = list(source)
-    # A variant has the same entities and answers as what it was made from.
-    learnt_from = {environment.origin for environment in RecordSource(config.environments, Environment)}
-    shared = [environment.id for environment in environments if environment.origin in learnt_from]
+    learnt_from = {environment.id for environment in RecordSource(config.environments, Environment)}
+    shared = [environment.id for environment in environments if environment.id in learnt_from]
     if shared:
         raise ConfigError(
             f"expected held-out environments that the run does not learn from, found {len(shared)} of {len(source)} in "

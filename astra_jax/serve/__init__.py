@@ -1,7 +1,16 @@
-"""A policy behind HTTP: token ids in, token ids and their log-probs out.
+"""A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 
-In reading order:
-    request  one body of `POST /inference/v1/generate`: what is taken, what is refused, and how it is answered
-    policy   a checkpoint and the decoder that serves it
-    server   the endpoints, their limits, and the end
+messages    The messages that are sampled: token ids become text, and text becomes thoughts, content and tool calls.
+policy      The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run.
+replies     The replies to chats and texts, in the form of OpenAI's API: whole, or as a stream that adds up to the same.
+requests    The requests that are answered: the fields of each body, the prompt of a chat, and the errors of a refusal.
+server      The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end.
+service     The service that all requests share: the queue, the sessions, messages of token ids, and the metrics.
+
+A request becomes a reply in five steps:
+1. `server` refuses web pages and callers without the key, and finds the endpoint of the path.
+2. `service` gives the request a place in the queue, and `requests` reads its body; a wrong field is a 400.
+3. `replies` renders a chat with the checkpoint's own template, and tokenises the text.
+4. `service` asks the decoder for each message; `messages` divides its text into thoughts, content and calls.
+5. `replies` writes the message whole, or each piece as soon as it is certain; token ids are sent as they are.
 """

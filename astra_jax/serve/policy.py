@@ -1,10 +1,13 @@
-"""A checkpoint and the decoder that serves it."""
+"""The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,12 +18,14 @@ from astra_jax.checkpoints.hf import load_hf, read_hf_config
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError
 from astra_jax.engine.device import XLADevice
+from astra_jax.engine.interface import Decoder
 from astra_jax.engine.paged import PagedDecoder
 from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelOverrides
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.training.run_record import digest_of_policy
 
+log = logging.getLogger("astra.serve")
 _DEFAULT_MOST_TOKENS: Final = 8192
 _PAGE_TOKENS: Final = 16
 _FEW_ROWS: Final = 4
@@ -29,63 +34,57 @@ _SHORTER_READ_TOKENS: Final = (128, 256)
 
 @dataclass(frozen=True)
 class ServedPolicy:
-    """What is served, and under which names."""
+    """A policy with everything that requests need to know of it."""
 
     policy: Policy
     names: tuple[str, ...]
+    """Model names that requests may ask for; the first one is the default."""
     digest: str | None
-    """Of a policy folder: by it an evaluation knows that this is the policy it is about."""
+    """Digest of the policy folder, by which an evaluation recognises its policy; None for a HuggingFace folder."""
     limits: Limits
     end_ids: tuple[int, ...]
+    """Token ids that end a message."""
     created: int
-    """When it was opened, in Unix seconds."""
-    kv_dtype: KVDType | None = None
-    """What cached keys and values are rounded to."""
+    """Time at which the checkpoint was opened, in Unix seconds."""
     template: ChatTemplate | None = None
-    """None where the checkpoint has none: then there is no chat."""
+    """Chat template of the checkpoint; without one, chat requests are refused."""
 
     def device(self) -> XLADevice:
         """Return the pages and programs of a decoder."""
-        return XLADevice(
-            self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids, kv_dtype=self.kv_dtype
-        )
+        return XLADevice(self.policy.model_config, self.policy.params, self.limits, end_ids=self.end_ids)
 
     def decoder(self, device: XLADevice | None = None) -> PagedDecoder:
-        """Return what samples; to be called in the event loop that it is used in."""
+        """Return a decoder; call this in the event loop that will use it."""
         return PagedDecoder(device or self.device(), self.limits, end_ids=self.end_ids)
 
     def without_weights(self) -> ServedPolicy:
-        """Return what answering takes beside a decoder, which lays weights out anew: a second copy helps nobody."""
+        """Return the same policy without weights: the decoder has its own copy of them."""
         return replace(self, policy=replace(self.policy, params={}))
 
 
 def served_policy(
-    folder: Path,
-    *,
-    names: tuple[str, ...] = (),
-    most_tokens: int | None = None,
-    rows: int,
-    dtype: DType | None = None,
-    kv_dtype: KVDType | None = None,
+    folder: Path, *, names: tuple[str, ...] = (), most_tokens: int | None = None, rows: int, dtype: DType | None = None
 ) -> ServedPolicy:
-    """Open a policy folder or a HuggingFace folder; without `names` its name is the last part of its path.
+    """Open a policy folder or a HuggingFace folder.
 
-    `most_tokens` is the longest sequence, prompt and message, that is served; by default the model's context, but no
-    more than 8,192. So many `rows` are sampled at once. Weights have the type that they are stored in, or `dtype`.
+    Args:
+      names: model names; by default the last part of the folder's path.
+      most_tokens: longest sequence, prompt and message together; by default the model's context, but at most 8,192.
+      rows: messages that are sampled at the same time.
+      dtype: type of the weights; by default the type in which they are stored.
 
     Raises:
-        CheckpointError, HFCheckpointError, TokenizerError: the folder holds no whole checkpoint with its tokenizer.
-        ConfigError: `most_tokens` is beyond the model's context.
+        CheckpointError, HFCheckpointError, TokenizerError: the folder holds no complete checkpoint with a tokenizer.
+        ConfigError: `most_tokens` is larger than the model's context.
     """
     is_hf = (folder / "config.json").is_file() and not (folder / "params.json").exists()
-    policy = _load_hf(folder, dtype) if is_hf else load_policy(folder, overrides=_overrides(dtype))
+    policy = _load_hf(folder, dtype) if is_hf else _load(folder, dtype)
     context = policy.model_config.context_tokens
     if most_tokens is not None and most_tokens > context:
         raise ConfigError(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
-    require_kv_dtype(policy.model_config, kv_dtype)
     return ServedPolicy(
         policy=policy,
         names=names or (Path(os.path.abspath(folder)).name,),
@@ -93,22 +92,14 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
-        kv_dtype=kv_dtype,
         template=_template(folder),
     )
 
 
-def _template(folder: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate(folder)
-    except ChatFormatDiffers:
-        return None
-
-
 def serving_limits(most_tokens: int, rows: int) -> Limits:
-    """Return pages and rows for so many conversations at once, all of which may be of full length.
+    """Return pages and row shapes that hold `rows` conversations of `most_tokens` tokens each at the same time.
 
-    Nobody knows which prompts will be alike, so that each row reads its own pages, which may be others' as well.
+    It is unknown which prompts will be alike, so each row reads its own list of pages; rows may share pages.
 
     >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
     [16, 4, 1]
@@ -131,6 +122,54 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
     )
 
 
+async def follow(
+    folder: Path, served: ServedPolicy, decoder: Decoder, *, every_seconds: float, took: Callable[[str], None]
+) -> None:
+    """Sample with the newest weights in `folder`, for ever; `took` is called with the digest of each new policy.
+
+    Unfinished messages go on with the new weights from their next token on. A folder that cannot be read, or that
+    holds another model, is logged once and skipped.
+    """
+    taken = seen = served.digest
+    version = 0
+    while True:
+        await asyncio.sleep(every_seconds)
+        try:
+            digest = await asyncio.to_thread(digest_of_policy, folder)
+            if digest in (taken, seen):
+                continue
+            seen = digest  # logged once, if the weights cannot be used
+            policy = await asyncio.to_thread(_load_same_model, folder, served.policy)
+            if await asyncio.to_thread(digest_of_policy, folder) != digest:
+                seen = None  # the folder was written while it was read
+                continue
+        except (AstraError, OSError) as error:
+            log.warning("the weights stay as they are: %s", error)
+            continue
+        try:
+            await decoder.update_weights(policy.params, version + 1)
+        except Exception:  # there may be no memory for two copies; later weights are tried all the same
+            log.exception("the weights stay as they are")
+            continue
+        finally:
+            del policy  # the decoder has its own copy of the weights
+        taken, version = digest, version + 1
+        took(digest)
+        log.info("sampling with the weights of %s from now on, version %d", folder, version)
+
+
+def _load_same_model(folder: Path, served: Policy) -> Policy:
+    policy = _load(folder, served.model_config.dtype)
+    is_same_tokenizer = policy.tokenizer.backend.to_str() == served.tokenizer.backend.to_str()
+    if policy.model_config != served.model_config or not is_same_tokenizer:
+        raise ConfigError(f"expected weights of the same model and tokenizer at {folder}, found another; start anew")
+    return policy
+
+
+def _load(folder: Path, dtype: DType | None) -> Policy:
+    return load_policy(folder, overrides=ModelOverrides(dtype=dtype, param_dtype=dtype))
+
+
 def _load_hf(folder: Path, dtype: DType | None) -> Policy:
     tokenizer = Tokenizer.load(folder)
     dtype = dtype or _stored_dtype(folder)
@@ -140,11 +179,14 @@ def _load_hf(folder: Path, dtype: DType | None) -> Policy:
 
 
 def _stored_dtype(folder: Path) -> DType:
-    read_hf_config(folder)  # which says what is wrong with it
+    read_hf_config(folder)  # raises, if the file is no config of a model
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # transformers 5 writes the shorter name.
     return "bfloat16" if "bfloat16" in (document.get("torch_dtype"), document.get("dtype")) else "float32"
 
 
-def _overrides(dtype: DType | None) -> ModelOverrides:
-    return ModelOverrides(dtype=dtype, param_dtype=dtype)
+def _template(folder: Path) -> ChatTemplate | None:
+    try:
+        return ChatTemplate(folder)
+    except ChatFormatDiffers:
+        return None

@@ -1,208 +1,243 @@
-"""The server of a checkpoint: `astra serve CHECKPOINT`.
-
-POST /v1/chat/completions            messages and tools in, a message out, whole or as a stream
-POST /v1/completions                 text or token ids in, text out
-POST /inference/v1/generate          token ids in, token ids and their log-probs out
-POST /inference/v1/abort_requests    such messages end where they stand
-GET  /v1/models, /v1/models/NAME     what is served, and under which names
-GET  /health                         whether requests are taken, and how busy the decoder is
-GET  /metrics                        what was done so far, for Prometheus
-
-With a key, all but /health need it (`admission`).
-"""
+"""The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import ipaddress
-import logging
+import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import h11
 import jax
 import uvicorn
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from astra_jax.engine.http import key_or_none
 from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
-from astra_jax.model.config import DType
-from astra_jax.model.kv_pages import KVDType
-from astra_jax.serve.admission import Admission
-from astra_jax.serve.head_timeout import HeadTimeoutProtocol
-from astra_jax.serve.metrics import ServerMetrics
-from astra_jax.serve.policy import ServedPolicy, served_policy
-from astra_jax.serve.refusal import RequestRefused, reply_of
-from astra_jax.serve.reload import follow
-from astra_jax.serve.service import Service, ServingLimits
-from astra_jax.serve.text_endpoint import ReasoningParser, TextEndpoint
-from astra_jax.serve.tokens_endpoint import TokensEndpoint
+from astra_jax.serve.policy import ServedPolicy, follow
+from astra_jax.serve.replies import TextEndpoints
+from astra_jax.serve.requests import RequestRefused, refusal_of
+from astra_jax.serve.service import Metrics, Service, ServingOptions
+from sandbox.web_pages import is_local_name
 
-log = logging.getLogger("astra.serve")
-_Endpoint = Callable[[Request], Awaitable[Response]]
+_OPEN_TO_ALL: Final = {("GET", "/health"), ("HEAD", "/health")}
+_HEAD_SECONDS: Final = 60.0
 _AFTER_GRACE_SECONDS: Final = 5
 
 
 class CannotServe(AstraError):
-    """The server will not start like this; the message says why and what to do."""
+    """The server cannot start; the message says why and what to do."""
 
 
-def _guarded(endpoint: _Endpoint, metrics: ServerMetrics, path: str) -> _Endpoint:
-    """Turn every failure into its HTTP status."""
+class Admission:
+    """An ASGI application that refuses requests before another one sees them, whatever their path and method.
 
-    async def guarded(request: Request) -> Response:
-        response = await answered(request)
-        metrics.count_reply(path, response.status_code)
-        return response
+    403 for a web page: a request with an Origin header or, if there is no key, one whose Host is neither an address
+    nor `localhost`. 401 for a request without the key, except `GET /health`.
 
-    async def answered(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except RequestRefused as error:
-            return reply_of(error)
-        except ClientDisconnect:
-            metrics.totals["client_disconnects"] += 1
-            return reply_of(RequestRefused(400, "the client left"))
-        except Exception as error:
-            log.exception("a request failed")
-            return reply_of(RequestRefused(500, f"{type(error).__name__}; the server's log says more"))
+    Decided: docs/decisions/serve.md, “Only /health is open to all, and nothing to a web page”.
+    """
 
-    return guarded
+    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None):
+        self._app, self._metrics = app, metrics
+        self._expected = f"Bearer {key}".encode() if key else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it on."""
+        refused = self._refusal(Headers(scope=scope), (scope["method"], scope["path"]))
+        if refused is None:
+            await self._app(scope, receive, send)
+            return
+        self._metrics.replies.labels("not let in", refused.status).inc()
+        await refused.reply()(scope, receive, send)
+
+    def _refusal(self, headers: Headers, asked: tuple[str, str]) -> RequestRefused | None:
+        if "origin" in headers:
+            return RequestRefused(403, "requests of web pages (with an Origin header) are refused", code="web_page")
+        if self._expected is None:  # then the server can be reached from this machine only
+            host = headers.get("host")
+            if host is None or is_local_name(host):
+                return None
+            why = f"expected localhost or an address as Host, found {host[:100]!r}: set a key to serve by name"
+            return RequestRefused(403, why, code="unknown_host")
+        given = headers.get("authorization", "").encode()
+        if asked in _OPEN_TO_ALL or secrets.compare_digest(given, self._expected):
+            return None
+        return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
 
 
-def application(service: Service, key: str | None = None, reasoning_parser: ReasoningParser = "qwen3") -> Admission:
+class _HeadTimeoutProtocol(H11Protocol):
+    """HTTP as uvicorn speaks it, but a connection is closed if the head of its request is not complete in time.
+
+    uvicorn has a time limit only for idle connections that have sent a request before.
+    """
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time of the first head."""
+        super().connection_made(transport)
+        self._limit_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes; more bytes of a head do not extend its time."""
+        super().data_received(data)
+        self._limit_head()
+
+    def _limit_head(self) -> None:
+        is_waiting = self.conn.their_state is h11.IDLE
+        if is_waiting and self._closing is None:
+            self._closing = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+        elif not is_waiting and self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+def application(service: Service, key: str | None = None) -> Admission:
     """Return the ASGI application."""
-    tokens, text = TokensEndpoint(service), TextEndpoint(service, reasoning_parser)
+    text, metrics = TextEndpoints(service), service.metrics
 
-    def route(method: str, path: str, endpoint: _Endpoint) -> Route:
-        return Route(path, _guarded(endpoint, service.metrics, path), methods=[method])
+    def model_named(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": service.served.created,
+            "owned_by": "astra-jax",
+            "max_model_len": service.served.limits.max_tokens,
+            "replays": service.decoder.capabilities.replays,  # this field and the next one are not OpenAI's
+            "policy": service.digest,
+        }
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model_named(name) for name in service.served.names]})
+
+    async def model(request: Request) -> Response:
+        return JSONResponse(model_named(service.name_of(request.path_params["name"])))
+
+    async def health(request: Request) -> Response:
+        status, code = ("ending", 503) if service.is_ending else ("ok", 200)
+        load = asdict(service.decoder.load)
+        return JSONResponse({"status": status, "requests": service.num_taken, "decoder": load}, status_code=code)
+
+    async def metrics_page(request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+        async def answered(request: Request) -> Response:
+            try:
+                response = await endpoint(request)
+            except ClientDisconnect:
+                metrics.client_disconnects.inc()
+                response = RequestRefused(400, "the client left").reply()
+            except Exception as error:  # noqa: BLE001 - the client is told, and the log if it is a fault of ours
+                response = refusal_of(error).reply()
+            metrics.replies.labels(path, response.status_code).inc()
+            return response
+
+        return Route(path, answered, methods=[method])
 
     routes = [
         route("POST", "/v1/chat/completions", text.chat),
         route("POST", "/v1/completions", text.completions),
-        route("POST", "/inference/v1/generate", tokens.generate),
-        route("POST", "/inference/v1/abort_requests", tokens.abort),
-        route("GET", "/v1/models", service.models),
-        route("GET", "/v1/models/{name:path}", service.model),
-        route("GET", "/health", service.health),
-        route("GET", "/metrics", service.metrics_page),
+        route("POST", "/inference/v1/generate", service.generate),
+        route("POST", "/inference/v1/abort_requests", service.abort),
+        route("GET", "/v1/models", models),
+        route("GET", "/v1/models/{name:path}", model),
+        route("GET", "/health", health),
+        route("GET", "/metrics", metrics_page),
     ]
     handlers: dict[Any, Any] = {HTTPException: _not_served}
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False  # a path that is nearly right is none
-    return Admission(app, service.metrics, key)
+    app.router.redirect_slashes = False  # a path with one slash too many is a 404
+    return Admission(app, metrics, key)
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:
-    refused = RequestRefused(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return JSONResponse(refused.to_json(), status_code=error.status_code, headers=error.headers)
+    why = f"{request.method} {request.url.path}: {error.detail}"
+    return RequestRefused(error.status_code, why).reply(error.headers)
 
 
 class Server(uvicorn.Server):
-    """Ends well: from the signal on no request is taken, and messages under way have their time of grace."""
+    """An HTTP server that stops well: it takes no more requests, and unfinished messages have their time of grace."""
 
-    def __init__(
-        self,
-        service: Service,
-        key: str | None,
-        *,
-        grace_seconds: float,
-        reasoning_parser: ReasoningParser = "qwen3",
-    ):
+    def __init__(self, service: Service, key: str | None):
         super().__init__(
             uvicorn.Config(
-                application(service, key, reasoning_parser),
+                application(service, key),
                 access_log=False,
                 log_level="warning",
                 lifespan="off",
                 ws="none",
-                http=HeadTimeoutProtocol,
+                http=_HeadTimeoutProtocol,
                 backlog=2048,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=int(grace_seconds) + _AFTER_GRACE_SECONDS,
+                timeout_graceful_shutdown=int(service.options.grace_seconds) + _AFTER_GRACE_SECONDS,
             )
         )
         self._service, self._loop = service, asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end."""
+        """Begin to stop."""
         self._loop.call_soon_threadsafe(self._service.end)
         super().handle_exit(sig, frame)
 
 
 def serve(
-    folder: Path,
-    *,
-    host: str,
-    port: int,
-    key_variable: str,
-    names: tuple[str, ...] = (),
-    most_tokens: int | None = None,
-    rows: int,
-    dtype: DType | None = None,
-    kv_dtype: KVDType | None = None,
-    limits: ServingLimits,
-    reasoning_parser: ReasoningParser = "qwen3",
-    reload_seconds: float | None = None,
-    until_stdin_closes: bool = False,
+    folder: Path, read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
 ) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C; `port` 0 is any free one, and the key that of the environment.
+    """Serve the checkpoint in `folder`, which `read` opens, until SIGTERM or Ctrl-C.
 
-    With `until_stdin_closes` it also stops when standard input ends, that is, when who started it dies.
+    Port 0 is any free one. The key is in the environment variable `key_variable`; without it, none is asked for.
 
     Raises:
-        CannotServe: the address is taken, or can be reached by others and there is no key; or there is too little
-            memory.
-        AstraError: as `served_policy`.
+        CannotServe: the address is taken, or others can reach it and there is no key; or the memory is too small.
+        AstraError: `read` cannot open the checkpoint.
     """
     key = key_or_none(key_variable)
-    listener = listen(host, port)  # before the weights are read: a port that is taken is told of at once
-    try:
+    with listen(host, port) as listener:  # before the weights are read, so that a taken port is reported at once
         if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback and key is None:
             raise CannotServe(
                 f"{host} can be reached by others, who could use the model: set a key in the environment variable "
                 f"{key_variable}, or listen on 127.0.0.1"
             )
-        # Nothing here keeps the policy: its weights go as soon as the decoder has laid them out anew.
-        read = functools.partial(
-            served_policy, folder, names=names, most_tokens=most_tokens, rows=rows, dtype=dtype, kv_dtype=kv_dtype
-        )
-        asyncio.run(_serve(listener, read(), key, limits, reasoning_parser, folder, reload_seconds, until_stdin_closes))
-    finally:
-        listener.close()
+        # The policy has no name here, so that its weights are freed when the decoder has its own copy.
+        asyncio.run(_serve(listener, read(), key, options, folder))
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        CannotServe: the address is taken, or none of this machine.
+        CannotServe: the address is taken, or does not belong to this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=2048)
-        # Opened anew by its number, it knows that it is one of TCP: else asyncio leaves Nagle's algorithm on, and a
-        # reply, whose head and body are two packets, waits 40 ms for the client to acknowledge the head.
+        # A socket that is opened by its number knows that its protocol is TCP. Otherwise asyncio leaves Nagle's
+        # algorithm on, and a reply, which is two packets, waits 40 ms for the client to acknowledge the first.
         return socket.socket(fileno=listener.detach())
     except OSError as error:
         raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}; name another --port") from None
 
 
 async def _compiled_decoder(served: ServedPolicy) -> Decoder:
-    """Return the decoder, with every program compiled that a request can need.
-
-    Raises:
-        CannotServe: there is too little memory.
-    """
+    """Return a decoder whose programs are all compiled, so that no request waits for the compiler."""
     try:
         device = served.device()
         await device.compile_all()
@@ -211,39 +246,32 @@ async def _compiled_decoder(served: ServedPolicy) -> Decoder:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise CannotServe(
-            f"expected memory for the cache of sequences of up to {served.limits.max_tokens} tokens, found too little: "
+            f"the memory is too small for the cache of sequences of up to {served.limits.max_tokens} tokens: "
             "lower --rows or --max-model-len, or set --dtype bfloat16"
         ) from error
 
 
 async def _serve(
-    listener: socket.socket,
-    served: ServedPolicy,
-    key: str | None,
-    limits: ServingLimits,
-    reasoning_parser: ReasoningParser,
-    folder: Path,
-    reload_seconds: float | None,
-    until_stdin_closes: bool,
+    listener: socket.socket, served: ServedPolicy, key: str | None, options: ServingOptions, folder: Path
 ) -> None:
-    if reload_seconds is not None and served.digest is None:
+    if options.reload_seconds is not None and served.digest is None:
         raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
     decoder = await _compiled_decoder(served)
     served = served.without_weights()
-    service = Service(served, decoder, limits)
-    server = Server(service, key, grace_seconds=limits.grace_seconds, reasoning_parser=reasoning_parser)
-    if until_stdin_closes:
-        loop = asyncio.get_running_loop()
-
-        # Nobody writes to our standard input: it becomes readable when it ends.
+    service = Service(served, decoder, options)
+    server, loop = Server(service, key), asyncio.get_running_loop()
+    following = None
+    if options.reload_seconds is not None:
+        following = loop.create_task(
+            follow(folder, served, decoder, every_seconds=options.reload_seconds, took=service.took_weights)
+        )
+    if options.until_stdin_closes:
+        # Nothing is written to standard input, so it becomes readable when it ends.
         def stop() -> None:
             loop.remove_reader(0)
             server.handle_exit(signal.SIGTERM, None)
 
         loop.add_reader(0, stop)
-    following = None
-    if reload_seconds is not None:
-        following = asyncio.create_task(follow(service, folder, every_seconds=reload_seconds))
     try:
         address, port = listener.getsockname()[:2]
         where = f"[{address}]" if ":" in address else address

@@ -1,4 +1,4 @@
-"""What the F1 reward counts: the sub-tasks that an episode solved, all sub-tasks, and the tool calls.
+"""The counts of the F1 reward: solved sub-tasks, all sub-tasks, and tool calls.
 
 Decided: docs/decisions/rl.md, “A sub-task is solved by its own tool, and a call solves at most one”.
 """
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion, ToolDocument
+from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 
 
 def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
@@ -48,7 +48,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
 
 
 class EpisodeCounts(NamedTuple):
-    """What the F1 reward of an episode is made of: n̂, n and c."""
+    """The counts n̂, n and c of an episode's F1 reward."""
 
     num_solved: int
     num_subtasks: int
@@ -65,7 +65,6 @@ def count_episode(
     outcomes: Sequence[tuple[str, JsonValue]],
     *,
     num_tool_calls: int,
-    num_bad_replies: int = 0,
     final_state: JsonObject | None,
     met_expectation: bool,
 ) -> EpisodeCounts:
@@ -74,9 +73,8 @@ def count_episode(
     `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
     Where an environment checks more than calls - the state that is left, that the agent refuses (`met_expectation`), or
     that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
-    calling less than was needed gains nothing. Of the calls `num_bad_replies` (`count_bad_replies`) are not counted.
+    calling less than was needed gains nothing.
     """
-    num_tool_calls -= num_bad_replies
     # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, what its answer allows.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
@@ -88,34 +86,3 @@ def count_episode(
     else:
         return EpisodeCounts(solved, len(environment.sub_tasks), num_tool_calls)
     return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)
-
-
-def count_bad_replies(environment: Environment, outcomes: Sequence[tuple[str, JsonObject, JsonValue]]) -> int:
-    """Count the bad replies of unreliable tools that are no fault of who called them: those to gold calls.
-
-    `outcomes` are (tool name, arguments, returned value) of an episode's successful calls. A call that asks what no
-    gold call asks is in vain, whatever its reply; one that a gold call asks for returns its answer or a bad reply.
-    """
-    if not environment.is_unreliable:
-        return 0
-    defaults = {tool.document.name: _defaults(tool.document) for tool in environment.tools}
-    count = 0
-    for name, arguments, value in outcomes:
-        asked_for = [
-            task
-            for task in environment.sub_tasks
-            if task.call is not None
-            and task.call.name == name
-            and defaults[name] | task.call.arguments == defaults[name] | arguments
-        ]
-        count += bool(asked_for) and not any(is_solved(task, name, value) for task in asked_for)
-    return count
-
-
-def _defaults(document: ToolDocument) -> JsonObject:
-    properties = document.parameters.get("properties", {})
-    return {
-        name: schema["default"]
-        for name, schema in properties.items()
-        if isinstance(schema, dict) and "default" in schema
-    }

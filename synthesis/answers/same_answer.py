@@ -1,4 +1,4 @@
-"""The one rule of "the same answer": the same value, however it is written, or an alias that was stated; no substring.
+"""The one rule of "the same answer": the same value in any notation, or a stated alias; no substring.
 
 Decided: docs/decisions/figures.md, “Answers are compared by value: numbers, quantities with units, dates”.
 """

@@ -1,4 +1,4 @@
-"""What a JSON Schema says against a value: arguments of a call by the tool's parameters, a response by its output."""
+"""The fault of a value by a JSON Schema: arguments by a tool's parameters, a response by its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions on the state that an episode leaves: a Boolean function that is data, so that nothing is run to ask it."""
+"""Conditions on the last state of an episode, as data: no code runs to check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent is shown of a tool's reply."""
+"""The text of a tool's reply, as an agent reads it."""
 
 from __future__ import annotations
 

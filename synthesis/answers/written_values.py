@@ -1,4 +1,4 @@
-"""What a written value says: a number, a quantity with its unit, or a date; a text that says none of them is itself.
+"""The value of a text: a number, a quantity with its unit, a date, or the text itself.
 
     "8,000,000"  "8 million"  "800万"          the number 8000000
     "5 km"  "5,000 metres"  "5公里"             the quantity 5000 m
@@ -176,7 +176,7 @@ class Quantity:
     number: int | Decimal
     """Exact; an integer where it is whole."""
     what: str = ""
-    """The kind of unit in capitals, or what was counted in lower case; empty for a number alone."""
+    """Kind of the unit in capitals, or the counted noun in lower case; empty for a number alone."""
 
 
 @lru_cache(maxsize=8192)  # one gold answer is compared with every tool response of its episodes

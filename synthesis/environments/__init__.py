@@ -1,11 +1,12 @@
-"""The environments track, in the paper's order.
+"""The environments track: from knowledge to verified environments with executable tools.
 
-quotas, qa_instances, drafts, quality       what is asked for, drawn, scored: QS(τ)
-sub_environments, tool_scaling, stateful    a tool, a call and an answer per sub-question
-needed_packages                             what tools import beside the standard library
-tool_source, call_batches, proof            Python source, proven in the sandbox
-merging                                     homogeneous tools become one
-irrelevant_tools, embeddings, refusals, splits
-verification                                every gold call replayed on the finished record
-config, worker, pipeline, statistics        pipeline.py says in which order
+config        The configuration of the environments track, and those of the splits beside one training split.
+distractors/  Distractors: tools that are offered beside the needed ones.
+pipeline      The environments track in stage order: knowledge in, a record directory of proven environments out.
+proving/      Proving: Python source for each sub-question, run in the sandbox until only the gold call is right.
+questions/    Questions: QA instances with their decompositions, scored, and the documents of their tools.
+selection/    Selection: quotas of what is made, splits that share nothing, thresholds, and counts.
+state/        Stateful environments: tools that change the episode's state, and the proofs of them.
+verification  Verification of finished environments: every promise of the record, replayed.
+worker        Work on one item of the environments track: a draft, its proof, a finished environment.
 """

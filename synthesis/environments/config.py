@@ -1,23 +1,41 @@
-"""The configuration of the environments track."""
+"""The configuration of the environments track, and those of the splits beside one training split.
+
+training ◄── rl_environments  other worlds of its domains: RL practises where SFT has seen no gold episode
+both     ◄── heldout          further worlds
+         ◄── selection        further worlds, apart from heldout: choices made here have seen nothing of heldout
+         ◄── heldout_tools    tools that none of training, RL and selection has, of the training's domains
+         ◄── heldout_domains  domains that none of them has
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.environments.embeddings import Embedding
-from synthesis.environments.quality import Percentile
-from synthesis.environments.quotas import Variety
+from synthesis.embeddings import EmbeddingModel
+from synthesis.environments.selection.quotas import Variety
 from synthesis.questions.knowledge import Unseen
-from synthesis.records import AugmentationKind, Difficulty, Habit, Language, Scenario, SimilarityBand
+from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
 from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.workers import RayConfig
 
+RL_SPLIT: Final = "rl_environments"
+NUM_RL: Final = 640
+NUM_HELD_OUT: Final = 256
+"""Environments in each held-out split, each tried once: an environment mostly fails in all of its episodes or in
+none."""
+NUM_UNSEEN: Final = 48
+NUM_SELECTION: Final = 128
+"""Environments of the split on which temperatures are chosen; their F1 differ by a few hundredths."""
+_SEED_OFFSET: Final = 1_000_000
+
 
 class EnvironmentsConfig(BaseModel):
-    """What to synthesise; by default with the paper's shares of languages, domains and parallel multi-hop questions."""
+    """Settings of the environments track; by default the paper's shares of languages, domains and parallel multi-hop
+    questions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,8 +49,8 @@ class EnvironmentsConfig(BaseModel):
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     unseen: Unseen = "worlds"
-    """What else may not be shared with them: `tools` excludes tools (names, documents, parameters), `domains` also
-    domains."""
+    """Further things that may not be shared with `disjoint_from`: `tools` excludes tools (names, documents,
+    parameters), `domains` also domains."""
     scenarios: dict[Scenario, float] = {
         "single_hop": 0.174,
         "parallel_single_hop": 0.174,
@@ -62,36 +80,32 @@ class EnvironmentsConfig(BaseModel):
     computations: float = Field(default=0.59, ge=0, le=1)
     """Share of the parallel environments that end in a sub-question that needs no tool."""
     name_parts: dict[Language, int] = {}
-    """How many first and second parts entity names are made of, where it is to be fewer than there are."""
+    """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     stateful_tools: int = Field(default=2, ge=2)
-    """The fewest tools of a stateful environment; those that its task does not need read and change the same state."""
+    """Least number of tools of a stateful environment; tools that its task does not need use the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the environments whose demonstration has a habit (`environments/demonstrations.py` says of each what it
-    is); the rest, and those that have no room for theirs, demonstrate their gold episode."""
-    augmentation: dict[AugmentationKind, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Shares of the kept environments of which a variant of each kind is made: the same gold, and no teacher asked.
-    Beside `out`, which stays as it is, `<out>.augmented` has all environments, each followed by its variants."""
+    """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
+    others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
-    quality_threshold: Annotated[float, Field(ge=0, le=1)] | Percentile = 0.9
-    """The least QS(τ) that is kept: a value, or `{ percentile = 10 }`, below which lies a tenth of what was scored."""
+    quality_threshold: float = Field(default=0.9, ge=0, le=1)
+    """Least QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """K: the most distractors of each similarity band that an environment has."""
-    embedding: Embedding | None = None
-    """Who says how similar tools are, for bands of irrelevant tools and for merging: `{ folder = "DIR" }`, a static
-    embedding model that model2vec has saved, or `{ url = "URL", model = "NAME" }`, an OpenAI-compatible endpoint. Left
-    out, similarity is lexical: shared letters of names, descriptions and parameters, which know no synonyms. For data
-    to train on, name one."""
+    embedding: EmbeddingModel | None = None
+    """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
+    `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,
+    descriptions and parameters, without synonyms. For data to train on, name a model."""
     packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
-    """How many items are worked on at once."""
+    """Items that are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
 
@@ -123,3 +137,50 @@ class EnvironmentsConfig(BaseModel):
     def _one_purse(self) -> EnvironmentsConfig:
         require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self
+
+
+def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConfig]:
+    """Return the config of each further split by the name of its folder beside the training's, in order of synthesis.
+
+    The shares and sizes are the training's, but none has demonstrations. Unseen domains are all of
+    `EnvironmentsConfig`'s default domains that the training does not have, in equal shares.
+
+    >>> training = EnvironmentsConfig(seed=0, count=1000, out="runs/train", domains={"library": 1.0})
+    >>> splits = held_out_configs(training)
+    >>> [(name, split.count, split.unseen) for name, split in splits.items()]
+    [('rl_environments', 640, 'worlds'), ('heldout', 256, 'worlds'), ('selection', 128, 'worlds'), \
+('heldout_tools', 48, 'tools'), ('heldout_domains', 48, 'domains')]
+    >>> str(splits["heldout"].out), "library" in splits["heldout_domains"].domains
+    ('runs/heldout', False)
+
+    Raises:
+        ValueError: the training has all domains, so that none is unseen; or it is hard, which unseen tools cannot be.
+    """
+    if training.difficulty == "hard":
+        raise ValueError('expected difficulty = "plain", found "hard", for which there are no unseen tools')
+    names = (RL_SPLIT, "heldout", "selection", "heldout_tools", "heldout_domains")
+    out = {name: training.out.with_name(name) for name in names}
+    known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
+    others = {domain: 1.0 for domain in known if domain not in training.domains}
+    if not others:
+        raise ValueError(f"expected a default domain that is not among {sorted(training.domains)}, found none")
+    learnt_from = (training.out, out[RL_SPLIT])
+    chosen = (*learnt_from, out["selection"])
+    changes: dict[str, dict[str, Any]] = {
+        RL_SPLIT: {"count": NUM_RL, "disjoint_from": (training.out,)},
+        "heldout": {"count": NUM_HELD_OUT, "disjoint_from": learnt_from},
+        "selection": {"count": NUM_SELECTION, "disjoint_from": (*learnt_from, out["heldout"])},
+        "heldout_tools": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "tools"},
+        "heldout_domains": {"count": NUM_UNSEEN, "disjoint_from": chosen, "unseen": "domains", "domains": others},
+    }
+    return {
+        name: training.model_copy(
+            update={
+                "seed": training.seed + number * _SEED_OFFSET,
+                "out": out[name],
+                "demonstrations": {},
+                **changes[name],
+            }
+        )
+        for number, name in enumerate(names, start=1)
+    }

@@ -23,17 +23,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.demonstrations import draw_habit
-from synthesis.environments.drafts import Draft
-from synthesis.environments.embeddings import EmbeddingModel
-from synthesis.environments.frontier import Frontier
-from synthesis.environments.irrelevant_tools import ToolPool
-from synthesis.environments.quality import least_quality
-from synthesis.environments.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
-from synthesis.environments.refusals import withhold_tool
-from synthesis.environments.selection import REJECTED_KIND, rejection, selection_of, too_low
-from synthesis.environments.splits import TakenValues
+from synthesis.environments.distractors.irrelevant_tools import ToolPool
+from synthesis.environments.proving.demonstrations import draw_habit
+from synthesis.environments.questions.drafts import Draft
+from synthesis.environments.questions.refusals import withhold_tool
+from synthesis.environments.selection.frontier import Frontier
+from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
+from synthesis.environments.selection.splits import TakenValues
+from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
@@ -51,7 +50,7 @@ from synthesis.workers import WorkerHere, Workers, workers_on_ray
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
 
 ENVIRONMENTS: Final = records_of("environment")
-"""What the track makes."""
+"""Record directory of the track."""
 
 
 async def synthesize_environments(
@@ -90,7 +89,7 @@ async def synthesize_environments(
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
-    selection = selection_of(config, track_run)
+    selection = selection_of(config.quality_threshold)
     finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
     if finished is not None:
         finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
@@ -167,27 +166,25 @@ async def _draft_all(
     results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency, cost=cost)
     # Rejected items are left out of the results, so each result names its plan.
     drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
-    scores = [draft.quality.mean for _, draft in drafts if draft is not None]
-    least = least_quality(scores, config.quality_threshold)
     _note_rejected(journal, [(plan.index, {}) for plan in plans], rejected)
-    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= least]
+    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= config.quality_threshold]
     for plan, draft in drafts:
-        if draft is not None and draft.quality.mean < least:
-            reason = too_low(draft.quality.mean, least, _drafted(draft))
+        if draft is not None and draft.quality.mean < config.quality_threshold:
+            reason = too_low(draft.quality.mean, config.quality_threshold, _drafted(draft))
             report.reject(reason)
             rejected[plan.index] = rejection(plan.index, reason)
     return good
 
 
 def _drafted(draft: Draft | None) -> JsonObject:
-    """Return what there is of an item whose draft was not made executable."""
+    """Return the unfinished parts of an item whose draft was not made executable."""
     return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
 
 
 def _note_rejected(
     journal: Journal, items: Sequence[tuple[int, JsonObject]], rejected: dict[int, RejectedEnvironment]
 ) -> None:
-    """Note what a stage rejected: its items, in order, are slots and what there was of each."""
+    """Note the rejections of a stage; `items` are, in order, slots and the unfinished parts of each item."""
     for number, (slot, made) in enumerate(items):
         outcome = journal.read(number)
         if "rejected" in outcome:
@@ -279,7 +276,7 @@ async def _mix_all(
 
 
 def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Frontier | None = None) -> Fingerprint:
-    """Return what decides the records; what was read stands in the place of paths.
+    """Return the settings and inputs that decide the records; the contents of files replace their paths.
 
     Raises:
         KnowledgeError: a file of `knowledge` is missing or cannot be read.
@@ -293,5 +290,4 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
         contents["embedding"] = config.embedding.contents()
     if frontier is not None:
         contents["frontier"] = frontier.contents()
-    # What is made of the records afterwards decides nothing of them.
-    return synthesis_fingerprint(__name__, config.model_copy(update={"augmentation": {}}), teacher, contents)
+    return synthesis_fingerprint(__name__, config, teacher, contents)

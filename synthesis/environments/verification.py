@@ -1,4 +1,4 @@
-"""Verification of finished environments: every promise of the record, replayed on the final artefact."""
+"""Verification of finished environments: every promise of the record, replayed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from pathlib import Path
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
-from synthesis.environments.call_batches import CallBatches, Sandbox
-from synthesis.environments.demonstrations import verify_demonstration
-from synthesis.environments.irrelevant_tools import BANDS
-from synthesis.environments.needed_packages import packages_of_sandbox, require_listed
-from synthesis.environments.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
-from synthesis.environments.qa_instances import mentions
-from synthesis.environments.siblings import tried_on_gold_calls
-from synthesis.environments.state_proof import check_conditions, prove_further_tools
-from synthesis.environments.stateful import prove_stateful
-from synthesis.environments.tool_source import check_source
-from synthesis.environments.unreliable import prove_bad_replies
+from synthesis.environments.distractors.irrelevant_tools import BANDS
+from synthesis.environments.distractors.siblings import tried_on_gold_calls
+from synthesis.environments.proving.call_batches import CallBatches, Sandbox
+from synthesis.environments.proving.demonstrations import verify_demonstration
+from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import mentions
+from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
+from synthesis.environments.state.stateful import prove_stateful
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
@@ -65,8 +64,6 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
         await _verify_states(environment, sandbox)
     else:
         await prove(sandbox, proofs_of(environment))
-    if environment.is_unreliable:
-        await prove_bad_replies(environment, sandbox)
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
@@ -137,8 +134,8 @@ def check_shape(environment: Environment) -> None:
         if not above < irrelevant.similarity <= upto:
             detail = f"{irrelevant.tool.document.name}: {irrelevant.similarity} is not {irrelevant.band}"
             raise Rejected("wrong similarity band", detail)
-    if (environment.state is not None) != (environment.is_stateful or environment.is_unreliable):
-        raise Rejected("state without use", f"{environment.id}: no final state, and no unreliable tool")
+    if (environment.state is not None) != environment.is_stateful:
+        raise Rejected("state without use", f"{environment.id}: a state and a final state belong together")
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")

@@ -1,4 +1,4 @@
-"""Work on one item of the environments track: a planned question's draft, a draft's proof, a finished environment."""
+"""Work on one item of the environments track: a draft, its proof, a finished environment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.call_batches import CallBatches, Sandbox
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.demonstrations import demonstrate
-from synthesis.environments.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
-from synthesis.environments.irrelevant_tools import as_siblings
-from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.needed_packages import packages_of_sandbox
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.refusals import omit_parameter
-from synthesis.environments.siblings import write_siblings
-from synthesis.environments.splits import TakenValues
-from synthesis.environments.stateful import write_stateful_task
-from synthesis.environments.sub_environments import build_sub_environments
+from synthesis.environments.distractors.irrelevant_tools import as_siblings
+from synthesis.environments.distractors.siblings import write_siblings
+from synthesis.environments.proving.call_batches import CallBatches, Sandbox
+from synthesis.environments.proving.demonstrations import demonstrate
+from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.needed_packages import packages_of_sandbox
+from synthesis.environments.proving.sub_environments import build_sub_environments
+from synthesis.environments.questions.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
+from synthesis.environments.questions.refusals import omit_parameter
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.selection.splits import TakenValues
+from synthesis.environments.state.stateful import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts import hard_wording, packages, unseen_tools
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
@@ -110,7 +110,7 @@ async def opened_worker(
 
 
 class EnvironmentsWorker:
-    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+    """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
     def __init__(
         self,

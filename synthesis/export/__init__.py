@@ -1,14 +1,10 @@
-"""Records for other people's trainers: one folder with the rows, their schema and a data card.
+"""Exports: records as rows for other trainers, in a folder with their schema and a data card.
 
-row_schema     the types of a row's columns, once, from its class
-openai_rows    messages and tools, as OpenAI's API and fine-tuning read them
-astra_rows     the columns of ASTRA's published environments, both ways
-sandbox_tools  what the sandbox client needs to run a tool, and what a reward needs to count
-verl_rows      verl's RL rows
-trl_rows       TRL's RL rows
-parquet_rows   any of these in a Parquet file
-tfds_dataset   trajectories and environments for `tfds.data_source`
-data_card      README.md of an export, with the head that the Hugging Face hub reads
-export         the folder whole
-graphs         tool graphs and dependency graphs, as one GraphML file
+astra_rows    Environments in the columns of ASTRA's published RL data, and back.
+columns       The columns of rows: their types, read from the class of a row, and Parquet files of rows.
+data_card     The data card of an export: `README.md` with the YAML head that the Hugging Face hub reads.
+export        The export of a record directory: a folder with rows for another trainer, their schema and a data card.
+openai_rows   Conversations as rows of `messages` and `tools`, as OpenAI's chat API and its fine-tuning read them.
+rl_rows       Environments as rows of RL data for verl and TRL.
+tfds_dataset  Records as a data set for `tfds.data_source`, which needs no TensorFlow.
 """

@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from synthesis.errors import SynthesisError
 from synthesis.export.openai_rows import Row
-from synthesis.export.sandbox_tools import sorted_tools, tool_schemas
-from synthesis.export.verl_rows import PromptMessage
+from synthesis.export.rl_rows import PromptMessage, sorted_tools, tool_schemas
 from synthesis.records import Environment, JsonObject, JsonValue
 
 
@@ -37,7 +36,7 @@ class AstraRow(Row):
     tool_dict: str
     sub_qa_dict: str
     environment: str
-    """The JSON text of the record, without what the other columns hold."""
+    """JSON text of the record, without the contents of the other columns."""
 
 
 def astra_row(environment: Environment) -> AstraRow:

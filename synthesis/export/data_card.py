@@ -1,4 +1,4 @@
-"""The data card of an export: `README.md` with the YAML head that the Hugging Face hub and `datasets` read.
+"""The data card of an export: `README.md` with the YAML head that the Hugging Face hub reads.
 
 The head names licence, languages, split, counts and the type of every column; the text says how the rows were made.
 """
@@ -22,12 +22,12 @@ from synthesis.teacher.protocol import made_by
 DATA_CARD: Final = "README.md"
 _TEMPLATE: Final = Path(__file__).with_name("data_card.md.jinja")
 _SIZES: Final = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
-"""The hub's names of sizes, by what they stay below."""
+"""Names of the hub's size categories, by the count that they stay below."""
 
 
 @dataclass
 class Contents:
-    """What the records of an export are, counted while they are written."""
+    """Counts over the records of an export, taken while they are written."""
 
     languages: Counter[str] = field(default_factory=Counter)
     domains: Counter[str] = field(default_factory=Counter)

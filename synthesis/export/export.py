@@ -1,4 +1,4 @@
-"""A record directory as a folder of rows for another trainer: the rows, and the data card with their schema.
+"""The export of a record directory: a folder with rows for another trainer, their schema and a data card.
 
 out/
   train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
@@ -16,13 +16,11 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 from synthesis.export.astra_rows import AstraRow, astra_row
+from synthesis.export.columns import features, write_parquet
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
-from synthesis.export.parquet_rows import write_parquet
-from synthesis.export.row_schema import features
+from synthesis.export.rl_rows import TrlRow, VerlRow, trl_row, verl_row
 from synthesis.export.tfds_dataset import EnvironmentExample, TrajectoryExample, example_of, write_tfds
-from synthesis.export.trl_rows import TrlRow, trl_row
-from synthesis.export.verl_rows import VerlRow, verl_row
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
 from synthesis.records import KeptRecord
 from synthesis.run.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
@@ -52,7 +50,7 @@ class Format:
     row: Callable[[Any, int, str], BaseModel]
     """Makes the row of a record, its number and the name of the split."""
     notes: tuple[str, ...] = ()
-    """What a reader of the rows must know, and what they do not carry."""
+    """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
     """Writes rows of a class as a split into a folder; returns the file, or folder, that holds them."""
     has_reader: bool = True

@@ -23,7 +23,7 @@ class Row(BaseModel):
 
 
 class FunctionCall(Row):
-    """What is called."""
+    """The function of a call."""
 
     name: str
     arguments: str
@@ -39,7 +39,7 @@ class RowToolCall(Row):
 
 
 class RowMessage(Row):
-    """One message; what a role does not have is left out."""
+    """One message; fields that its role does not have are left out."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str

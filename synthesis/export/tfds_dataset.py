@@ -1,4 +1,4 @@
-"""Records as a TensorFlow data set that is read without TensorFlow: `tfds.data_source`, from ArrayRecord files.
+"""Records as a data set for `tfds.data_source`, which needs no TensorFlow.
 
     out/astra_environment/2.0.0/…      name and version (that of the records) as `tensorflow-datasets` looks for them
 
@@ -22,7 +22,7 @@ from synthesis.records import SCHEMA_VERSION, Environment, Trajectory
 
 
 class TrajectoryExample(Row):
-    """A trajectory, and what one chooses trajectories by."""
+    """A trajectory, with columns to choose trajectories by."""
 
     id: str
     server: str
@@ -35,7 +35,7 @@ class TrajectoryExample(Row):
 
 
 class EnvironmentExample(Row):
-    """An environment, and what one chooses environments by."""
+    """An environment, with columns to choose environments by."""
 
     id: str
     domain: str

@@ -1,6 +1,24 @@
-"""The embedded teacher: seeded, offline. It answers by grammar and computation, so that gold answers are computed.
+"""The embedded teacher: seeded and offline, it answers by grammar and computation.
 
-teacher         `ProceduralTeacher`
-trajectories    argument_values, task_grammar, agent_turns, emulated_responses, follow_ups, judgements
-environments    worlds, table_worlds, world_questions, world_actions, tool_options
+agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
+argument_values     Values for arguments and outputs, drawn by what their name, type, format and limits say.
+emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
+environments        Answers to the questions of the environments track, computed in generated worlds.
+follow_ups          The embedded teacher as a user with more to ask for.
+grounding           Names and codes in an answer that stand in no source, and labels before another property's value.
+hard_questions      Questions of hard worlds: frames around noun phrases that no tool's document has.
+hard_wording        The wording of a hard world: questions in a lay person's words, tools in words of the trade.
+judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
+made_up_worlds      Made-up worlds: types, properties, names and tool wording drawn anew for each.
+same_intent         Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
+table_worlds        Worlds read from tables, for the questions of the embedded teacher about given data.
+task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
+teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
+tool_options        Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
+tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
+trajectories        Answers to the questions of the trajectories track.
+world_actions       Tasks that change a generated world: funds move between entities, then one of them is asked for.
+world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
+world_tools         Tools on a generated world's state that a task does not need, and tools with optional parameters.
+worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
 """

@@ -1,4 +1,4 @@
-"""The embedded teacher as agent: it calls what the task needs, tries again after passing failures, and sums up.
+"""The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
 
 It reads the typed task where a language model would read the user's words, and the conversation for everything else:
 an argument that comes from an earlier output is taken from the response that stands there.
@@ -68,10 +68,10 @@ _PHRASES: Final[dict[Language, dict[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a conversation has come along the chain of its task."""
+    """The progress of a conversation along the chain of its task."""
 
     responses: dict[int, JsonValue]
-    """Position in the chain to what the successful call returned."""
+    """Position in the chain to the response of the successful call."""
     failures: Counter[int]
     last_error: dict[int, str]
 

@@ -1,4 +1,4 @@
-"""The embedded teacher as a tool's server: responses by the tool's output schema, entities kept in the session's state.
+"""The embedded teacher as tool server: responses by output schema, entities kept in the state.
 
 What is written is read again: an id that a call gave out stands for the same fields ever after; an id that was deleted
 is not found. What the state does not know is drawn from the call itself, so the same call gives the same response.
@@ -39,7 +39,7 @@ _GENERIC_OUTPUTS: Final[dict[Effect, JsonObject]] = {
         "id": {"type": "string"}, "title": {"type": "string"}}}}},
     "read": {"title": {"type": "string"}, "value": {"type": "number"}, "status": {"type": "string"}},
 }  # fmt: skip
-"""What tools return that do not say what they return."""
+"""Outputs of tools without an output schema."""
 
 
 def effect_of(tool_name: str) -> Effect:
@@ -96,7 +96,7 @@ def _field(field: str, schema: JsonValue, context: JsonObject, rng: Random, lang
 def _after(
     state: EmulatorState, effect: Effect, named: str | None, known: JsonObject, arguments: JsonObject, value: JsonValue
 ) -> EmulatorState:
-    """Return the state after a call: what it gave out, changed or removed."""
+    """Return the state after a call, with the entities that it gave out, changed or removed."""
     entities = dict(state.entities)
     if effect == "delete" and named is not None:
         # Marked, not taken out: an id that the state does not know is made up again.

@@ -1,4 +1,4 @@
-"""Answers to the questions of the environments track, looked up and computed in generated worlds."""
+"""Answers to the questions of the environments track, computed in generated worlds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer says that nobody told it: names and codes that stand in no source, labels before another's value.
+"""Names and codes in an answer that stand in no source, and labels before another property's value.
 
 Nothing is asked of the words with which a result is reported, so that an agent may report it in words of its own. A
 lower-case word that was made up is found where the label of a field stands before it.

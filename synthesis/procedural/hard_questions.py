@@ -14,7 +14,7 @@ from synthesis.procedural.worlds import NUMERIC_KINDS, Fact, World
 from synthesis.records import Composition, Language, Operation
 
 CHANGED_SHARE: Final = 0.75
-"""Of questions for one number or one date: as many ask for what it is when changed."""
+"""Share of the questions for one number or one date that ask for a changed value."""
 FACTORS: Final = (2, 3, 4, 5, 6, 12)
 DAYS: Final = (10, 14, 30, 45, 60, 90)
 _MORE: Final = {
@@ -36,7 +36,7 @@ def frames(language: Language) -> Mapping[str, Any]:
 
 
 def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, int] | None:
-    """Draw what is to be made of one fact: a multiple of a number, a date some days on; None for the fact itself."""
+    """Draw the change of one fact: a multiple of a number, or a date some days later; None for the fact itself."""
     kind = world.kind(fact.entity_type, fact.property)
     if rng.random() >= CHANGED_SHARE:
         return None

@@ -1,4 +1,4 @@
-"""How a hard world is worded: its questions in a lay person's words, its tools in those of the trade, siblings beside.
+"""The wording of a hard world: questions in a lay person's words, tools in words of the trade.
 
 Names of tools and parameters, and the words for each property, are drawn anew for every world, from the lexicons
 `lexicons/DOMAIN.toml`. No content word of a question's phrase stands in the document of the tool that answers it (a
@@ -40,7 +40,7 @@ class HardWording:
     """The words of one world."""
 
     year: str
-    """Parameter of what changes by year."""
+    """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
     """Type to the parameter that takes an entity's name."""
     kinds: Mapping[str, tuple[str, ...]]

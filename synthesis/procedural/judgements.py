@@ -1,4 +1,4 @@
-"""The embedded teacher as judge: each score is computed from the conversation it is shown and the chain of its task.
+"""The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 
 The agent works along the same chain, so what it does is right by construction: these scores find faults that came into
 a conversation in another way. How many: docs/results.md, “Catch rates”.
@@ -30,7 +30,7 @@ _FAILED: Final = re.compile(r"\b(?:could not|couldn't)\b|未能|没有办成|做
 
 
 FAULT: Final = 0.4
-"""The best score of what has a fault: below every default threshold, however much else is right."""
+"""Best score of a conversation with a fault: below every default threshold."""
 
 
 def graded(share: float) -> float:

@@ -1,4 +1,4 @@
-"""Made-up worlds: types, properties, names and tool wording drawn anew for each; none can be learnt by heart.
+"""Made-up worlds: types, properties, names and tool wording drawn anew for each.
 
     words ─► types, properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
 
@@ -47,7 +47,7 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
     "multi_hop": 2,
     "parallel_multi_hop": 3,
 }
-"""How many lookups a question of each scenario asks for."""
+"""Lookups of a question, by scenario."""
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
 _VERBS: Final = (
@@ -61,16 +61,16 @@ _KEPT_OUT: Final = frozenset(
         *("description", "parameters", "properties", "required", "object", "string"),
     )
 )
-"""What the chat format, the questions and every document say: as a label it would be read as that."""
+"""Words of the chat format, the questions and every document, which may be no label."""
 _CONSONANTS: Final = (
     *("b", "d", "f", "g", "k", "l", "m", "n", "p"),
     *("r", "s", "t", "v", "z", "br", "st", "tr", "ch"),
 )
 _SYLLABLES: Final = tuple(first + vowel for first in _CONSONANTS for vowel in "aeiou")
 _MADE_UP_SHARE: Final = 0.12
-"""Of words: made of syllables, several pieces of the tokenizer long."""
+"""Share of the words that are made of syllables, and are several pieces of the tokenizer long."""
 _MOST_WORDS: Final = 3
-"""Of a property's English label."""
+"""Most words of a property's English label."""
 
 
 class Dialogue(NamedTuple):

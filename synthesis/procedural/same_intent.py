@@ -1,4 +1,4 @@
-"""Whether two tools do the same, by their documents alone: the nouns of their names, and the kinds of what they take.
+"""Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
 
 A language model reads meaning; this reads words, and takes two words for one thing for two things.
 """
@@ -15,7 +15,7 @@ _SAYS_NOTHING: Final = frozenset({
     "get", "find", "fetch", "retrieve", "look", "lookup", "up", "query", "search", "show", "check", "tell", "read",
     "return", "list", "of", "the", "a", "an", "for", "by", "which", "name",
 })  # fmt: skip
-"""Verbs of looking up, and what stands between nouns."""
+"""Verbs of looking up, and words between nouns."""
 
 
 def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:

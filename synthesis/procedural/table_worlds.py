@@ -1,4 +1,4 @@
-"""Worlds read from tables: what the procedural teacher can ask of data that it did not make up.
+"""Worlds read from tables, for the questions of the embedded teacher about given data.
 
 A table is a type of entity. Its first column of distinct texts names the entities; a column whose every value names an
 entity of another table is a relation to it; every other column without gaps is an attribute.

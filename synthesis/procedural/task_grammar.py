@@ -1,4 +1,4 @@
-"""A grammar of requests: imperative clauses made of tool descriptions, with the facts put where they belong."""
+"""A grammar of requests: imperative clauses made of tool descriptions, with the facts in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded teacher: answers every question by grammar and computation, offline, without a key, from a seed.
+"""The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 
 It is no language model and says so in every record (`teacher = "procedural"`). What it says of a tool comes from that
 tool's document; what it says of the world comes from a generated relational world, so that gold answers are computed.

@@ -1,5 +1,4 @@
-"""Optional parameters of generated tools: units, pages, precisions and masks, by the kind of what a tool returns; and
-dry runs of tools that change a state.
+"""Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
 
 An option is written into the document, and everything else follows from there: the call sets it where the default
 does not give the plain value, the code obeys it, and the tables hold what the code needs for it.
@@ -25,12 +24,12 @@ class Option:
     plain: JsonValue
     """The setting at which a tool returns a property as it stands in the world."""
     defaults: tuple[JsonValue, ...]
-    """What leaving it out may mean."""
+    """Values that an omitted parameter may have."""
     annotation: str
     schema: JsonObject
     descriptions: Mapping[Language, str]
     code: str
-    """Lines that make of the looked-up `value` what the option asks for."""
+    """Lines that turn the looked-up `value` into the value that the option asks for."""
     tables: JsonObject = field(default_factory=dict)
     """Data that the code reads."""
 

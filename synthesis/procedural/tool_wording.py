@@ -1,4 +1,4 @@
-"""How generated tools are named and documented, apart from a domain's own words; held-out tools in another way."""
+"""The wording of generated tools' names and documents; held-out tools have another one."""
 
 from __future__ import annotations
 

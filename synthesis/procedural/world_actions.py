@@ -1,4 +1,4 @@
-"""Tasks that change a generated world: funds are moved between entities, then one of them is asked for."""
+"""Tasks that change a generated world: funds move between entities, then one of them is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about a generated world: walks over its relations, put into words in English and Chinese.
+"""Questions about a generated world: walks over its relations, in English and Chinese.
 
 A question is one or several walks. Each walk starts at a named entity, follows relations and ends in the property that
 is asked for; walks that share a beginning share its lookups. The grammar is fixed: a property is always called by its

@@ -1,4 +1,4 @@
-"""Tools on a generated world's state that a task does not need, and tools on it with optional parameters."""
+"""Tools on a generated world's state that a task does not need, and tools with optional parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated relational worlds: the entities of one domain, their attributes and how they lead to one another.
+"""Generated relational worlds: the entities of a domain, their attributes and their relations.
 
 A world is a pure function of (domain, language, seed), and of whether its tools are to be unseen. Everything the
 procedural teacher says of it is looked up or computed here, so its gold answers are true by construction.
@@ -30,7 +30,7 @@ NUMERIC_KINDS: Final = frozenset({"amount", "funds", "decimal", "yearly"})
 
 
 class EntityType(BaseModel):
-    """What all entities of one type have: attributes of their own, and relations to entities of other types."""
+    """Common properties of the entities of one type: attributes, and relations to entities of other types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The agent's turn: a real chat completion with the tools that are offered, so that its reasoning is a model's own."""
+"""The agent's turn: a chat completion with the offered tools, reasoning included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question how else a request could be put: other words, more constraints, another person speaking."""
+"""The question for a request in other words, with more constraints, or by another speaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A question that is put again: its last answer, and why it was not accepted, follow it as messages."""
+"""A question that is put again: the rejected answer and the reason follow it as messages."""
 
 from __future__ import annotations
 

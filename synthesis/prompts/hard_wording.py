@@ -1,4 +1,4 @@
-"""What a language model is told beside its instructions where words of the question must not lead to the tool."""
+"""Additions to instructions for hard questions, whose words must not lead to the tool."""
 
 from __future__ import annotations
 

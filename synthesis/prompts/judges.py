@@ -1,4 +1,4 @@
-"""The questions to the judges of a trajectory: six of its seven reward axes, each its own wording of one form.
+"""The questions to the judges of a trajectory: one for each of six reward axes, in one form.
 
 A judge is shown the tools and the conversation as far as it may know it, and answers with a score and a reason. There
 is no default: a judgement that fails rejects the trajectory.

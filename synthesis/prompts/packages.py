@@ -1,4 +1,4 @@
-"""What a language model is told of the packages that a tool's code may import."""
+"""Additions to instructions about the packages that a tool's code may import."""
 
 from __future__ import annotations
 

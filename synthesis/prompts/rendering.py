@@ -1,4 +1,4 @@
-"""How a question is put to a chat model: instructions in the system message, everything else quoted as data."""
+"""The form of a question: instructions in the system message, the rest quoted as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question for siblings of a tool: distractors that take the same parameters and tell something else."""
+"""The question for siblings of a tool, which take its parameters and answer otherwise."""
 
 from __future__ import annotations
 

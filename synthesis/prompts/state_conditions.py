@@ -1,4 +1,4 @@
-"""The question what a task asks of the state in the end, put to somebody who has not seen that state."""
+"""The question for a task's conditions on the last state, which stays hidden."""
 
 from __future__ import annotations
 

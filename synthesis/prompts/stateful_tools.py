@@ -1,4 +1,4 @@
-"""The questions for further tools on a task's state, and for one of its tools with optional parameters."""
+"""The questions for further tools on a task's state, and for optional parameters."""
 
 from __future__ import annotations
 

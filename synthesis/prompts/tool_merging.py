@@ -1,4 +1,4 @@
-"""The questions whether tools do the same for other arguments, and how one is made of two that do."""
+"""The questions whether two tools do the same, and how to join two that do."""
 
 from __future__ import annotations
 

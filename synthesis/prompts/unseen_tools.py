@@ -1,4 +1,4 @@
-"""What a language model is told beside its instructions where no other split may have an environment's tools."""
+"""Additions to instructions for tools that no other split may have."""
 
 from __future__ import annotations
 

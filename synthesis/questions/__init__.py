@@ -1,5 +1,5 @@
-"""What questions are about: knowledge that goes in, and a main question taken apart into sub-questions.
+"""The knowledge that questions are about, and a main question decomposed into sub-questions.
 
-knowledge       texts, tables and domains, read from files
-decomposition   the dependency graph τ of a QA instance
+decomposition  Decompositions: a main question's sub-questions, their dependency graph, and Φ that joins answers.
+knowledge      Knowledge: what questions are made from, and how it is read from files.
 """

@@ -1,4 +1,4 @@
-"""Decompositions: a main question taken apart into sub-questions, their dependency graph, and Φ that joins the answers.
+"""Decompositions: a main question's sub-questions, their dependency graph, and Φ that joins answers.
 
 q0  What is the wage of the manager of project Amber Fox?      a0 = Φ({a_i}, G)
 q1  Who is the manager of project Amber Fox?   a1 ─┐
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DecompositionNode(Record):
-    """One sub-question: what it asks, its answer, and the sub-questions whose answers it needs."""
+    """One sub-question with its answer and the sub-questions that it depends on."""
 
     id: str
     question: str
@@ -35,7 +35,7 @@ class DecompositionNode(Record):
 
 
 class QAInstance(Record):
-    """A main question, its answer, the decomposition τ, and what is claimed of its shape."""
+    """A main question with its answer, the decomposition τ, and its claimed shape."""
 
     question: str
     answer: JsonValue

@@ -34,7 +34,8 @@ _DECIMAL: Final = re.compile(r"-?\d{1,12}\.\d{1,6}")
 Table = list[dict[str, JsonValue]]
 
 Unseen = Literal["worlds", "tools", "domains"]
-"""What of an environment no other split has: its entities and answers; its tools too; its domain too (`splits.py`)."""
+"""Contents that no other split shares: entities and answers, with `tools` also tools, with `domains` also the domain
+(see `splits.py`)."""
 
 
 class Knowledge(Record):
@@ -47,12 +48,12 @@ class Knowledge(Record):
     """The passage, the question, or the tables as JSON: table name to rows; empty for a domain alone."""
     seed: int = 0
     name_parts: int | None = None
-    """How many first and second parts the names of a generated world are made of; None for all there are."""
+    """Number of first and of second parts of names in a generated world; None for all parts."""
     unseen: Unseen = Field(default="worlds", exclude_if=lambda unseen: unseen == "worlds")
-    """What is to be made from it: where more than worlds are unseen, tools that are named and worded in other ways."""
+    """Level at which the split is unseen; above `worlds`, tools are named and worded in other ways."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     packages: tuple[NeededPackage, ...] = Field(default=(), exclude_if=lambda packages: not packages)
-    """What the code of tools that are made from it may import beside the standard library."""
+    """Packages beside the standard library that the code of tools may import."""
 
 
 class KnowledgeError(SynthesisError, ValueError):

@@ -1,4 +1,4 @@
-"""The fingerprint of a track's records: config, contents of its inputs, its teacher, and code, prompts included."""
+"""The fingerprint of a track's records: config, inputs, teacher, and code with its prompts."""
 
 from __future__ import annotations
 

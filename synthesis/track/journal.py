@@ -1,4 +1,4 @@
-"""The journal of a stage: many items worked on side by side, each written down when finished, read in order.
+"""The journal of a stage: items are worked on side by side, and each is written down when it ends.
 
 The journal makes a stage resumable: `kill -9` loses at most the items in flight, and because every item's outcome
 depends on the item and its seed alone, a resumed run gives the same bytes as an undisturbed one.
@@ -25,8 +25,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import MadeOtherwise, require_same
 from synthesis.run.row_digests import digest_in_sql, row_digest
-from synthesis.second_tries import SecondTry, noted_second_tries
-from synthesis.stage import Rejected, StageReport
+from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
 
 Item = TypeVar("Item")
 

@@ -1,4 +1,4 @@
-"""Work on one item, metered: what its replies cost is kept with what it gives, and a reply without use rejects it."""
+"""Metered work on one item: the cost of its replies is kept, and an unusable reply rejects it."""
 
 from __future__ import annotations
 

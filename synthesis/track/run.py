@@ -1,4 +1,4 @@
-"""One run of a track: what is already there, its journals, and the records that it writes when all is done."""
+"""One run of a track: an earlier result, its journals, and the records that it writes at the end."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class TrackRun:
     """A run of a track that writes records of one kind into `out`."""
 
     name: str
-    """As reports call it."""
+    """Name of the track in reports."""
     out: Path
     kind: str
     fingerprint: Fingerprint
-    """What decides the records."""
+    """Settings and inputs that decide the records."""
     journal_paths: Mapping[str, Path]
-    """By stage, in order."""
+    """Journals by stage, in order."""
 
     def finished_report(self) -> StageReport | None:
-        """Return what became of the synthesis whose records already lie in `out`; None where nothing lies there.
+        """Return the report of the synthesis whose records already lie in `out`; None if there are none.
 
         Journals that a kill left beside the finished records are taken away.
 
@@ -95,7 +95,7 @@ class TrackRun:
             )
 
     def write_rejected(self, report: StageReport, records: Iterable[RejectedRecord], kind: str) -> None:
-        """Write what was not kept, with every score and reason, into a directory of its own beside the records.
+        """Write rejected items with their scores and reasons into a directory of their own beside the records.
 
         Where nothing was kept, and of the rest there is nothing but reasons, nothing is written: the error says them.
 
@@ -130,7 +130,7 @@ class TrackRun:
 
 
 def rejected_beside(out: Path) -> Path:
-    """Return where what a run did not keep lies.
+    """Return the directory of a run's rejected items.
 
     >>> rejected_beside(Path("runs/trajectories")).as_posix()
     'runs/trajectories.rejected'

@@ -1,4 +1,4 @@
-"""A reply that breaks a rule of structure is asked for once more, with the reason quoted; the second one decides."""
+"""A reply that breaks a rule of structure is asked for once more, with the reason quoted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from synthesis.prompts.correction import Correctable
-from synthesis.second_tries import SecondTry, note_second_tries
-from synthesis.stage import Rejected
+from synthesis.stage import Rejected, SecondTry, note_second_tries
 from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
 
 Checked = TypeVar("Checked")

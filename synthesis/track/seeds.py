@@ -1,4 +1,4 @@
-"""Seeds for every draw, derived from the run's seed and from what is drawn, so that order of work changes nothing."""
+"""Seeds of every draw, derived from the run's seed and the name of the draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selecting again, from what a finished run made, under other thresholds: nobody is asked anything.
+"""Selection from a finished run under other thresholds, without asking the teacher.
 
     out           records that reach the thresholds        ┐ every slot of the run is in one of the two,
     out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
@@ -27,17 +27,17 @@ Other = TypeVar("Other", bound=RejectedRecord)
 
 @dataclass(frozen=True)
 class Selection(Generic[Kept, Other]):
-    """How the items of one track are selected."""
+    """The selection of one track's items."""
 
     kept_type: type[Kept]
     rejected_type: type[Other]
     rejected_kind: str
     thresholds: tuple[str, ...]
-    """How the names of the settings begin that may differ."""
+    """Prefixes of the settings that may differ from the finished run's."""
     whole: Callable[[Other], Kept | None]
-    """Gives the whole record that a rejected item has, if it was made."""
+    """Returns the whole record of a rejected item; None if it was not made."""
     kept: Callable[[Kept | Other, int], Kept]
-    """Gives the record of an item, after so many that were kept, or raises `Rejected`."""
+    """Returns the record of an item, given the number of records kept before it, or raises `Rejected`."""
     rejection: Callable[[int, Rejected, Kept | Other], Other]
     """Writes down why the item of a slot is not kept."""
 
@@ -54,7 +54,7 @@ class Selection(Generic[Kept, Other]):
         return all(name.startswith(self.thresholds) for name in changed)
 
     def items(self, run: TrackRun) -> Iterator[tuple[int, Kept | Other]]:
-        """Yield what became of each slot: what stands in no rejection is kept, in order.
+        """Yield the item of each slot; slots without a rejection have the kept records, in order.
 
         Raises:
             RecordDirectoryError: one of the directories is damaged, or of another run.

@@ -1,8 +1,16 @@
-"""The trajectories track, in the paper's order.
+"""The trajectories track: from tool documents to judged conversations.
 
-tool_graph, chains                          what can follow what; candidate chains, verified
-tasks, follow_ups, augmentation, task_scores, near_duplicate_tasks
-collection                                  the conversation with the tools
-reward_axes                                 seven axes, one scalar
-config, worker, pipeline, statistics        pipeline.py says in which order
+augmentation  Augmentation: a task in other words, harder, or said by another persona, with the same facts and language.
+chains        Chains: candidates are verified by rule, then by votes; a failing chain is dropped and counted.
+collection    Collection: the teacher as agent and a tool backend talk, until a turn has no tool call.
+config        The configuration of the trajectories track; defaults are the paper's where it has them.
+follow_ups    Follow-ups: later requests of a conversation, which ask for the rest of its chain.
+pipeline      The trajectories track in stage order: tool documents in, a record directory of judged conversations out.
+reward_axes   The seven reward axes: decided by rule where a rule can, else by the teacher; none has a default.
+selection     Selection: near-duplicate tasks, conversations too long for a student, and thresholds of a finished run.
+statistics    Statistics of a set of trajectories, in the figures of the paper's table.
+tasks         Tasks: a user's request for a chain of calls, its facts checked against the schemas, and its three scores.
+tool_graph    The tool graph: consecutive tools of proposed chains are edges, weighted by number of proposals.
+verification  Verification of trajectories: calls, failures and scores of the record, replayed where possible.
+worker        Work on one item of the track: a server's chains, a task, or a task's conversation and reward.
 """

@@ -1,14 +1,68 @@
-"""Augmentation: another wording, a harder request or another speaker, with intent, facts and language kept."""
+"""Augmentation: a task in other words, harder, or said by another persona, with the same facts and language.
+
+A persona (who asks, for which purpose, in which manner, with which knowledge) is drawn for every task that a language
+model writes. The task writer puts the request in the persona's words, and the simulated user goes on as the same
+person. The embedded teacher reads no persona, so its tasks have none.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from pydantic import BaseModel, ConfigDict
+
 from synthesis.prompts.augmentation import AugmentedTask, AugmentTask, Axis
-from synthesis.records import Chain, Persona, ServerDocument, Task
+from synthesis.records import Chain, Language, Persona, ServerDocument, Task
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.documents import language_of
 from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.tasks import check_text, is_stated
+
+
+class _Knowledge(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    knows: str
+    does_not_know: str
+
+
+class _Traits(BaseModel):
+    """The traits that personas of one language are drawn from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    who: tuple[str, ...]
+    purpose: tuple[str, ...]
+    manner: tuple[str, ...]
+    knowledge: tuple[_Knowledge, ...]
+
+
+@cache
+def _traits() -> dict[str, _Traits]:
+    table = tomllib.loads(Path(__file__).with_name("personas.toml").read_text(encoding="utf-8"))
+    return {language: _Traits.model_validate(traits) for language, traits in table.items()}
+
+
+def draw_persona(language: Language, rng: Random) -> Persona:
+    """Draw a persona who speaks a language.
+
+    >>> draw_persona("en", Random(0)) == draw_persona("en", Random(0)), draw_persona("zh", Random(0)).language
+    (True, 'zh')
+    """
+    traits = _traits()[language]
+    knowledge = rng.choice(traits.knowledge)
+    return Persona(
+        who=rng.choice(traits.who),
+        purpose=rng.choice(traits.purpose),
+        manner=rng.choice(traits.manner),
+        language=language,
+        knows=knowledge.knows,
+        does_not_know=knowledge.does_not_know,
+    )
 
 
 async def augment_task(
@@ -21,7 +75,7 @@ async def augment_task(
     seed: int,
     persona: Persona | None = None,
 ) -> Task:
-    """Return the task in new words, everything else as it was, save who says it on the axis `persona`.
+    """Return the task in new words, otherwise unchanged; on the axis `persona` another speaker says it.
 
     Raises:
         Rejected: the variant lost a fact, told a hidden one, changed the language, named a tool, or is no variant.

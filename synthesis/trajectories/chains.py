@@ -1,4 +1,4 @@
-"""Chains: candidates are verified first by rule, then by votes; what fails is dropped and counted.
+"""Chains: candidates are verified by rule, then by votes; a failing chain is dropped and counted.
 
 By rule: every required argument must be bound to a constant of the schema, to a fact of the task (a slot), or to an
 output of an earlier call. The bindings stay in the chain. By vote: the whole must be coherent; votes stop early.
@@ -246,7 +246,7 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
 
 
 def task_slots(chain: Chain, server: ServerDocument) -> dict[str, tuple[ToolDocument, str, JsonObject]]:
-    """Return what the task must state: slot name to the (tool, argument, schema) that first takes it."""
+    """Return the facts that the task must state: slot name to the (tool, argument, schema) that first takes it."""
     documents = {tool.name: tool for tool in server.tools}
     slots: dict[str, tuple[ToolDocument, str, JsonObject]] = {}
     for binding in chain.bindings:

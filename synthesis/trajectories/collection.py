@@ -1,4 +1,4 @@
-"""Collection: the teacher as agent and a tool backend talk, turn by turn, until a turn has no tool call."""
+"""Collection: the teacher as agent and a tool backend talk, until a turn has no tool call."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def _converse(
 async def _said_by_user(
     task: Task, messages: list[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str | None:
-    """Return what the simulated user says to a message without calls; None when there is nothing more to say."""
+    """Return the reply of the simulated user to a message without calls; None if the user has nothing more to say."""
     if task.expectation == "ask_back":
         if sum(message.role == "user" for message in messages) > 1:  # the user has answered once already
             return None

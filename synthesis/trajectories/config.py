@@ -11,20 +11,20 @@ from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require_groups_of
 from synthesis.trajectories.reward_axes import RewardThresholds
-from synthesis.trajectories.task_scores import TaskThresholds
+from synthesis.trajectories.tasks import TaskThresholds
 from synthesis.workers import RayConfig
 
 _BATCH_SECONDS: Final = 86_400
 
 
 class TrajectoriesConfig(BaseModel):
-    """What `astra synthesize trajectories` does; defaults are the paper's where it has them."""
+    """Settings of `astra synthesize trajectories`; defaults are the paper's where it has them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=0, ge=0, lt=2**31)
     count: int = Field(ge=1)
-    """How many trajectories are kept."""
+    """Number of trajectories to keep."""
     out: Path
 
     shipped_examples: bool = True
@@ -33,13 +33,13 @@ class TrajectoriesConfig(BaseModel):
     """Files and folders of tool documents, in any known format."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
     mcp_server_groups: tuple[McpServerGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
-    """Which of the real servers are offered together, in the same conversations."""
+    """Groups of real servers that are offered together, in the same conversations."""
     filters: ToolDocumentFilters = ToolDocumentFilters()
 
     proposals_per_server: int = Field(default=24, ge=1)
     proposal_draws: int = Field(default=1, ge=1)
-    """In how many questions a server's chains are proposed. Within one answer a model repeats itself seldom; what
-    several answers, drawn apart, have in common is what the weights of the tool graph count."""
+    """Number of questions in which a server's chains are proposed. A model seldom repeats itself within one answer; the
+    weights of the tool graph count chains that several answers have in common."""
     walks_per_server: int = Field(default=64, ge=1)
     min_chain_length: int = Field(default=2, ge=1)
     max_chain_length: int = Field(default=5, ge=1)
@@ -55,7 +55,7 @@ class TrajectoriesConfig(BaseModel):
     follow_up_share: float = Field(default=0.0, ge=0, le=1)
     """Share of the tasks with a chain of several calls to make whose calls are asked for in two or three requests."""
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
-    """How often a task states a value for an argument that is optional."""
+    """Share of optional arguments for which a task states a value."""
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks that are varied along one of the three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
@@ -65,7 +65,7 @@ class TrajectoriesConfig(BaseModel):
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     """Share of emulated calls that are made to fail."""
     max_offered_tools: int = Field(default=24, ge=1)
-    """Of a larger server, the chain's tools and a draw of the others are offered."""
+    """Most tools that a conversation offers: of a larger server, the chain's tools and a draw of the others."""
     max_turns: int = Field(default=16, ge=1)
     deadline_seconds: float = Field(default=600.0, gt=0)
     student: Path | None = None
@@ -74,18 +74,18 @@ class TrajectoriesConfig(BaseModel):
     max_sample_tokens: int = Field(default=20_000, ge=1)
     """The longest sample that is kept, in the student's tokens, tools included."""
     judges_at_once: bool = False
-    """Whether all judges of a conversation are asked in one call, which shows each of them what came later: less than
-    half of the calls and tokens of judging, and less strict."""
+    """Whether one call asks all judges of a conversation. It takes less than half of the calls and tokens, and is less
+    strict, since each judge sees later messages."""
     reward_thresholds: RewardThresholds = RewardThresholds()
 
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     concurrency: int = Field(default=64, ge=1)
-    """How many items are worked on at once."""
+    """Items that are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
-    """After `count` times as many tasks the run ends with what it has."""
+    """Attempts per trajectory: after `count` times as many tasks the run ends with the trajectories it has."""
 
     @model_validator(mode="after")
     def _hangs_together(self) -> TrajectoriesConfig:

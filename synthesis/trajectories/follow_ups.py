@@ -1,4 +1,4 @@
-"""Follow-ups: a chain that is asked for in several requests, the later ones said by a simulated user.
+"""Follow-ups: later requests of a conversation, which ask for the rest of its chain.
 
     request ─► calls 1 … k ─► answer ─► follow-up ─► calls k+1 … n ─► answer
 
@@ -152,7 +152,7 @@ async def next_request(
 async def answer_of_user(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str:
-    """Let the simulated user tell what the agent asks back for.
+    """Let the simulated user tell the value that the agent asks for.
 
     Raises:
         Rejected: the user says it in another language.
@@ -168,5 +168,5 @@ async def answer_of_user(
 
 
 def _heard(task: Task, messages: Sequence[Message]) -> list[JsonValue]:
-    """Return what the user may repeat in whatever language: the facts, and what the conversation says."""
+    """Return the texts that the user may repeat in any language: the facts, and the conversation."""
     return [task.slots, task.hidden_parameters, [message.content for message in messages]]

@@ -1,8 +1,6 @@
-"""The trajectories track, in the order of its stages:
+"""The trajectories track in stage order: tool documents in, a record directory of judged conversations out.
 
     tool documents ─► tools completed ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
-    (tools.ingestion) (tool_graph, chains)  (tasks, augmentation, (collection, reward_axes,
-                                             task_scores)          tools.backends)
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
 Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
@@ -47,16 +45,14 @@ from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
-from synthesis.trajectories.near_duplicate_tasks import near_duplicates
-from synthesis.trajectories.sample_length import contents_of
-from synthesis.trajectories.selection import REJECTED_KIND, rejection, selection_of
+from synthesis.trajectories.selection import REJECTED_KIND, contents_of, near_duplicates, rejection, selection_of
 from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
 from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
 __all__ = ["TRAJECTORIES", "NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
 
 TRAJECTORIES: Final = records_of("trajectory")
-"""What the track makes."""
+"""Record directory of the track."""
 
 
 async def synthesize_trajectories(
@@ -136,7 +132,7 @@ async def synthesize_trajectories(
 
 
 def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]) -> str:
-    """Return what stands beside the records: what became of tools of unknown parameters, and the tool graphs."""
+    """Return the report beside the records: tools of unknown parameters, servers left out, and the tool graphs."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
     report = {
@@ -150,7 +146,7 @@ def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence
 
 
 def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequence[ServerDocument]) -> Fingerprint:
-    """Return what decides the records; the documents that were read stand in the place of their paths."""
+    """Return the settings and inputs that decide the records; the contents of documents replace their paths."""
     contents = {
         "tool_documents": [document.model_dump(mode="json") for document in documents],
         "student": contents_of(config.student),
@@ -159,7 +155,7 @@ def fingerprint_of(config: TrajectoriesConfig, teacher: Teacher, documents: Sequ
 
 
 class _Run:
-    """One run of the track: its journals, and what each item consists of."""
+    """One run of the track, with its journals and the work of each stage."""
 
     def __init__(
         self,
@@ -177,7 +173,7 @@ class _Run:
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
         self.tool_graphs: list[JsonObject] = []
-        """What was proposed of each server that has chains."""
+        """Tool graph of each server that has chains."""
         self._order: list[int] = []
         self._duplicates: dict[int, str] = {}
         self._num_slots = 0
@@ -201,7 +197,7 @@ class _Run:
     # --- tools of unknown parameters ---
 
     async def complete_tools(self) -> tuple[StageReport, StageReport]:
-        """Have the parameters written of every tool of which they are unknown; leave out what stays unknown.
+        """Have the parameters written of every tool without known parameters; leave out tools that stay without.
 
         Returns what became of these tools, and of all servers.
         """
@@ -315,21 +311,22 @@ class _Run:
         return await self.workers.do(TrajectoriesWorker.trajectory, slot, server, task)
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """Read what was kept from the journal, in the order of the slots."""
+        """Read the kept trajectories from the journal, in the order of the slots."""
         for slot in range(self._num_slots):
             outcome: JsonObject = self._trajectories_journal.read(slot)
             if "result" in outcome:
                 yield self._with_cost(slot, outcome["result"])
 
     def rejected(self) -> Iterator[RejectedTrajectory]:
-        """Read from the journal what was not kept, and what was made of it, in the order of the slots."""
+        """Read the rejected items with their unfinished parts from the journal, in the order of the slots."""
         for slot, outcome in self._trajectories_journal.rejected():
             made = outcome.get("made", {})
             judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
             yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
 
     def _with_cost(self, slot: int, made: JsonObject) -> Trajectory:
-        """Return the trajectory of a slot with what its task cost, too; a server's chains are shared and left out."""
+        """Return the trajectory of a slot with the cost of its task added; servers share chains, whose cost is left
+        out."""
         trajectory = Trajectory.model_validate(made["trajectory"])
         task_usage = self._tasks_journal.read(slot)["result"]["usage"]
         total = {name: spent + task_usage[name] for name, spent in made["usage"].items()}

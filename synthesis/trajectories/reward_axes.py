@@ -1,4 +1,4 @@
-"""The seven reward axes. What a rule can decide is decided by rule; the teacher judges the rest; nothing has a default.
+"""The seven reward axes: decided by rule where a rule can, else by the teacher; none has a default.
 
     query understanding                    judge, per request; sees the assistant's reaction and nothing after it
     planning                               judge, sees the whole
@@ -46,15 +46,15 @@ Judge = type[judges.JudgeConversation]
 
 
 class RewardThresholds(BaseModel):
-    """What a trajectory needs to be kept."""
+    """The least scores of a kept trajectory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float = Field(default=0.6, ge=0, le=1)
     every_axis: float = Field(default=0.5, ge=0, le=1)
-    """For the axes on which the agent alone is judged."""
+    """Least score on each axis that judges the agent alone."""
     tool_call_status: float = Field(default=0.2, ge=0, le=1)
-    """For the share of calls that succeeded: a tool that fails is not the agent's fault."""
+    """Least share of calls that succeeded; low, since a failing tool is not the agent's fault."""
 
 
 def tool_call_status(messages: Sequence[Message]) -> float | None:
@@ -115,7 +115,7 @@ def _is_point_of_a_number(beside: str) -> bool:
 
 
 def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool:
-    """Say whether an answer is in a language; words that stand in a response are nobody's choice.
+    """Say whether an answer is in a language; words of a tool response may be in any.
 
     >>> is_in_language("Done. 已完成。", "en", []), is_in_language("The guest is 李伟.", "en", ['{"guest": "李伟"}'])
     (False, True)
@@ -229,7 +229,7 @@ def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
 
 
 def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:
-    """Keep only what reaches every threshold.
+    """Check that a reward reaches every threshold.
 
     Raises:
         Rejected: names the axis that is furthest below its threshold.

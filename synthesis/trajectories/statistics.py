@@ -1,4 +1,4 @@
-"""Statistics of a set of trajectories: the paper's table (ASTRA, SFT data), read in one pass."""
+"""Statistics of a set of trajectories, in the figures of the paper's table."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ PAPER: Final[Mapping[str, Any]] = {
     "num_domains": 41,
     "injected_failure_rate": 0.2,
 }
-"""What ASTRA (arXiv 2601.21558) says of its SFT data, under the names of `TrajectoryStatistics`."""
+"""Figures of ASTRA's (arXiv 2601.21558) SFT data, under the names of `TrajectoryStatistics`."""
 
 
 class TrajectoryStatistics(BaseModel):
-    """What a set of trajectories holds."""
+    """Counts and shares over a set of trajectories."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trajectories: int
     teachers: dict[str, int]
-    """Trajectories by who answered the questions they came from."""
+    """Trajectories by teacher."""
     messages: int
     messages_per_trajectory: float
     tool_calls_per_trajectory: float
@@ -52,9 +52,9 @@ class TrajectoryStatistics(BaseModel):
     """Distinct (server, tool) pairs that were offered."""
     distinct_functions_called: int
     functions_completed: int
-    """Of those that were offered: how many have parameters that the teacher wrote, since their source says none."""
+    """Offered tools with parameters that the teacher wrote, since their source has none."""
     tools_of_unknown_parameters: dict[str, int]
-    """What became of the tools of which the source does not say what they take: `completed`, or why left out."""
+    """Tools of unknown parameters by outcome: `completed`, or the reason for which a tool was left out."""
     edges_by_weight: dict[int, int]
     """Edges of the servers' tool graphs by how often they were proposed; empty where the run wrote none down."""
     servers: int
@@ -94,7 +94,7 @@ def tenth(score: float) -> int:
 
 
 def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
-    """Count what a record directory of trajectories holds.
+    """Count the trajectories of a record directory.
 
     Raises:
         RecordDirectoryError: there is no such directory, it holds something else, or nothing.
@@ -184,7 +184,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
 
 
 def _run_report(directory: Path) -> tuple[dict[str, int], dict[int, int]]:
-    """Read what the run wrote down beside its records: tools of unknown parameters, and edges by weight."""
+    """Read the report beside the records of a run: tools of unknown parameters, and edges by weight."""
     path = directory / "report.json"
     if not path.is_file():
         return {}, {}

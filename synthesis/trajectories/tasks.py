@@ -1,4 +1,4 @@
-"""Tasks: what a user would say to have a chain called, with the facts it states checked against the schemas."""
+"""Tasks: a user's request for a chain of calls, its facts checked against the schemas, and its three scores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from synthesis.answers.schema_fault import schema_fault
+from synthesis.prompts.task_scoring import ScoreTask
 from synthesis.prompts.task_writing import WriteTask, WrittenTask
 from synthesis.records import (
     Chain,
@@ -16,6 +19,7 @@ from synthesis.records import (
     Language,
     Persona,
     ServerDocument,
+    TaskScores,
     ToolDocument,
 )
 from synthesis.stage import Rejected
@@ -64,7 +68,7 @@ def check_facts(
     needed: Mapping[str, tuple[ToolDocument, str, JsonObject]],
     hidden_slots: tuple[str, ...] = (),
 ) -> None:
-    """Check that a request states every needed slot with an allowed value, and hides what it was to hide.
+    """Check that a request states every needed slot with an allowed value, and no hidden one.
 
     `needed` is of the form that `chains.task_slots` returns.
 
@@ -138,7 +142,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
 
 
 def check_language(text: str, language: Language, given: JsonValue, terms: Iterable[str] = ()) -> None:
-    """Check that a request is in its language, names and what is given left out of account.
+    """Check that a request is in its language; names and texts in `given` may be in any.
 
     Raises:
         Rejected: with the words of another one.
@@ -149,7 +153,7 @@ def check_language(text: str, language: Language, given: JsonValue, terms: Itera
 
 
 def terms_of(tools: tuple[ToolDocument, ...]) -> list[str]:
-    """Return the texts whose words a request may use as terms: names of tools and arguments, and what they do."""
+    """Return the texts whose words a request may use as terms: names and descriptions of tools and arguments."""
     named = [[tool.name, *tool.parameters.get("properties", {})] for tool in tools]
     return list(texts_in([named, *([tool.description, tool.parameters] for tool in tools)]))
 
@@ -179,5 +183,51 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
 
 
 def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
-    """Say what is wrong with a call's arguments by the tool's schema; None if nothing is."""
+    """Return the fault of a call's arguments by the tool's schema; None if there is none."""
     return schema_fault(tool.parameters, arguments, "arguments")
+
+
+class TaskThresholds(BaseModel):
+    """The least score that a task needs on each quality."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clarity: float = Field(default=0.6, ge=0, le=1)
+    realism: float = Field(default=0.5, ge=0, le=1)
+    tool_necessity: float = Field(default=0.6, ge=0, le=1)
+
+
+async def score_task(
+    text: str,
+    teacher: Teacher,
+    thresholds: TaskThresholds,
+    *,
+    language: Language,
+    slots: JsonObject,
+    hidden_slots: tuple[str, ...],
+    tools: tuple[ToolDocument, ...],
+    seed: int,
+) -> TaskScores:
+    """Have a request scored.
+
+    Raises:
+        Rejected: a score stays below its threshold.
+        BadReply: the teacher's reply stayed unusable; there is no default score.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
+    scores = (await teacher.ask(request, seed=seed)).scores
+    check_scores(scores, repr(text[:80]), thresholds)
+    return scores
+
+
+def check_scores(scores: TaskScores, shown: str, thresholds: TaskThresholds) -> None:
+    """Check that scores reach every threshold; `shown` is the part of the task that the reason shows.
+
+    Raises:
+        Rejected: a score stays below its own; the scores come with it.
+    """
+    for quality in TaskThresholds.model_fields:
+        if (score := getattr(scores, quality)) < getattr(thresholds, quality):
+            made = {"task_scores": scores.model_dump(mode="json")}
+            raise Rejected(f"low {quality.replace('_', ' ')}", f"{score:.2f}: {shown}", made)

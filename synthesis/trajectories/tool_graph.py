@@ -1,4 +1,4 @@
-"""The tool graph: consecutive tools of proposed chains are directed edges, weighted by how often they were proposed.
+"""The tool graph: consecutive tools of proposed chains are edges, weighted by number of proposals.
 
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
 time linear in its length; nothing is enumerated. It is networkx's weighted `DiGraph`: `starts` of a node says how often
@@ -7,12 +7,15 @@ a proposal began with the tool, `weight` of an edge how often it was proposed.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
+from synthesis.record_io import RecordDirectoryError
 from synthesis.records import JsonObject
 
 if TYPE_CHECKING:
@@ -112,22 +115,25 @@ def sample_candidate_chains(
     return list(dict.fromkeys(walk for walk in walks if walk is not None))
 
 
-def edge_coverage(graph: ToolGraph, chains: Iterable[Sequence[str]]) -> float:
-    """Return the share of the graph's edges that the chains use; 1 for a graph without edges.
-
-    >>> edge_coverage(build_tool_graph([["a", "b"], ["b", "c"]]), [["a", "b"]])
-    0.5
-    """
-    if not graph.number_of_edges():
-        return 1.0
-    used = {edge for chain in chains for edge in pairwise(chain)}
-    # Only edges of this graph count: the chains may come from elsewhere.
-    return sum(graph.has_edge(*edge) for edge in used) / graph.number_of_edges()
-
-
 def _starts(graph: ToolGraph) -> dict[str, int]:
     return {tool: count for tool, count in graph.nodes(data="starts", default=0) if count}
 
 
 def _draw(weights: Mapping[str, int], rng: Random) -> str:
     return rng.choices(list(weights), weights=list(weights.values()))[0]
+
+
+def read_tool_graphs(directory: Path) -> list[tuple[str, ToolGraph]]:
+    """Return each server's name and tool graph from the report beside a run's records; none without a report.
+
+    Raises:
+        RecordDirectoryError: the report is damaged.
+    """
+    path = directory / "report.json"
+    if not path.is_file():
+        return []
+    try:
+        written = json.loads(path.read_text(encoding="utf-8")).get("tool_graphs", [])
+        return [(str(graph["server"]), from_json(graph)) for graph in written]
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise RecordDirectoryError(f"expected the tool graphs of a run in {path}, found others: {error}") from error

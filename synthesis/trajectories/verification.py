@@ -1,4 +1,4 @@
-"""Verification of trajectories: what their tools, their failures and their scores promise, replayed where that can be.
+"""Verification of trajectories: calls, failures and scores of the record, replayed where possible.
 
     shape       the task's request comes first; each call has its response; the last message has no call
     calls       each was possible by its tool's document, or its response says that it was not
@@ -30,7 +30,7 @@ from synthesis.verification import VerificationReport, check_digest, verify_reco
 
 
 async def verify_trajectories(directory: Path, embedded: Teacher) -> VerificationReport:
-    """Verify every trajectory of a record directory; what the `embedded` teacher said is asked of it again.
+    """Verify every trajectory of a record directory; replies of the `embedded` teacher are asked for again.
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
@@ -85,7 +85,7 @@ def check_shape(trajectory: Trajectory) -> None:
 
 
 def check_calls(trajectory: Trajectory) -> None:
-    """Check every call against its tool's document, and every failure against what was injected.
+    """Check every call against its tool's document, and every failure against the injected ones.
 
     Raises:
         Rejected: a call that no tool could take has a response all the same, or an injected failure is none.

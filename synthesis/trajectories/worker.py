@@ -1,4 +1,4 @@
-"""Work on one item of the trajectories track: a server's chains, a slot's task, a task's conversation and reward."""
+"""Work on one item of the track: a server's chains, a task, or a task's conversation and reward."""
 
 from __future__ import annotations
 
@@ -46,20 +46,17 @@ from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.metering import metered_item
 from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
-from synthesis.trajectories.augmentation import augment_task
+from synthesis.trajectories.augmentation import augment_task, draw_persona
 from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
-from synthesis.trajectories.personas import draw_persona
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
-from synthesis.trajectories.sample_length import SampleLength
-from synthesis.trajectories.task_scores import score_task
-from synthesis.trajectories.tasks import askable_slots, write_task
+from synthesis.trajectories.selection import SampleLength
+from synthesis.trajectories.tasks import askable_slots, score_task, write_task
 from synthesis.trajectories.tool_graph import (
     as_json,
     build_tool_graph,
-    edge_coverage,
     proposals_per_draw,
     sample_candidate_chains,
 )
@@ -72,9 +69,10 @@ PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
-"""What is asked besides where tasks have follow-ups."""
+"""Questions that a run asks only if tasks have follow-ups."""
 _EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
-"""Without and with follow-ups: stands where the wording would, so that the embedded teacher's records hang on none.
+"""Version of prompts in records of the embedded teacher, without and with follow-ups; their ids do not depend on
+wording.
 """
 _AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3
@@ -89,7 +87,7 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
 
 
 def _said(task: Task, conversation: Conversation) -> JsonObject:
-    """Return what there is of a conversation that was not judged."""
+    """Return the unfinished parts of a conversation that was not judged."""
     messages = [message.model_dump(mode="json") for message in conversation.messages]
     return {"task": task.model_dump(mode="json"), "messages": messages}
 
@@ -116,7 +114,7 @@ async def opened_worker(
 
 
 def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
-    """Add to the result of the work what it cost; a reply without use rejects the item."""
+    """Add the cost of the work to its result; an unusable reply rejects the item."""
 
     @wraps(work)
     async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
@@ -132,7 +130,7 @@ def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coro
 
 
 class TrajectoriesWorker:
-    """Works on items of the track; what they become depends on the configuration, its seed and the item alone."""
+    """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
     def __init__(self, config: TrajectoriesConfig, teacher: Teacher, groups: Mapping[str, McpGroup]):
         """`groups` are the real tool servers, by the ids of their documents."""
@@ -190,9 +188,7 @@ class TrajectoriesWorker:
                 chains.append(chain)
         return {
             "chains": [chain.model_dump(mode="json", exclude_defaults=True) for chain in chains],
-            "candidates": len(candidates),
             "dropped": dropped,
-            "edge_coverage": edge_coverage(graph, candidates),
             "graph": as_json(graph),
         }
 
@@ -269,7 +265,7 @@ class TrajectoriesWorker:
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
 
     def _drawn_persona(self, language: Language, slot: int, *names: str) -> Persona | None:
-        """Draw who speaks, if the teacher reads it."""
+        """Draw the speaker, if the teacher reads personas."""
         if not reads_prompts(self._teacher):
             return None
         return draw_persona(language, derived_random(self._config.seed, "persona", slot, *names))

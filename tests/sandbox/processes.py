@@ -32,8 +32,9 @@ def service_process(url: str) -> int:
     inodes = {line.split()[9] for line in lines if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"}
     for child in children(os.getpid()):
         for fd in os.listdir(f"/proc/{child}/fd"):
-            if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
-                return child
+            with suppress(FileNotFoundError):  # closed since it was listed
+                if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
+                    return child
     raise AssertionError(f"nobody listens on {port}")
 
 

@@ -23,8 +23,8 @@ from sandbox.local import local_sandbox
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
 from sandbox.worker import Outcome
-from scripts.bench_sandbox_siege import SLEEP, SMALL, Caller, Noticed, Service, ask_once, service
 from tests.sandbox.processes import children, wait_until, zombies
+from tests.sandbox.siege import SLEEP, SMALL, Caller, Noticed, Service, ask_once, service
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from synthesis.by_construction import of_environments, of_trajectories
-from synthesis.environments.statistics import statistics_of
+from synthesis.environments.selection.statistics import statistics_of
 from synthesis.records import Environment
 from synthesis.run.fingerprint import digest
 

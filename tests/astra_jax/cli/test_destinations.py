@@ -22,9 +22,7 @@ COMMANDS = {
     "synthesize environments": [
         "synthesize", "environments", f"{CONFIGS}/tiny_environments.toml", "knowledge=['SRC']", "out=OUT",
     ],
-    "records augment": ["records", "augment", "SRC", "--out", "OUT"],
     "records export": ["records", "export", "SRC", "--out", "OUT"],
-    "records graph": ["records", "graph", "SRC", "--out", "OUT"],
     "records import": ["records", "import", "SRC/rows.jsonl", "--out", "OUT"],
     "sft": ["sft", f"{CONFIGS}/tiny_sft.toml", "environments=['SRC']", "out=OUT"],
     "rl": ["rl", f"{CONFIGS}/tiny_rl.toml", "environments=SRC", "out=OUT"],

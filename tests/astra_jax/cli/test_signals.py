@@ -571,7 +571,6 @@ def test_another_pipe_that_breaks_is_told(capsys, monkeypatch):
     [
         ["synthesize", "tools", f"{ROOT}/synthesis/tools/examples", "--out", "out"],
         ["records", "export", "records", "--out", "out"],
-        ["records", "graph", "records", "--out", "out"],
         pytest.param(
             ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "mcp_servers=[]", "out=out"],
             marks=pytest.mark.slow,

@@ -39,7 +39,6 @@ def of_config(command: str, name: str, override: str) -> tuple[list[str], str]:
         (["synthesize", "tools", URL, "--out", "out"], "sources"),
         (["records", "show", URL], "directory"),
         (["records", "export", "records", "--out", URL], "out"),
-        (["records", "graph", "records", "--out", URL], "out"),
         (["convert", "hf-to-orbax", URL, "out"], "source"),
         (["convert", "orbax-to-hf", "source", "s3://bucket/deep/path"], "destination"),
         (["report", URL], "folder"),

@@ -15,7 +15,7 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.evaluate.conduct import figures_of, num_repeated_calls, setbacks_of, summed, terms_of
 from astra_jax.testing import InProcessSandbox, tiny_environment
-from synthesis.records import Augmentation, Environment, ToolCall
+from synthesis.records import Environment, ToolCall
 from tests.astra_jax.distractors import with_distractors
 
 ASKED = tiny_environment()
@@ -117,14 +117,7 @@ async def test_calling_everything_has_recall_1_and_low_precision():
     )
 
 
-FLAT, RENT, GONE = "Amber Falcon", 2150, {"error": "timed out, try again"}
-UNRELIABLE = ASKED.model_copy(
-    update={
-        "augmentation": Augmentation(kind="unreliable_tools", seed=0, source="tiny"),
-        "state": {"unreliable": []},
-        "irrelevant_tools": SHOWN.irrelevant_tools,
-    }
-)
+FLAT, RENT = "Amber Falcon", 2150
 
 
 def outcome(name, value=None, *, turn, error=None, irrelevant=False, **arguments) -> ToolOutcome:
@@ -139,7 +132,7 @@ def rent(value=RENT, *, turn, error=None, flat=FLAT) -> ToolOutcome:
     return outcome("get_rent", value, turn=turn, error=error, flat=flat)
 
 
-def ended(environment=UNRELIABLE, *outcomes, text="It is 2150.", **changes) -> Episode:
+def ended(environment=SHOWN, *outcomes, text="It is 2150.", **changes) -> Episode:
     turns = max((each.turn for each in outcomes), default=0) + 1
     return Episode(
         environment,
@@ -157,39 +150,36 @@ def ended(environment=UNRELIABLE, *outcomes, text="It is 2150.", **changes) -> E
     ("outcomes", "expected"),
     [
         ([find(turn=1), rent(turn=2)], (0, 0, 0)),
-        ([find(GONE, turn=1), find(turn=2), rent(turn=3)], (1, 1, 1)),
+        ([find(None, turn=1, error="timeout"), find(turn=2), rent(turn=3)], (1, 1, 1)),
         ([find(None, turn=1, error="exception", owner="Q"), find(turn=2)], (1, 1, 1)),
         # It gave up, or went on as if it had been told: no call answered, nothing solved.
-        ([find(GONE, turn=1)], (1, 0, 0)),
+        ([find(None, turn=1, error="timeout")], (1, 0, 0)),
         ([find(None, turn=1, error="timeout"), rent(turn=2)], (1, 0, 0)),
         # A further failure, and then an answer, are one setback that was made good.
-        ([find(GONE, turn=1), find(None, turn=2, error="timeout"), find(turn=3)], (1, 1, 1)),
+        ([find(None, turn=1, error="timeout"), find(None, turn=2, error="timeout"), find(turn=3)], (1, 1, 1)),
         # An answer to another question makes the tool good, and solves nothing.
         ([find(None, turn=1, error="exception", owner="Q"), find("Jade Otter", turn=2, owner="L")], (1, 1, 0)),
         # What was asked in the same turn knew of no setback.
         ([find(None, turn=1, error="timeout"), find(turn=1)], (1, 0, 1)),
         # Two tools, one of them made good.
-        ([find(GONE, turn=1), find(turn=2), rent(None, turn=3, error="crashed")], (2, 1, 1)),
+        ([find(None, turn=1, error="timeout"), find(turn=2), rent(None, turn=3, error="crashed")], (2, 1, 1)),
         # Not the tool's answer: the policy's own mistakes, and a distractor that fails.
         ([find(None, turn=1, error="wrong_arguments"), find(None, turn=2, error="unknown_tool")], (0, 0, 0)),
         ([outcome("high_0", turn=1, error="exception", irrelevant=True)], (0, 0, 0)),
     ],
 )
 def test_a_setback_is_counted_by_tool_and_a_later_turn_makes_it_good(outcomes, expected):
-    assert setbacks_of(ended(UNRELIABLE, *outcomes)) == expected
+    assert setbacks_of(ended(SHOWN, *outcomes)) == expected
 
 
-def test_a_reply_that_no_gold_call_asks_for_is_no_bad_one():
-    asked_for_another = find("Jade Otter", turn=1, owner="Copper Lynx")
-    assert setbacks_of(ended(UNRELIABLE, asked_for_another)) == (0, 0, 0)
-    # Where tools are reliable, what they return is no setback, right or wrong.
-    assert setbacks_of(ended(ASKED, find(GONE, turn=1))) == (0, 0, 0)
+def test_a_call_that_returned_a_value_is_no_setback_right_or_wrong():
+    assert setbacks_of(ended(SHOWN, find("Jade Otter", turn=1, owner="Copper Lynx"))) == (0, 0, 0)
 
 
 def test_shares_after_setbacks_are_of_the_tools_that_had_one():
-    recovered = ended(UNRELIABLE, find(GONE, turn=1), find(turn=2), rent(turn=3))
-    given_up = ended(UNRELIABLE, find(GONE, turn=1), rent(None, turn=2, error="timeout"))
-    quiet = ended(UNRELIABLE, find(turn=1), rent(turn=2))
+    recovered = ended(SHOWN, find(None, turn=1, error="timeout"), find(turn=2), rent(turn=3))
+    given_up = ended(SHOWN, find(None, turn=1, error="timeout"), rent(None, turn=2, error="timeout"))
+    quiet = ended(SHOWN, find(turn=1), rent(turn=2))
     found = values(recovered, given_up, quiet)
     assert (found["recovered_tool_share"], found["solved_despite_setback_share"]) == (1 / 3, 1 / 3)
     assert found["setbacks_per_episode"] == 1
@@ -201,15 +191,15 @@ def test_shares_after_setbacks_are_of_the_tools_that_had_one():
     [
         ([find(turn=1), find(turn=2), find(turn=2)], 2),
         ([find(turn=1), find("Jade Otter", turn=2, owner="Copper Lynx"), rent(turn=2)], 0),
-        # To ask again what failed, or had a bad reply, is no repetition; nor is to say nothing readable twice.
-        ([find(None, turn=1, error="timeout"), find(GONE, turn=2), find(turn=3)], 0),
+        # To ask again what failed is no repetition; nor is to say nothing readable twice.
+        ([find(None, turn=1, error="timeout"), find(None, turn=2, error="timeout"), find(turn=3)], 0),
         ([outcome("", turn=1, error="malformed_call"), outcome("", turn=2, error="malformed_call")], 0),
         # In other words the same: the order of arguments says nothing.
         ([outcome("high_0", 1, turn=1, irrelevant=True, a=1, b=2), outcome("high_0", 1, turn=2, b=2, a=1)], 1),
     ],
 )
 def test_a_call_is_repeated_where_it_had_been_answered(outcomes, count):
-    assert num_repeated_calls(ended(UNRELIABLE, *outcomes)) == count
+    assert num_repeated_calls(ended(SHOWN, *outcomes)) == count
 
 
 def test_where_calls_change_a_state_none_is_a_repetition():
@@ -254,7 +244,13 @@ def test_refusals_and_questions_back_are_told_where_expected_and_elsewhere(envir
 
 CALLS = st.sampled_from(
     [
-        *(find(turn=1), find(GONE, turn=1), find(None, turn=1, error="timeout"), rent(turn=1), rent(7, turn=1)),
+        *(
+            find(turn=1),
+            find(None, turn=1, error="timeout"),
+            find(None, turn=1, error="timeout"),
+            rent(turn=1),
+            rent(7, turn=1),
+        ),
         outcome("nowhere", turn=1, error="unknown_tool"),
         outcome("", turn=1, error="malformed_call"),
         *(outcome(f"{band}_{n}", 1, turn=1, irrelevant=True) for band in ("high", "medium", "low") for n in range(2)),
@@ -262,7 +258,7 @@ CALLS = st.sampled_from(
 )
 EPISODES = st.builds(
     lambda environment, calls, text: ended(environment, *calls, text=text),
-    st.sampled_from([UNRELIABLE, SHOWN, with_distractors(REFUSE, per_band=2)]),
+    st.sampled_from([SHOWN, with_distractors(REFUSE, per_band=2)]),
     st.lists(CALLS, max_size=6),
     st.sampled_from(["It is 2150.", "I cannot look it up.", "Which one?", ""]),
 )

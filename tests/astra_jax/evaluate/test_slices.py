@@ -6,8 +6,7 @@ import pytest
 
 from astra_jax.evaluate.conduct import figures_of
 from astra_jax.evaluate.slices import SLICED, evaluated, kinds_of, slices_of
-from synthesis.records import Augmentation
-from tests.astra_jax.evaluate.test_conduct import ASK_BACK, ASKED, REFUSE, UNRELIABLE, ended, find, outcome, rent
+from tests.astra_jax.evaluate.test_conduct import ASK_BACK, ASKED, REFUSE, ended, find, outcome, rent
 
 
 def of(number: int, episodes, **changes):
@@ -48,11 +47,7 @@ def test_a_slice_has_the_figures_of_its_environments_and_how_many_they_are():
 
 
 def test_what_an_environment_is_sliced_by_is_read_from_its_record():
-    hard = ASKED.model_copy(
-        update={"difficulty": "hard", "augmentation": Augmentation(kind="more_tools", seed=0, source="x")}
-    )
-    assert (kinds_of(hard)["difficulty"], kinds_of(hard)["variant"]) == ("hard", "more_tools")
-    assert kinds_of(UNRELIABLE)["variant"] == "unreliable_tools"
+    assert kinds_of(ASKED.model_copy(update={"difficulty": "hard"}))["difficulty"] == "hard"
     stateful = ASKED.model_copy(update={"state": {"a": 1}, "final_state": {"a": 2}})
     without_a_value = ASK_BACK.model_copy(update={"left_out": None, "sub_questions": ()})
     endings = [kinds_of(each)["ending"] for each in (ASKED, REFUSE, ASK_BACK, without_a_value, stateful)]

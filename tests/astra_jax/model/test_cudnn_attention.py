@@ -1,4 +1,4 @@
-"""What a GPU is given to run, lowered on a machine without one; how right it is `scripts/bench_accelerator.py` says."""
+"""Lowered for a GPU on a machine without one. `scripts/bench_accelerator.py` measures how right a GPU computes it."""
 
 import functools
 

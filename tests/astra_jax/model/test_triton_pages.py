@@ -1,6 +1,6 @@
 """The kernel that attends to pages on a GPU: computed on this CPU, and lowered for a GPU that is not there.
 
-How right and how fast it is on one says `scripts/bench_accelerator_decode.py`.
+`scripts/bench_accelerator.py decode` measures its error and speed on one.
 """
 
 from __future__ import annotations

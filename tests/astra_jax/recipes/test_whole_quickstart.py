@@ -10,14 +10,14 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from astra_jax.serve.chat_request import chat_request
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.recipes import quickstart as recipe
 from astra_jax.recipes.quickstart import QuickstartFailed, quickstart
 from astra_jax.rl import rollouts
-from astra_jax.serve.chat_request import chat_request
 from astra_jax.testing import tiny_environment
-from synthesis.environments import held_out
+from synthesis.environments import config as environments_config
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment
@@ -53,7 +53,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
     monkeypatch.setattr(rollouts, "episode_reward", lambda episode, reward: sum(episode.ledger.ids) % 7 / 7)
     for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
-        monkeypatch.setattr(held_out, name, count)
+        monkeypatch.setattr(environments_config, name, count)
     return tmp_path / "run"
 
 

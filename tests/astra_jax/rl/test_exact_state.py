@@ -20,7 +20,7 @@ from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from astra_jax.training.termination import Terminated
 from sandbox.local import local_sandbox
-from scripts.bench_kills import config_with_surplus, measure
+from tests.astra_jax.rl.kills import config_with_surplus, measure
 from tests.astra_jax.rl.test_faults import told
 
 STEPS = 4

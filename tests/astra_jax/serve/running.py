@@ -16,7 +16,7 @@ from astra_jax.engine.interface import Decoder
 from astra_jax.engine.schedule import Limits
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import Server, _compiled_decoder, listen
-from astra_jax.serve.service import Service, ServingLimits
+from astra_jax.serve.service import Service, ServingOptions
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
 
 
@@ -44,19 +44,19 @@ def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
 def running(
     policy: ServedPolicy,
     *,
-    limits: ServingLimits | None = None,
+    options: ServingOptions | None = None,
     key: str | None = None,
     decoder: Decoder | None = None,
     is_compiled: bool = False,
 ) -> Iterator[Running]:
-    limits = limits or ServingLimits(grace_seconds=30)
+    options = options or ServingOptions(grace_seconds=30)
     up: list[Running] = []
     is_up = threading.Event()
     failures: list[BaseException] = []
 
     async def serve(listener: socket.socket) -> None:
         made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
-        server = Server(Service(policy, made, limits), key, grace_seconds=limits.grace_seconds)
+        server = Server(Service(policy, made, options), key)
         up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
         is_up.set()
         await server.serve(sockets=[listener])

@@ -20,7 +20,7 @@ import openai
 from astra_jax.chat.format import END_TOOL_CALL, render
 from astra_jax.chat.template import ChatTemplate
 from astra_jax.serve import service as service_module
-from astra_jax.serve.service import ServingLimits
+from astra_jax.serve.service import ServingOptions
 from synthesis.records import Message, ToolCall, ToolDocument
 from tests.astra_jax.serve.running import LIMITS, Running, running, served
 from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
@@ -302,8 +302,8 @@ def test_sampling_is_what_is_asked_for_and_what_asks_for_nothing_is_taken(client
 
 def test_a_request_that_names_no_length_gets_what_fits_or_the_servers_default(policy, says, decoder):
     says("Yes.")
-    limits = ServingLimits(default_max_tokens=11, max_tokens_floor=9)
-    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), limits=limits) as up:
+    options = ServingOptions(default_max_tokens=11, max_tokens_floor=9)
+    with running(policy, decoder=ScriptedDecoder(policy.policy.tokenizer), options=options) as up:
         for asked, expected in (({}, 11), ({"max_tokens": 4}, 9), ({"max_tokens": 40}, 40)):
             with up.client() as http:
                 assert http.post(CHAT, json={"messages": ASKED, **asked}).status_code == 200
@@ -682,16 +682,17 @@ def test_the_metrics_tell_what_was_done(policy):
         http.post(CHAT, json={"messages": ASKED})
         up.decoder.text = "<tool_call>\nf(1)\n</tool_call>" + "and so on " * 100
         http.post(CHAT, json={"messages": ASKED, "tools": TOOLS, "max_tokens": 60})
-        assert "astra_serve_first_token_seconds_count 3\n" in http.get("/metrics").text
+        assert "astra_serve_first_token_seconds_count 3.0\n" in http.get("/metrics").text
         up.decoder.seconds_a_call = 0.02
         with http.stream("POST", CHAT, json={"messages": ASKED, "stream": True}) as left:
             next(left.iter_lines())
         while up.decoder.load.sessions:
             time.sleep(0.01)
         lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
-    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="200"}'] == "4"
-    assert lines['astra_serve_requests_total{path="/v1/chat/completions",status="400"}'] == "1"
-    assert lines["astra_serve_empty_replies_total"] == "1"
-    assert lines["astra_serve_unreadable_calls_total"] == "1"
-    assert lines["astra_serve_client_disconnects_total"] == "1"
-    assert int(lines["astra_serve_cached_prompt_tokens_total"]) > 0
+    counts = {name.removeprefix("astra_serve_"): float(value) for name, value in lines.items()}
+    assert counts['requests_total{path="/v1/chat/completions",status="200"}'] == 4
+    assert counts['requests_total{path="/v1/chat/completions",status="400"}'] == 1
+    assert (counts["empty_replies_total"], counts["unreadable_calls_total"]) == (1, 1)
+    assert counts["client_disconnects_total"] == 1
+    assert counts["cached_prompt_tokens_total"] > 0
+    assert (counts["requests"], counts["decoder_sessions"]) == (0, 0)

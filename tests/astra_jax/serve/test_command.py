@@ -27,7 +27,7 @@ from astra_jax.episodes.log import read_episodes
 from astra_jax.model.qwen3 import init_params
 from astra_jax.serve.policy import ServedPolicy, served_policy
 from astra_jax.serve.server import Server, _serve, listen
-from astra_jax.serve.service import ServingLimits
+from astra_jax.serve.service import ServingOptions
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.cli.test_signals import Command
@@ -191,7 +191,7 @@ async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out
 
     monkeypatch.setattr(Server, "serve", looked_at)
     with listen("127.0.0.1", 0) as listener:
-        await _serve(listener, read(), None, ServingLimits(), "qwen3", tmp_path / "policy", None, False)
+        await _serve(listener, read(), None, ServingOptions(), tmp_path / "policy")
 
 
 def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypatch, capsys):

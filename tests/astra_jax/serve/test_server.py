@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from astra_jax.engine import device as device_module
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.serve import head_timeout
+from astra_jax.serve import server as server_module
 from astra_jax.serve import service as service_module
 from astra_jax.serve.server import listen
-from astra_jax.serve.service import ServingLimits
+from astra_jax.serve.service import ServingOptions
 from tests.astra_jax.serve.running import LIMITS, Running, running, served
 
 PROMPT = list(range(21, 41))
@@ -348,7 +348,7 @@ def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
 
 
 def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_not(server, client, monkeypatch):
-    monkeypatch.setattr(head_timeout, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "_HEAD_SECONDS", 0.3)
     address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
     head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with socket.create_connection(address, timeout=5) as silent, socket.create_connection(address, timeout=5) as slow:
@@ -380,7 +380,7 @@ def test_only_who_has_the_key_is_let_in_and_it_is_shown_nowhere(untrained):
 
 
 def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained):
-    with running(served(untrained), limits=ServingLimits(most_waiting=2)) as up, up.client() as client:
+    with running(served(untrained), options=ServingOptions(most_waiting=2)) as up, up.client() as client:
         host = up.url.removeprefix("http://")
         waiting = [http.client.HTTPConnection(host) for _ in range(2)]
         for connection in waiting:
@@ -413,7 +413,7 @@ def test_a_message_under_way_ends_in_the_time_of_grace_and_none_begins(untrained
 
 
 def test_beyond_the_time_of_grace_a_message_is_given_up_with_an_error(untrained, long_message, slow_steps):
-    with running(served(untrained), limits=ServingLimits(grace_seconds=0)) as up, up.client() as client:
+    with running(served(untrained), options=ServingOptions(grace_seconds=0)) as up, up.client() as client:
         thread, found = in_the_background(client, asked(params=long_message[0]))
         wait_until(lambda: up.decoder.load.sampled_tokens > 0)
         up.end()

@@ -18,9 +18,8 @@ from astra_jax.chat.template import ChatTemplate
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.model.qwen3 import init_params
-from astra_jax.serve.policy import served_policy, serving_limits
-from astra_jax.serve.reload import follow
-from astra_jax.serve.service import Service, ServingLimits
+from astra_jax.serve.policy import follow, served_policy, serving_limits
+from astra_jax.serve.service import Service, ServingOptions
 from tests.astra_jax.serve.running import Running, running, served
 
 ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
@@ -196,8 +195,11 @@ async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained,
     save_policy(untrained, folder)
     policy = served_policy(folder, rows=4, most_tokens=256)
     decoder = policy.decoder()
-    service = Service(policy, decoder, ServingLimits())
-    following = asyncio.create_task(follow(service, folder, every_seconds=0.05))
+    service = Service(policy, decoder, ServingOptions())
+    following = asyncio.create_task(follow(folder, policy, decoder, every_seconds=0.05, took=service.took_weights))
+
+    def reloads() -> float | None:
+        return service.metrics.registry.get_sample_value("astra_serve_reloads_total")
 
     async def until(condition: Any) -> None:
         for _ in range(2000):
@@ -212,7 +214,7 @@ async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained,
         under_way = asyncio.create_task(decoder.generate(prompt, Sampling(200), service.session(1)))
         shutil.rmtree(folder)
         save_policy(weights(untrained, 1.5), folder)
-        await until(lambda: service.metrics.totals["reloads"] == 1)
+        await until(lambda: reloads() == 1)
         assert len((await under_way).ids) > 0  # nobody was dropped
         after = await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))
         assert set(before.policy_versions) == {0}
@@ -222,7 +224,7 @@ async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained,
         await until(lambda: "stay as they are" in caplog.text)
         assert (await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))).ids == after.ids
         assert "no manifest" in caplog.text
-        assert service.metrics.totals["reloads"] == 1
+        assert reloads() == 1
 
         async def no_room(params: Any, version: int) -> None:
             raise RuntimeError("RESOURCE_EXHAUSTED")
@@ -234,7 +236,7 @@ async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained,
             await until(lambda: "RESOURCE_EXHAUSTED" in caplog.text)
         shutil.rmtree(folder)
         save_policy(weights(untrained, 3.0), folder)  # later ones are looked for all the same
-        await until(lambda: service.metrics.totals["reloads"] == 2)
+        await until(lambda: reloads() == 2)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

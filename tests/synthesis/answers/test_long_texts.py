@@ -10,7 +10,7 @@ from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import holds_answer
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.written_values import value_of
-from synthesis.environments.qa_instances import mentions
+from synthesis.environments.questions.qa_instances import mentions
 from synthesis.nfkc import nfkc
 from synthesis.teacher.lenient_json import json_values
 from synthesis.trajectories.reward_axes import _NUMBER

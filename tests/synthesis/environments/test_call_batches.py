@@ -9,7 +9,7 @@ import pytest
 
 from astra_jax.testing import InProcessSandbox
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest, SandboxUnavailable
-from synthesis.environments.call_batches import MAX_CALLS, CallBatches
+from synthesis.environments.proving.call_batches import MAX_CALLS, CallBatches
 
 
 class Counting(AsyncSandboxClient):

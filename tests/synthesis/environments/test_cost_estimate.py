@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli.command import main
-from synthesis.cost.environments import estimate_costs
-from synthesis.cost.estimate import MeteringTeacher
+from synthesis.cost import MeteringTeacher, estimate_environments
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 
 MakeConfig = Callable[..., EnvironmentsConfig]
@@ -20,7 +19,7 @@ MakeConfig = Callable[..., EnvironmentsConfig]
 @pytest.mark.slow
 def test_an_estimate_is_near_what_the_whole_run_asks(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
     config = make_config(seed=0, count=90, out=tmp_path / "out")
-    estimated = asyncio.run(estimate_costs(config, sandbox_url)).total
+    estimated = asyncio.run(estimate_environments(config, sandbox_url)).total
     assert not list(tmp_path.iterdir()), "an estimate leaves nothing behind"
     teacher = MeteringTeacher()
     asyncio.run(synthesize_environments(config, teacher, sandbox_url))
@@ -36,9 +35,9 @@ def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(
     passage = {"text": "The lighthouse of Port Ellen was lit in 1832. " * 100, "domain": "lighthouses", "lang": "en"}
     (tmp_path / "passages.json").write_text(json.dumps([passage]))
     config = make_config(seed=0, count=6, out=tmp_path / "out")
-    plain = asyncio.run(estimate_costs(config, sandbox_url)).questions
+    plain = asyncio.run(estimate_environments(config, sandbox_url)).questions
     read = config.model_copy(update={"knowledge": (tmp_path / "passages.json",)})
-    prose = asyncio.run(estimate_costs(read, sandbox_url)).questions
+    prose = asyncio.run(estimate_environments(read, sandbox_url)).questions
     assert prose["WriteQAInstance"].calls == plain["WriteQAInstance"].calls == 6
     assert prose["WriteQAInstance"].prompt_tokens - plain["WriteQAInstance"].prompt_tokens > 6 * 1000
     assert prose["WriteToolImplementation"].calls == plain["WriteToolImplementation"].calls > 6

@@ -16,10 +16,10 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
-from synthesis.environments.call_batches import CallBatches
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.demonstrations import demonstrate, draw_habit, verify_demonstration
 from synthesis.environments.pipeline import synthesize_environments
+from synthesis.environments.proving.call_batches import CallBatches
+from synthesis.environments.proving.demonstrations import demonstrate, draw_habit, verify_demonstration
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource

@@ -11,12 +11,12 @@ from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE, EnvironmentRate, SolvedRates
 from astra_jax.testing import tiny_environment
-from synthesis.environments import frontier as frontier_module
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.frontier import Kind, kind_of, pattern_of, read_frontier
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
-from synthesis.environments.quotas import PlanImpossible, plan_environments
-from synthesis.environments.statistics import environment_statistics
+from synthesis.environments.selection import frontier as frontier_module
+from synthesis.environments.selection.frontier import Kind, kind_of, pattern_of, read_frontier
+from synthesis.environments.selection.quotas import PlanImpossible, plan_environments
+from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Environment, RejectedEnvironment

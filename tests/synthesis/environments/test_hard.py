@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
+from synthesis.environments.distractors.siblings import tried_on_gold_calls, write_siblings
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.siblings import tried_on_gold_calls, write_siblings
-from synthesis.environments.statistics import statistics_of
+from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools

@@ -5,19 +5,16 @@ from __future__ import annotations
 import random
 import resource
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from json import dumps, loads
-from threading import Thread
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from astra_jax.testing import tiny_environment
-from synthesis.environments import irrelevant_tools
-from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
+from synthesis.embeddings import EmbeddingModel, embed
+from synthesis.environments.distractors import irrelevant_tools
+from synthesis.environments.distractors.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
 from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
-from synthesis.teacher.protocol import TeacherUnavailable
 
 
 def document(name: str, description: str) -> ToolDocument:
@@ -129,39 +126,6 @@ def test_ten_thousand_tools_are_indexed_within_a_minute_and_without_a_square_mat
     assert 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_bytes < 10_000 * 10_000 * 4 / 2
 
 
-class EmbeddingHandler(BaseHTTPRequestHandler):
-    """Answers with vectors of text lengths; refuses without its key."""
-
-    def do_POST(self) -> None:
-        texts = loads(self.rfile.read(int(self.headers["content-length"])))["input"]
-        data = [{"index": index, "embedding": [len(text), 1.0]} for index, text in enumerate(texts)]
-        self.send_response(200 if self.headers["authorization"] == "Bearer secret" else 401)
-        self.end_headers()
-        self.wfile.write(dumps({"data": data[::-1]}).encode())
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def test_an_endpoint_can_embed_and_its_absence_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = HTTPServer(("127.0.0.1", 0), EmbeddingHandler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    endpoint = EmbeddingEndpoint(
-        url=f"http://127.0.0.1:{server.server_port}/v1", model="any", api_key_env="TEST_EMBEDDING_KEY"
-    )
-    documents = [document("a", "long description"), document("b", "")]
-    with pytest.raises(TeacherUnavailable, match="401"):
-        embed(documents, endpoint)
-    monkeypatch.setenv("TEST_EMBEDDING_KEY", "secret")
-    vectors = embed(documents, endpoint).toarray()
-    server.shutdown()
-    server.server_close()
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
-    assert vectors[0, 0] > vectors[1, 0]
-    with pytest.raises(TeacherUnavailable, match="no embeddings"):
-        embed(documents, endpoint)
-
-
 def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkeypatch):
     sibling = document("get_fee", "Fee of an apartment")
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
@@ -171,13 +135,13 @@ def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkey
     other = other.model_copy(update={"irrelevant_tools": ()})
     asked = []
 
-    def embed_and_count(documents, endpoint):
-        asked.append((len(documents), endpoint))
+    def embed_and_count(documents, model):
+        asked.append((len(documents), model))
         return embed(documents)
 
     monkeypatch.setattr(irrelevant_tools, "embed", embed_and_count)
-    endpoint = EmbeddingEndpoint(url="http://nowhere", model="none")
-    drawn = ToolPool([carrying, other], endpoint).draw(carrying, {"high": 1}, random.Random(0), siblings)
+    model = EmbeddingModel(folder=Path("nowhere"))
+    drawn = ToolPool([carrying, other], model).draw(carrying, {"high": 1}, random.Random(0), siblings)
     assert [irrelevant.tool.document.name for irrelevant in drawn] == ["get_fee"]
     assert drawn[0].arguments == {"apartment": "Amber Fox"}
-    assert asked == [(3, endpoint)]
+    assert asked == [(3, model)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from synthesis.environments import merging
-from synthesis.environments.embeddings import EmbeddingEndpoint, embed
-from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.proof import prove
-from synthesis.environments.sub_environments import SubEnvironment
+from synthesis.embeddings import EmbeddingModel, embed
+from synthesis.environments.proving import merging
+from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_implementation_writing import ToolImplementation
 from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
@@ -165,7 +166,7 @@ def test_a_verdict_names_a_candidate_and_arguments_that_it_takes(reply: Homogene
 
 
 def test_the_embedding_of_the_config_says_which_tools_are_similar(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = EmbeddingEndpoint(url="http://nowhere", model="none")
+    named = EmbeddingModel(folder=Path("nowhere"))
     asked = []
 
     def far_apart(documents: Sequence[ToolDocument], embedding: object) -> object:

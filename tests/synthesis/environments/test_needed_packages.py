@@ -19,10 +19,10 @@ from astra_jax.cli.command import main
 from sandbox.client import AsyncSandboxClient, PackagesMissing, SandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.module_reach import check_reach
-from synthesis.environments.needed_packages import PackageNotHere, packages_of_sandbox, with_needed_packages
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
-from synthesis.environments.tool_source import ALLOWED_MODULES, check_source
+from synthesis.environments.proving.module_reach import check_reach
+from synthesis.environments.proving.needed_packages import PackageNotHere, packages_of_sandbox, with_needed_packages
+from synthesis.environments.proving.tool_source import ALLOWED_MODULES, check_source
 from synthesis.environments.verification import verify_environments
 from synthesis.export.astra_rows import read_astra_rows
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -305,7 +305,6 @@ def test_a_sandbox_without_it_ends_in_one_line_before_any_call(
     before = calls_of(services["without"])
     for command in (
         ["records", "verify", str(records)],
-        ["records", "augment", str(records), "--out", str(tmp_path / "augmented")],
         ["evaluate", "environments", f"{CONFIGS}/tiny_evaluation.toml", "--baseline", "lexical", *told],
         ["rl", f"{CONFIGS}/tiny_rl.toml", f"init={tmp_path / 'nobody'}", *told],
         ["synthesize", "environments", str(synthesis)],

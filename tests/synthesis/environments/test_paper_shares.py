@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from synthesis.environments.pipeline import EnvironmentsConfig
-from synthesis.environments.qa_instances import write_qa_instance
-from synthesis.environments.quotas import EnvironmentPlan, plan_environments
-from synthesis.environments.statistics import PAPER, num_parallel_calls
+from synthesis.environments.questions.qa_instances import write_qa_instance
+from synthesis.environments.selection.quotas import EnvironmentPlan, plan_environments
+from synthesis.environments.selection.statistics import PAPER, num_parallel_calls
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.questions.decomposition import QAInstance

@@ -18,7 +18,7 @@ import pytest
 from sandbox.client import SandboxClient
 from synthesis.answers.counting import count_solved
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.statistics import environment_statistics
+from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource, write_records

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError, Usage
-from synthesis.environments.proof import (
+from synthesis.environments.proving.proof import (
     PROOF_LIMITS,
     Trial,
     changed_argument,
@@ -19,7 +19,7 @@ from synthesis.environments.proof import (
     replay_gold_calls,
     trials,
 )
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.proving.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 

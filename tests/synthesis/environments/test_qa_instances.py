@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from synthesis.environments.qa_instances import check_structure
-from synthesis.environments.quality import check_dependencies, score_quality
+from synthesis.environments.questions.qa_instances import check_structure
+from synthesis.environments.questions.quality import check_dependencies, score_quality
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge

@@ -1,4 +1,4 @@
-"""What is kept by quality: everything from a value upwards, or all but the lowest of what was scored."""
+"""Environments whose quality score is below the threshold are rejected before any tool is written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.quality import Percentile, least_quality
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
@@ -48,19 +45,10 @@ def synthesized(config: EnvironmentsConfig, url: str) -> tuple[GradingTeacher, l
     return teacher, sorted(environment.quality.mean for environment in RecordSource(config.out, Environment))
 
 
-def test_a_percentile_rejects_that_share_of_the_lowest(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=2, count=20, out=tmp_path / "out", quality_threshold={"percentile": 30})
-    teacher, kept = synthesized(config, sandbox_url)
-    assert len(set(teacher.grades.values())) == 20
-    assert kept == pytest.approx(sorted(teacher.grades.values())[6:])
-    assert read_card(config.out).rejected == {"quality below threshold": 6}
-
-
 def test_a_value_rejects_what_is_below_it(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
     config = make_config(seed=2, count=20, out=tmp_path / "out", quality_threshold=0.8)
     teacher, kept = synthesized(config, sandbox_url)
+    assert read_card(config.out).rejected == {"quality below threshold": 20 - len(kept)}
     assert kept == pytest.approx(sorted(grade for grade in teacher.grades.values() if grade >= 0.8))
     assert 0 < len(kept) < 20
 
@@ -68,24 +56,13 @@ def test_a_value_rejects_what_is_below_it(make_config: MakeConfig, tmp_path: Pat
 def test_no_tool_is_written_for_what_is_below_the_threshold(
     make_config: MakeConfig, tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=2, count=10, out=tmp_path / "out", quality_threshold={"percentile": 50})
+    config = make_config(seed=2, count=10, out=tmp_path / "out", quality_threshold=0.75)
     teacher, kept = synthesized(config, sandbox_url)
-    assert {teacher.grades[seed] for seed in teacher.implemented} == set(sorted(teacher.grades.values())[5:])
-    assert len(kept) == 5
+    assert {teacher.grades[seed] for seed in teacher.implemented} == {g for g in teacher.grades.values() if g >= 0.75}
+    assert 0 < len(kept) < 10
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.floats(0, 99.9))
-def test_at_most_the_percentage_is_below_a_percentile(scores: list[float], percentile: float) -> None:
-    least = least_quality(scores, Percentile(percentile=percentile))
-    assert sum(score < least for score in scores) <= -(-len(scores) * percentile // 100)
-    assert max(scores) >= least
-
-
-def test_equal_scores_are_kept_together() -> None:
-    assert least_quality([0.75] * 9, Percentile(percentile=90)) == 0.75
-
-
-@pytest.mark.parametrize("threshold", [1.1, -0.1, {"percentile": 100}, {"percentile": -1}, {"value": 0.9}])
+@pytest.mark.parametrize("threshold", [1.1, -0.1, {"value": 0.9}])
 def test_a_threshold_that_can_keep_nothing_is_no_configuration(
     threshold: object, make_config: MakeConfig, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from astra_jax.cli.command import main
 from sandbox.client import SandboxUnavailable
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.splits import TakenValues
+from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.worker import opened_worker
 from synthesis.procedural.teacher import ProceduralTeacher
 from tests.synthesis.environments.conftest import tiny_config

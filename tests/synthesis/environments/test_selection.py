@@ -4,13 +4,11 @@ import pytest
 
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.quality import Percentile
-from synthesis.environments.selection import drafted_scores
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, QualityScore, RejectedEnvironment
+from synthesis.records import Environment, RejectedEnvironment
 from synthesis.teacher.protocol import BadReply
 from synthesis.track.run import rejected_beside
 
@@ -59,21 +57,6 @@ async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_pat
     lower = await synthesized(Deaf(), 0.5)
     assert lower.kept == first.kept
     assert lower.rejected["never worked on"] == first.rejected["quality below threshold"]
-    assert (await synthesized(Deaf(), Percentile(percentile=0))).kept == first.kept
     again = await synthesized(Deaf(), 0.75)
     assert (again.kept, again.rejected) == (first.kept, first.rejected)
     assert bytes_of(out) == before
-
-
-def test_a_stateful_task_counts_for_no_percentile_whether_it_was_kept_or_not():
-    def environment(score: float, state: object) -> Environment:
-        quality = QualityScore(**dict.fromkeys(QualityScore.model_fields, score))
-        return Environment.model_construct(quality=quality, state=state)
-
-    def rejected(made: Environment) -> RejectedEnvironment:
-        return RejectedEnvironment.model_construct(quality=made.quality, environment=made)
-
-    draft = RejectedEnvironment.model_construct(quality=environment(0.25, None).quality, environment=None)
-    drafted, stateful = environment(0.5, None), environment(1.0, "rooms")
-    items = [drafted, rejected(drafted), draft, stateful, rejected(stateful)]
-    assert drafted_scores(items) == [0.5, 0.5, 0.25]

@@ -12,13 +12,12 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.call_batches import CallBatches
-from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
-from synthesis.environments.held_out import held_out_configs
+from synthesis.environments.config import EnvironmentsConfig, held_out_configs
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.quotas import EnvironmentPlan, Variety
-from synthesis.environments.splits import TakenValues, shared_between
+from synthesis.environments.proving.call_batches import CallBatches
+from synthesis.environments.questions.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
+from synthesis.environments.selection.quotas import EnvironmentPlan, Variety
+from synthesis.environments.selection.splits import TakenValues, shared_between
 from synthesis.environments.verification import verify_environments
 from synthesis.environments.worker import EnvironmentsWorker
 from synthesis.procedural.teacher import ProceduralTeacher

@@ -12,12 +12,12 @@ import pytest
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments import state_proof
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.state_proof import check_conditions, prove_further_tools, tampered_states
-from synthesis.environments.stateful import ProvenTask, prove_stateful, write_stateful_task
-from synthesis.environments.tool_scaling import documented_defaults
+from synthesis.environments.questions.tool_documents import documented_defaults
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.state import state_proof
+from synthesis.environments.state.state_proof import check_conditions, prove_further_tools, tampered_states
+from synthesis.environments.state.stateful import ProvenTask, prove_stateful, write_stateful_task
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions

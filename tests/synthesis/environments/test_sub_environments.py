@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.merging import merge_sub_environments
-from synthesis.environments.proof import prove
-from synthesis.environments.sub_environments import SubEnvironment, build_sub_environments
+from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.proving.sub_environments import SubEnvironment, build_sub_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools

@@ -11,9 +11,9 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.proof import prove
-from synthesis.environments.sub_environments import build_sub_environments
-from synthesis.environments.tool_scaling import check_scaled, documented_defaults
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.proving.sub_environments import build_sub_environments
+from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS

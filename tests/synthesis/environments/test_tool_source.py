@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from synthesis.environments.tool_source import ALLOWED_MODULES, check_source
+from synthesis.environments.proving.tool_source import ALLOWED_MODULES, check_source
 from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
 

@@ -17,10 +17,10 @@ from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.quotas import plan_environments
-from synthesis.environments.refusals import omit_parameter
-from synthesis.environments.stateful import prove_stateful
-from synthesis.environments.statistics import statistics_of
+from synthesis.environments.questions.refusals import omit_parameter
+from synthesis.environments.selection.quotas import plan_environments
+from synthesis.environments.selection.statistics import statistics_of
+from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import check_shape, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.parameter_omission import OmittedParameter

@@ -13,7 +13,7 @@ import pytest
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
-from synthesis.environments.proof import PROOF_LIMITS
+from synthesis.environments.proving.proof import PROOF_LIMITS
 from synthesis.environments.verification import (
     ExecutableTools,
     proofs_of,

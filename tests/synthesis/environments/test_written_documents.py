@@ -12,12 +12,12 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.siblings import write_siblings
-from synthesis.environments.state_proof import prove_further_tools
-from synthesis.environments.stateful import prove_stateful
-from synthesis.environments.sub_environments import build_sub_environments
-from synthesis.environments.tool_scaling import check_scaled, documented_defaults
-from synthesis.environments.tool_source import check_source
+from synthesis.environments.distractors.siblings import write_siblings
+from synthesis.environments.proving.sub_environments import build_sub_environments
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
+from synthesis.environments.state.state_proof import prove_further_tools
+from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from synthesis.export.columns import features, write_parquet
 from synthesis.export.export import FORMATS
 from synthesis.export.openai_rows import ExportImpossible
-from synthesis.export.parquet_rows import write_parquet
-from synthesis.export.row_schema import features
 from synthesis.record_io import RECORD_TYPES, write_records
 from synthesis.records import ToolCall
 from tests.synthesis.export.test_export import (  # noqa: F401 - a fixture

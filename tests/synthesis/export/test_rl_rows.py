@@ -9,10 +9,8 @@ import pytest
 
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.answers.counting import is_solved
-from synthesis.export.sandbox_tools import ground_truth
-from synthesis.export.trl_rows import trl_row
-from synthesis.export.verl_rows import verl_row
-from synthesis.records import Augmentation, Environment, StateCondition
+from synthesis.export.rl_rows import ground_truth, trl_row, verl_row
+from synthesis.records import Environment, StateCondition
 from tests.synthesis.export.examples import environments
 
 ENVIRONMENTS = pytest.mark.parametrize("environment", environments(), ids=lambda record: record.id)
@@ -79,10 +77,4 @@ def test_the_ground_truth_says_what_else_an_episode_needs_to_be_played_and_score
     with_state = plain.model_copy(update={"state": {"n": 0}, "final_state": {"n": 1}, "state_conditions": (condition,)})
     told = json.loads(ground_truth(with_state))["state_conditions"]
     assert told == [{"path": ["n"], "relation": "equals", "value": 1}]
-    how = Augmentation(kind="unreliable_tools", seed=0, source=plain.id)
-    unreliable = plain.model_copy(update={"state": {"unreliable": ["get_rent"]}, "augmentation": how})
-    arguments = [task["arguments"] for task in json.loads(ground_truth(unreliable))["sub_tasks"]]
-    assert arguments == [{"owner": "Quartz Heron"}, {"flat": "Amber Falcon"}]
-    reliable = json.loads(ground_truth(plain))
-    assert not {"user_reply", "state_conditions"} & reliable.keys()
-    assert not any("arguments" in task for task in reliable["sub_tasks"])
+    assert not {"user_reply", "state_conditions"} & json.loads(ground_truth(plain)).keys()

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from synthesis.environments.qa_instances import check_languages, check_structure
-from synthesis.environments.state_proof import prove_further_tools
+from synthesis.environments.questions.qa_instances import check_languages, check_structure
+from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
@@ -57,8 +57,8 @@ from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.protocol import Request
 from synthesis.track.seeds import derived_random
+from synthesis.trajectories.augmentation import draw_persona
 from synthesis.trajectories.chains import bind_chain
-from synthesis.trajectories.personas import draw_persona
 from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
 from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
 from tests.synthesis.environments.in_this_process import InThisProcess

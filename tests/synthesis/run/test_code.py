@@ -56,7 +56,7 @@ def test_what_the_imports_reach_is_named_across_packages_and_what_they_do_not_re
     named = source_of("astra_jax.rl.stage")
     for file in (
         *("astra_jax/rl/grpo_loss.py", "astra_jax/model/qwen3.py", "astra_jax/engine/schedule.py"),
-        *("astra_jax/episodes/rewards.py", "synthesis/answers/same_answer.py", "synthesis/records.py"),
+        *("astra_jax/episodes/rewards.py", "synthesis/answers/same_answer.py", "synthesis/records/environments.py"),
     ):
         assert f"source of {file}" in named
     assert not [name for name in named if "/serve/" in name or "/report/" in name or "/prompts/" in name]

@@ -15,7 +15,7 @@ from synthesis.teacher.config import RoleConfig
 from synthesis.teacher.protocol import BadReply
 from synthesis.tools.backends import ToolResponse
 from synthesis.trajectories.collection import collect_conversation
-from synthesis.trajectories.sample_length import SampleLength, TokenizerMissing
+from synthesis.trajectories.selection import SampleLength, TokenizerMissing
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.trajectories.servers import HOTELS

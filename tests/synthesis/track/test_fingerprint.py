@@ -77,7 +77,7 @@ def environments(out: Path, teacher=None, **changes) -> StageReport:
     [
         (trajectories, "out.work/chains.sqlite", 20, "synthesis/prompts/task_writing.py"),
         (environments, "out.drafted.sqlite", 5, "synthesis/prompts/tool_merging.py"),
-        (environments, "out.drafted.sqlite", 5, "synthesis/environments/merging.py"),
+        (environments, "out.drafted.sqlite", 5, "synthesis/environments/proving/merging.py"),
     ],
 )
 def test_a_journal_of_another_wording_or_code_is_refused_and_kept(tree, tmp_path, synthesize, journal, answers, prompt):

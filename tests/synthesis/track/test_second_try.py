@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from synthesis.environments.qa_instances import write_qa_instance
-from synthesis.environments.quotas import EnvironmentPlan
-from synthesis.environments.sub_environments import write_document
+from synthesis.environments.questions.qa_instances import write_qa_instance
+from synthesis.environments.questions.tool_documents import write_document
+from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
@@ -19,8 +19,7 @@ from synthesis.prompts.tool_document_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition, ToolDocument
-from synthesis.second_tries import SecondTry, noted_second_tries
-from synthesis.stage import Rejected, StageReport
+from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage

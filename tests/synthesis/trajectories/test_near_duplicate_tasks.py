@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from synthesis.trajectories.near_duplicate_tasks import near_duplicates, shingles, similarity
+from synthesis.trajectories.selection import near_duplicates, shingles, similarity
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
 BOOKING = "Please find a hotel in Oslo for the second of May and book the cheapest room for Ana Lind"

@@ -12,7 +12,7 @@ from synthesis.prompts.task_writing import WriteTask
 from synthesis.prompts.user_continuation import ContinueAsUser
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
-from synthesis.trajectories.personas import _traits, draw_persona
+from synthesis.trajectories.augmentation import _traits, draw_persona
 from synthesis.written_language import foreign_passages
 from tests.synthesis.trajectories.test_pipeline import synthesize
 

@@ -18,7 +18,7 @@ from synthesis.teacher.protocol import BadReply
 from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.reward_axes import RewardThresholds
-from synthesis.trajectories.task_scores import TaskThresholds
+from synthesis.trajectories.tasks import TaskThresholds
 
 STRICT, LAX = RewardThresholds(mean=0.97), RewardThresholds()
 

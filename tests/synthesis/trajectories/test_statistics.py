@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from synthesis.cost.estimate import MeteringTeacher
-from synthesis.cost.trajectories import estimate_costs
+from synthesis.cost import MeteringTeacher, estimate_trajectories
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
@@ -63,8 +62,8 @@ async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_ra
 
 
 async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing_behind(tmp_path):
-    small = (await estimate_costs(config(tmp_path / "out", count=100))).questions
-    large = (await estimate_costs(config(tmp_path / "out", count=1000))).questions
+    small = (await estimate_trajectories(config(tmp_path / "out", count=100))).questions
+    large = (await estimate_trajectories(config(tmp_path / "out", count=1000))).questions
     assert large["TakeTurn"].calls == 10 * small["TakeTurn"].calls
     assert large["ProposeChains"] == small["ProposeChains"]
     assert small["ProposeChains"].calls == 15
@@ -76,7 +75,10 @@ async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing
 async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
     teacher = MeteringTeacher()
     await synthesize(tmp_path / "out", teacher, count=400)
-    asked, estimated = teacher.estimate().total, (await estimate_costs(config(tmp_path / "other", count=400))).total
+    asked, estimated = (
+        teacher.estimate().total,
+        (await estimate_trajectories(config(tmp_path / "other", count=400))).total,
+    )
     assert estimated.calls == pytest.approx(asked.calls, rel=0.05)
     assert estimated.prompt_tokens == pytest.approx(asked.prompt_tokens, rel=0.05)
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.05)

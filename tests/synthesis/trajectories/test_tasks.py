@@ -15,8 +15,7 @@ from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain
-from synthesis.trajectories.task_scores import TaskThresholds, score_task
-from synthesis.trajectories.tasks import is_stated, write_task
+from synthesis.trajectories.tasks import TaskThresholds, is_stated, score_task, write_task
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from synthesis.trajectories.tool_graph import build_tool_graph, edge_coverage, random_walk, sample_candidate_chains
+from synthesis.trajectories.tool_graph import build_tool_graph, random_walk, sample_candidate_chains
 
 DENSE = build_tool_graph([[a, b] for a in "abcdefghij" for b in "abcdefghij" if a != b])
 
@@ -54,8 +54,3 @@ def test_the_same_seed_walks_the_same_way():
 def test_a_graph_without_edges_gives_no_chains():
     assert sample_candidate_chains(build_tool_graph([["a"], []]), Random(0), num_walks=10) == []
     assert sample_candidate_chains(build_tool_graph([]), Random(0), num_walks=10) == []
-
-
-def test_coverage_is_the_share_of_edges_walked():
-    graph = build_tool_graph([["a", "b"], ["b", "c"], ["c", "d"], ["d", "a"]])
-    assert edge_coverage(graph, [["a", "b", "c"]]) == 0.5

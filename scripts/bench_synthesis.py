@@ -1,0 +1,463 @@
+"""Synthesis with the embedded teacher, with a slow endpoint and with a sloppy one, and guessing: one JSON line.
+
+python scripts/bench_synthesis.py environments [--config configs/paper_environments.toml] [--count 6596]
+python scripts/bench_synthesis.py trajectories [--config configs/tiny_trajectories.toml] [--count 10000]
+python scripts/bench_synthesis.py endpoint [--count 32768]
+python scripts/bench_synthesis.py sloppy [--count 200] [--share 0.2]
+python scripts/bench_synthesis.py guess --records DIR [--turns 8]
+
+environments   seconds and memory from knowledge to records with all proofs, and the seconds in which
+               `astra records verify` replays every promise. No language model is asked, so the time is the
+               machinery's. Memory is the whole process tree's
+trajectories   the same, from tool documents to records; `astra records stats` has the share of failed calls
+endpoint       different questions to an endpoint that takes half a second for each, at concurrency 256: the share
+               of the throughput that the latency alone would allow, with the start, when concurrency grows
+sloppy         both tracks on a real HTTP server that answers as the embedded teacher would and spoils a share of
+               its replies, in one of twelve ways (`WAYS`), and an agent's turns in twelve of their own
+               (`spoiled_turns`). Printed: attempts, attempts lost to form (`unusable reply`), the same without
+               spoiling, uses of each way, replies read leniently, questions asked again
+guess          F1 of programs that learn nothing in the environments of a record directory: `lexical`, and programs
+               that are told the names in the question and fill them, and each text that a tool has returned, into
+               every tool, or into the tools that share their first parameter with another one
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from astra_jax.config import CONFIGS, load_config
+from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
+from astra_jax.evaluate.environments import EvaluationConfig
+from astra_jax.recipes.process_memory import PeakMemory
+from sandbox.client import AsyncSandboxClient
+from sandbox.local import local_sandbox
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.judges import JudgeTogether
+from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.record_io import RecordSource
+from synthesis.records import Environment, ToolDocument
+from synthesis.stage import StageReport
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+
+ROOT = Path(__file__).parents[1]
+LATENCY_SECONDS, CONCURRENCY = 0.5, 256
+SCORES = ("score", "clarity", "realism", "tool_necessity", "dependency_consistency", "atomicity",
+          "sequential_rationality", "task_completeness")  # fmt: skip
+LOST = "unusable reply"
+
+
+def astra(*words: str) -> str:
+    """Run one command of this tree; return what it prints."""
+    command = [sys.executable, "-m", "astra_jax.cli", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def synthesis(track: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Synthesise records and verify them."""
+    with TemporaryDirectory() as folder, PeakMemory() as memory:
+        out = options.out or Path(folder) / track
+        settings = [f"count={options.count}", f"seed={options.seed}", f"out={json.dumps(str(out))}", *options.overrides]
+        report = json.loads(astra("synthesize", track, str(options.config), *settings, "--json").splitlines()[-1])
+        peak_rss_bytes = memory.peak_bytes
+        started = time.monotonic()
+        verified = astra("records", "verify", str(out)).splitlines()[-1]
+        verify_seconds = time.monotonic() - started
+    return {
+        "work": f"{options.count} {track} of {options.config.name}, seed {options.seed}",
+        "ours": {
+            "median_seconds": report["seconds"],
+            "records_per_second": round(report["kept"] / report["seconds"], 2),
+            "verify_seconds": round(verify_seconds, 1),
+            "peak_rss_bytes": peak_rss_bytes,
+        },
+        "kept": report["kept"],
+        "rejected": report["rejected"],
+        "verified": verified,
+    }
+
+
+def endpoint(options: argparse.Namespace) -> dict[str, Any]:
+    """Start the slow endpoint in a process of its own, and ask it."""
+    script = ROOT / "tests" / "synthesis" / "teacher" / "mock_endpoint.py"
+    command = [sys.executable, str(script), "0", str(LATENCY_SECONDS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            return asyncio.run(ask_endpoint(server.stdout.readline().strip(), options.count))
+        finally:
+            server.kill()
+
+
+async def ask_endpoint(url: str, num_calls: int) -> dict[str, Any]:
+    """Ask `num_calls` different questions with as many workers as the concurrency allows."""
+    teacher = OpenAITeacher(
+        OpenAITeacherConfig(model="mock", base_url=url, api_key_env="BENCH_KEY", max_concurrency=CONCURRENCY)
+    )
+    questions = (
+        ScoreTask(text=f"Task {number}", language="en", slots={}, hidden_slots=(), tools=())
+        for number in range(num_calls)
+    )
+
+    async def worker() -> None:
+        for question in questions:
+            await teacher.ask(question, seed=0)
+
+    started, started_cpu = time.monotonic(), time.process_time()
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time() - started_cpu
+    await teacher.close()
+    return {
+        "work": f"{num_calls} calls, {LATENCY_SECONDS} s each, concurrency {CONCURRENCY}",
+        "ours": {"median_seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)},
+        "share_of_ideal": round(num_calls * LATENCY_SECONDS / CONCURRENCY / seconds, 4),
+    }
+
+
+def trailing_commas(value: Any) -> str:
+    """Write JSON with a comma after the last item of everything."""
+    if isinstance(value, dict):
+        return "{" + "".join(f"{json.dumps(key)}: {trailing_commas(item)}, " for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + "".join(f"{trailing_commas(item)}, " for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def null_for_empty(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write null where a field has its empty default; None where no field has."""
+    fields = schema.get("properties", {})
+    empty = [name for name, value in reply.items() if value in ("", [], {}) and "default" in fields.get(name, {})]
+    return json.dumps({**reply, **dict.fromkeys(empty)}) if empty else None
+
+
+def objects_as_texts(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write objects and lists inside as texts that hold JSON; None where there are none that must be one."""
+    typed = {name for name, field in schema.get("properties", {}).items() if field.get("type") in ("object", "array")}
+    inner = {name: json.dumps(reply[name]) for name in typed if reply.get(name)}
+    return json.dumps({**reply, **inner}) if inner else None
+
+
+def another_scale(reply: Any, schema: dict[str, Any]) -> str | None:
+    """Write scores from 0 to 10, wherever they stand; None where there are none above 0."""
+
+    def scaled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [scaled(part) for part in value]
+        if isinstance(value, dict):
+            return {name: part * 10 if name in SCORES else scaled(part) for name, part in value.items()}
+        return value
+
+    return json.dumps(scaled(reply)) if scaled(reply) != reply else None
+
+
+def raw_newlines(reply: dict[str, Any], schema: dict[str, Any]) -> str | None:
+    """Write newlines of texts as they are; None where no text has one."""
+    text = json.dumps(reply, ensure_ascii=False)
+    return text.replace("\\n", "\n") if "\\n" in text and "\\\\n" not in text else None
+
+
+def fenced(reply: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Write a fence, with prose around it."""
+    return f"As you asked:\n\n```json\n{json.dumps(reply, indent=2)}\n```\nTell me if it should be changed."
+
+
+def after_thoughts(reply: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Write thoughts before it, with a draft in them."""
+    return f"<think>\nPerhaps {json.dumps(reply)}? or {{}}. Yes.\n</think>\n\n{json.dumps(reply)}"
+
+
+Way = Callable[[dict[str, Any], dict[str, Any]], str | None]
+WAYS: dict[str, Way] = {
+    "prose": lambda reply, _: f"Here is it {{as JSON}}: {json.dumps(reply)}\nI hope that this helps!",
+    "fence": fenced,
+    "thoughts": after_thoughts,
+    "trailing commas": lambda reply, _: trailing_commas(reply),
+    "raw newlines": raw_newlines,
+    "wrapper": lambda reply, _: json.dumps({"response": reply}),
+    "keys too many": lambda reply, _: json.dumps({"thoughts": "Let me see.", **reply, "confidence": 0.9}),
+    "null for empty": null_for_empty,
+    "objects as texts": objects_as_texts,
+    "another scale": another_scale,
+    "cut off": lambda reply, _: json.dumps(reply)[: len(json.dumps(reply)) * 2 // 3],
+    "python": lambda reply, _: repr(reply),
+}
+"""Each writes a reply, whose schema it is given, badly; None where it does not fit the reply."""
+
+
+def as_message(turn: dict[str, Any], write: Callable[[dict[str, Any]], Any] = json.dumps) -> dict[str, Any]:
+    """Write the agent's turn as endpoints give one, with its arguments as `write` has them."""
+    calls = [
+        {"id": f"x{number}", "type": "function", "function": {**call, "arguments": write(call["arguments"])}}
+        for number, call in enumerate(turn["tool_calls"])
+    ]
+    return {
+        "role": "assistant",
+        "content": turn["content"],
+        "reasoning_content": turn["reasoning"],
+        "tool_calls": calls,
+    }
+
+
+def spoiled_turns(turn: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Write the agent's turn badly, in every way of the twelve that fits it."""
+    good = as_message(turn)
+    thoughts, blocks = (
+        turn["reasoning"],
+        [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in turn["tool_calls"]],
+    )
+    ways = {
+        "turn: thoughts in the text": {
+            **good,
+            "reasoning_content": None,
+            "content": f"<think>{thoughts}</think>{turn['content']}",
+        },
+        "turn: thoughts without a start": {
+            **good,
+            "reasoning_content": None,
+            "content": f"{thoughts}</think>{turn['content']}",
+        },
+        "turn: keys too many": {**good, "annotations": [], "audio": None, "provider": {"id": 1}},
+        "turn: empty": {"role": "assistant", "content": None},
+    }
+    if turn["tool_calls"]:
+        ways |= {
+            "turn: trailing commas": as_message(turn, trailing_commas),
+            "turn: python": as_message(turn, repr),
+            "turn: fence": as_message(turn, lambda arguments: f"```json\n{json.dumps(arguments)}\n```"),
+            "turn: objects": as_message(turn, lambda arguments: arguments),
+            "turn: text of text": as_message(turn, lambda arguments: json.dumps(json.dumps(arguments))),
+            "turn: cut off": as_message(turn, lambda arguments: json.dumps(arguments)[:-1]),
+            "turn: null": {**good, "content": None, "refusal": None},
+            "turn: calls in the text": {**good, "tool_calls": None, "content": "".join(blocks)},
+        }
+    return ways
+
+
+class Sloppy:
+    """The endpoint: answers what it was told that the embedded teacher would, a share of it spoiled."""
+
+    def __init__(self, share: float, seed: int):
+        self.replies: dict[str, Any] = {}
+        self.ways: Counter[str] = Counter()
+        self.calls = 0
+        self._share, self._rng = share, random.Random(seed)
+
+    async def complete(self, request: HttpRequest) -> JSONResponse:
+        """Answer one call; one that quotes what was wrong is another try at the same question."""
+        body = await request.json()
+        self.calls += 1
+        seed, messages = body["seed"], body["messages"]
+        ends = range(len(messages), 0, -1)
+        # A turn that could not be read is drawn anew, with the next seed.
+        known = (asked(messages[:end], seed - drawn) for drawn in range(3) for end in ends)
+        reply = self.replies[next(key for key in known if key in self.replies)]
+        is_turn = "response_format" not in body
+        message = as_message(reply) if is_turn else {"role": "assistant", "content": json.dumps(reply)}
+        if self._rng.random() < self._share:
+            if is_turn:
+                spoiled = spoiled_turns(reply)
+            else:
+                schema = body["response_format"]["json_schema"]["schema"]
+                written = {name: way(reply, schema) for name, way in WAYS.items()}
+                spoiled = {
+                    name: {"role": "assistant", "content": text} for name, text in written.items() if text is not None
+                }
+            name = self._rng.choice(sorted(spoiled))
+            self.ways[name] += 1
+            message = spoiled[name]
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 10}})
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve on a free port of this machine; yield the address."""
+        app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def asked(messages: list[Any], seed: int) -> str:
+    """Name a question; the system message is left out, for the schema is added to it."""
+    shown = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in messages[1:]]
+    return json.dumps([shown, seed], sort_keys=True)
+
+
+class ToldTeacher(OpenAITeacher):
+    """Tells the endpoint, which lives in this process, what the embedded teacher would say to each question."""
+
+    endpoint: Sloppy
+
+    async def _reply(self, request: Any, seed: int, **options: Any) -> Any:
+        """Tell, then ask."""
+        if isinstance(request, JudgeTogether):
+            said = [await ProceduralTeacher().ask(judge, seed=seed) for judge in request.judges]
+            numbered = [
+                {"criterion": number, "reason": judgement.reason, "score": judgement.score}
+                for number, judgement in enumerate(said, 1)
+            ]
+            reply: Any = {"judgements": numbered}
+        else:
+            reply = (await ProceduralTeacher().ask(request, seed=seed)).model_dump(mode="json")
+        self.endpoint.replies[asked(request.messages(), seed % 2**31)] = reply
+        return await super()._reply(request, seed, **options)
+
+
+async def run(track: Callable[[OpenAITeacher], Awaitable[StageReport]], share: float, seed: int) -> dict[str, Any]:
+    """Run a track on the endpoint, and count."""
+    endpoint = Sloppy(share, seed)
+    async with endpoint.serving() as url:
+        teacher = ToldTeacher(OpenAITeacherConfig(model="sloppy", base_url=url, api_key_env="BENCH_KEY"))
+        teacher.endpoint = endpoint
+        report = await track(teacher)
+        await teacher.close()
+    costs = teacher.ledger.questions.values()
+    mended: Counter[str] = sum((getattr(cost, "mended", Counter()) for cost in costs), Counter())
+    return {
+        "attempts": report.read,
+        "lost_to_form": report.rejected[LOST],
+        "share_lost": round(report.rejected[LOST] / report.read, 4),
+        "kept": report.kept,
+        "calls": endpoint.calls,
+        "ways": dict(sorted(endpoint.ways.items())),
+        "read_leniently": dict(sorted(mended.items())),
+        "asked_again": sum(cost.repairs for cost in costs),
+        "bad_replies": sum(cost.bad_replies for cost in costs),
+    }
+
+
+async def both_tracks(count: int, share: float, seed: int, sandbox_url: str) -> dict[str, Any]:
+    """Run both tracks, spoiled and as they should be."""
+
+    async def trajectories(out: Path, teacher: OpenAITeacher) -> StageReport:
+        config = TrajectoriesConfig(count=count, out=out, seed=seed, follow_up_share=0.3)
+        return await synthesize_trajectories(config, teacher, progress=io.StringIO())
+
+    async def environments(out: Path, teacher: OpenAITeacher) -> StageReport:
+        config = EnvironmentsConfig(count=count, out=out, seed=seed)
+        return await synthesize_environments(config, teacher, sandbox_url)
+
+    line: dict[str, Any] = {"work": "sloppy teacher", "count": count, "share_spoiled": share}
+    with TemporaryDirectory() as folder:
+        for name, track in (("trajectories", trajectories), ("environments", environments)):
+            line[name] = await run(partial(track, Path(folder) / name), share, seed)
+            unspoiled = await run(partial(track, Path(folder) / f"{name}_unspoiled"), 0.0, seed)
+            line[name]["lost_unspoiled"] = unspoiled["lost_to_form"]
+    return line
+
+
+_YEAR = re.compile(r"(?<!\d)20\d\d(?!\d)")
+
+
+def told_names(environments: Sequence[Environment], choose: Callable[[Sequence[ToolDocument]], list[int]]) -> Decide:
+    """Return a program that fills the question's names into the tools that `choose` picks."""
+    names = {environment.question: environment.entities for environment in environments}
+
+    def decide(question: str, documents: Sequence[ToolDocument], returned: Any) -> Calls:
+        values = [name for name in names[question] if name in question]
+        values += [value for _, value in returned if isinstance(value, str)]
+        years = dict.fromkeys(_YEAR.findall(question))
+        calls: Calls = []
+        for document in (documents[index] for index in choose(documents)):
+            first, *rest = document.required
+            for value in dict.fromkeys(values):
+                calls += [(document.name, {first: value, **dict.fromkeys(rest, year)}) for year in years or [""]]
+        return calls
+
+    return decide
+
+
+def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[int]:
+    """Choose tools whose first parameter another one has, too: the tools of one world share them."""
+    first = [document.required[0] for document in documents]
+    return [index for index, name in enumerate(first) if first.count(name) > 1]
+
+
+async def guess(options: argparse.Namespace, url: str) -> dict[str, Any]:
+    """Let each program act in all environments, with all distractors shown."""
+    environments = list(RecordSource(options.records, Environment))
+    config = load_config(EvaluationConfig, CONFIGS / "tiny_evaluation.toml")
+    rollout = config.rollout.model_copy(update={"max_turns": options.turns})
+    shown = {"high": 8, "medium": 8, "low": 8}
+    config = config.model_copy(update={"rollout": rollout, "irrelevant_per_band": shown})
+    programs = {
+        "lexical": lexical,
+        "every tool, told the names": told_names(environments, lambda documents: list(range(len(documents)))),
+        "tools of one parameter, told the names": told_names(environments, sharing_a_parameter),
+    }
+    found = {}
+    async with AsyncSandboxClient(url) as sandbox:
+        for name, decide in programs.items():
+            figures = (await evaluate_program(decide, environments, config, sandbox)).figures
+            found[name] = {"f1": figures.f1, "recall": figures.recall, "answers_right": figures.answer_accuracy}
+    return {"environments": len(environments), **found}
+
+
+def main() -> None:
+    """Read the command line and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    counts = {"environments": 6596, "trajectories": 10_000, "endpoint": 32_768, "sloppy": 200, "guess": None}
+    parser.add_argument("mode", choices=list(counts))
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of the config of environments or trajectories"
+    )
+    parser.add_argument("--config", type=Path, help="of environments or trajectories")
+    parser.add_argument("--count", type=int, help=f"default: {counts}")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="keep the records of environments or trajectories here")
+    parser.add_argument("--share", type=float, default=0.2, help="share of replies that the sloppy endpoint spoils")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="environments to guess")
+    parser.add_argument("--turns", type=int, default=8, help="turns of a program that guesses")
+    options = parser.parse_args()
+    options.count = options.count or counts[options.mode]
+    os.environ["BENCH_KEY"] = "none"
+    if options.mode in ("environments", "trajectories"):
+        default = {"environments": "paper_environments.toml", "trajectories": "tiny_trajectories.toml"}[options.mode]
+        options.config = options.config or ROOT / "configs" / default
+        line = synthesis(options.mode, options)
+    elif options.mode == "endpoint":
+        line = endpoint(options)
+    elif options.mode == "guess" and options.records is None:
+        parser.error("guess needs --records DIR, a directory of environments")
+    else:
+        with local_sandbox() as url:
+            if options.mode == "guess":
+                line = asyncio.run(guess(options, url))
+            else:
+                line = asyncio.run(both_tracks(options.count, options.share, options.seed, url))
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

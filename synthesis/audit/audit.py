@@ -1,0 +1,140 @@
+"""The audit of a judge: the share that passes of sound trajectories, and of each kind of planted fault.
+
+    trajectories ─► a sample ─┬─► judged again ─────────────────────────┬─► passes of each kind
+                              └─► nine kinds planted ─► judged as well ─┘   AUC of each axis against the unmodified
+
+AUC: how often an unmodified trajectory scores higher than one with the badness, ties counted half; 0.5 is a blind axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from synthesis.audit.planted import KINDS, Elsewhere, planted
+from synthesis.record_io import RecordSource, check_shards, require_records
+from synthesis.records import JsonObject, RewardAxes, Trajectory
+from synthesis.stage import Rejected, all_in_order
+from synthesis.teacher.protocol import Teacher
+from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
+
+UNMODIFIED: Final = "unmodified"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of a judge on one trajectory."""
+
+    reward: RewardAxes | None
+    """None where a rule rejected it before any axis was judged."""
+    passes: bool
+
+
+@dataclass(frozen=True)
+class KindAudit:
+    """The result for all trajectories with one kind of fault."""
+
+    kind: str
+    count: int
+    passes: int
+    auc: dict[str, float | None]
+    """AUC by axis; None if no trajectory of the kind has the axis."""
+
+    @property
+    def share(self) -> float:
+        """Share of them that pass; 0 where there are none."""
+        return self.passes / self.count if self.count else 0.0
+
+
+async def audit(
+    directory: Path, teacher: Teacher, thresholds: RewardThresholds, *, at_most: int, seed: int
+) -> list[KindAudit]:
+    """Audit the judge that `teacher` is, on at most so many trajectories of a directory; the unmodified come first.
+
+    Raises:
+        RecordDirectoryError: the directory is missing, damaged, empty or of another kind.
+        BadReply: a judgement stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    check_shards(directory)
+    source = RecordSource(directory, Trajectory)
+    require_records(source)
+    trajectories = list(source)
+    sample = Random(f"{seed}/sample").sample(trajectories, min(at_most, len(trajectories)))
+    elsewhere = Elsewhere(trajectories)
+    sound = await _judged(sample, teacher, thresholds)
+    audited = [_audited(UNMODIFIED, sound, sound)]
+    for kind in KINDS:
+        drawn = [planted(kind, each, elsewhere, Random(f"{seed}/{kind}/{each.id}")) for each in sample]
+        bad = await _judged([each for each in drawn if each is not None], teacher, thresholds)
+        audited.append(_audited(kind, bad, sound))
+    return audited
+
+
+async def _judged(trajectories: Sequence[Trajectory], teacher: Teacher, thresholds: RewardThresholds) -> list[Verdict]:
+    async def verdict(trajectory: Trajectory) -> Verdict:
+        reward = None
+        try:
+            reward = await judge_axes(trajectory.task, trajectory.tools, trajectory.messages, teacher, seed=0)
+            check_thresholds(reward, thresholds)
+        except Rejected:
+            return Verdict(reward, passes=False)
+        return Verdict(reward, passes=True)
+
+    return await all_in_order(verdict(each) for each in trajectories)
+
+
+def _audited(kind: str, found: Sequence[Verdict], sound: Sequence[Verdict]) -> KindAudit:
+    def scores(verdicts: Sequence[Verdict], axis: str) -> list[float]:
+        values = [getattr(verdict.reward, axis) for verdict in verdicts if verdict.reward is not None]
+        return [value for value in values if value is not None]
+
+    auc = {axis: area_under_curve(scores(sound, axis), scores(found, axis)) for axis in RewardAxes.AXES}
+    return KindAudit(kind, len(found), sum(verdict.passes for verdict in found), auc)
+
+
+def area_under_curve(good: Sequence[float], bad: Sequence[float]) -> float | None:
+    """Return how often a good one scores higher than a bad one, ties counted half; None where one side is empty.
+
+    >>> area_under_curve([1.0, 1.0], [0.5, 1.0]), area_under_curve([], [0.5])
+    (0.75, None)
+    """
+    if not good or not bad:
+        return None
+    below = ties = num_seen = 0
+    for _, group in groupby(
+        sorted([(score, 0) for score in bad] + [(score, 1) for score in good]), lambda pair: pair[0]
+    ):
+        labels = [label for _, label in group]
+        num_good, num_bad = sum(labels), len(labels) - sum(labels)
+        below += num_good * num_seen
+        ties += num_good * num_bad
+        num_seen += num_bad
+    return (below + ties / 2) / (len(good) * len(bad))
+
+
+def table(audited: Sequence[KindAudit]) -> str:
+    """Return the audit as lines of text.
+
+    >>> print(table([KindAudit("no call", 4, 1, {"planning": 0.75, "final_answer": None})]))
+    kind               count  pass  share  planning  final answer
+    no call                4     1  25.0%      0.75             –
+    """
+    names = [axis.replace("_", " ") for axis in audited[0].auc]
+    lines = ["  ".join([f"{'kind':17}  count  pass  share", *names])]
+    for each in audited:
+        cells = [
+            f"{'–' if value is None else f'{value:.2f}':>{len(name)}}"
+            for name, value in zip(names, each.auc.values(), strict=True)
+        ]
+        lines.append("  ".join([f"{each.kind:17}  {each.count:>5}  {each.passes:>4}  {each.share:>5.1%}", *cells]))
+    return "\n".join(lines)
+
+
+def as_json(audited: Sequence[KindAudit]) -> JsonObject:
+    """Return the audit as `astra records audit --json` prints it."""
+    return {"kinds": {each.kind: {"count": each.count, "passes": each.passes, "auc": each.auc} for each in audited}}

@@ -1,0 +1,259 @@
+"""An estimate of what a run would ask a language model, before anything is spent.
+
+A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full.
+Replies are as short as the embedded teacher's, each implementation of a tool passes at the first try, and retries,
+repairs and embeddings are not counted: a model that thinks aloud writes several times as much.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, get_args
+
+from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.selection.frontier import Frontier
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.procedural.worlds import domains
+from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import canonical_json
+from synthesis.teacher.asking import call_of
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.protocol import Reply, Request, Role
+from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
+
+BYTES_PER_TOKEN: Final = 3.5
+"""UTF-8 bytes per token; prompts and replies of both tracks have 3.3 to 4 with Qwen3's tokenizer, in both languages."""
+_SAMPLE_TRAJECTORIES: Final = 100
+_SAMPLE_ENVIRONMENTS: Final = 50
+_PER_SERVER: Final = frozenset({CompleteParameters.__name__, ProposeChains.__name__, VoteOnChain.__name__})
+"""Questions that are asked per server, however many trajectories are wanted."""
+_NO_PRICES: Final = (
+    "a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens"
+)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Calls and tokens of one kind of question, or of all."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Questions) -> Questions:
+        return Questions(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+    def scaled(self, factor: float) -> Questions:
+        """Return the calls and tokens of a run `factor` times as large."""
+        return Questions(*(round(amount * factor) for amount in asdict(self).values()))
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """Calls and tokens of a run by kind of question, and the role in which each kind is asked."""
+
+    questions: dict[str, Questions]
+    roles: dict[str, Role]
+
+    @property
+    def total(self) -> Questions:
+        """Calls and tokens of all kinds together."""
+        return sum(self.questions.values(), Questions())
+
+    @property
+    def by_role(self) -> dict[Role, Questions]:
+        """Calls and tokens of each role that is asked anything."""
+        return {
+            role: sum((asked for name, asked in self.questions.items() if self.roles[name] == role), Questions())
+            for role in get_args(Role)
+            if role in self.roles.values()
+        }
+
+    def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
+        """Return the estimate of a larger run, in which the questions in `fixed` are asked no more often."""
+        scaled = {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
+        return CostEstimate(scaled, self.roles)
+
+    def table(self, prices: OpenAITeacherConfig | None) -> str:
+        """Return the estimate for a person to read: a line per kind of question and per role, then what it costs.
+
+        >>> asked = {"WriteTask": Questions(1000, 250_000, 30_000)}
+        >>> print(CostEstimate(asked, {"WriteTask": "task_writer"}).table(None))
+        question                         calls  prompt tokens  completion tokens
+        WriteTask                        1,000        250,000             30,000
+        total                            1,000        250,000             30,000
+        role
+        task_writer                      1,000        250,000             30,000
+        a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens
+        >>> "USD" in CostEstimate(asked, {"WriteTask": "task_writer"}).table(OpenAITeacherConfig(model="m"))
+        False
+        """
+
+        def line(name: str, asked: Questions, cost: str = "") -> str:
+            counts = f"{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}"
+            return f"{name:28}{counts}{cost}"
+
+        lines = [f"{'question':28}{'calls':>10}{'prompt tokens':>15}{'completion tokens':>19}"]
+        lines += [line(name, asked) for name, asked in (*sorted(self.questions.items()), ("total", self.total))]
+        lines.append("role")
+        cost = self.cost_usd(prices)
+        for role, asked in self.by_role.items():
+            of_role = "" if cost is None or prices is None else f"{self._cost_of(role, prices):>14,.2f} USD"
+            lines.append(line(role, asked, of_role))
+        lines.append(_NO_PRICES if cost is None else f"cost: {cost:,.2f} USD")
+        return "\n".join(lines)
+
+    def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
+        """Return the cost of all of it in US dollars, each role at its own prices; None without prices.
+
+        >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
+        >>> estimate = CostEstimate({"WriteTask": Questions(9, 500_000, 125_000)}, {"WriteTask": "task_writer"})
+        >>> estimate.cost_usd(OpenAITeacherConfig(model="m", **prices))
+        2.0
+        """
+        if prices is None or not any(prices.of(role).has_price for role in get_args(Role)):
+            return None
+        return sum(self._cost_of(role, prices) for role in self.by_role)
+
+    def _cost_of(self, role: Role, prices: OpenAITeacherConfig) -> float:
+        asked = self.by_role[role]
+        return prices.of(role).cost_usd(asked.prompt_tokens, asked.completion_tokens)
+
+    def json_line(self, stage: str, prices: OpenAITeacherConfig | None) -> str:
+        """Return the machine-readable line of `astra synthesize … --estimate --json`; a cost without prices is null."""
+        questions = {name: asdict(asked) for name, asked in sorted(self.questions.items())}
+        total = {**asdict(self.total), "cost_usd": self.cost_usd(prices)}
+        has_cost = total["cost_usd"] is not None and prices is not None
+        roles = {
+            role: {**asdict(asked), "cost_usd": self._cost_of(role, prices) if has_cost and prices else None}
+            for role, asked in self.by_role.items()
+        }
+        return json.dumps({"stage": stage, "estimate": total, "questions": questions, "roles": roles})
+
+
+@dataclass
+class MeteringTeacher:
+    """The embedded teacher, with every prompt rendered and every reply measured as a language model's would be."""
+
+    stand_in: Callable[[Request[Any]], Request[Any]] = lambda request: request
+    """Replaces a question that only a language model can answer by one that the embedded teacher answers."""
+    config: OpenAITeacherConfig | None = None
+    """Settings of the language model that would be asked."""
+    name: str = "estimate"
+    _asked: defaultdict[str, Questions] = field(default_factory=lambda: defaultdict(Questions))
+    _roles: dict[str, Role] = field(default_factory=dict)
+
+    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        """Answer one question and measure it.
+
+        Raises:
+            BadReply: as the embedded teacher.
+        """
+        self._meter(request, Questions(1, num_tokens(_read_by_a_model(request, self.config)), 0))
+        reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
+        self._meter(request, Questions(0, 0, num_tokens(reply.model_dump_json())))
+        return reply
+
+    async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+        """Answer questions that a language model is asked in one call, and measure that call.
+
+        Raises:
+            BadReply: as the embedded teacher.
+        """
+        joint = type(requests[0][0]).together([request for request, _ in requests])
+        replies: list[Reply] = [
+            await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
+        ]
+        prompt_tokens = num_tokens(_read_by_a_model(joint, self.config))
+        completion_tokens = sum(num_tokens(reply.model_dump_json()) for reply in replies)
+        self._meter(joint, Questions(1, prompt_tokens, completion_tokens))
+        return replies
+
+    def _meter(self, request: Request[Any], asked: Questions) -> None:
+        self._asked[type(request).__name__] += asked
+        self._roles[type(request).__name__] = request.role
+
+    def estimate(self) -> CostEstimate:
+        """Return the calls and tokens of everything asked so far."""
+        return CostEstimate(dict(self._asked), dict(self._roles))
+
+
+def _read_by_a_model(request: Request[Any], config: OpenAITeacherConfig | None) -> str:
+    """Return the text of a call that its model reads: the messages, whose first one holds the schema, and tools."""
+    # The text of the request itself: a stand-in only serves to get an answer.
+    call = call_of(request, config or OpenAITeacherConfig(model="any"), seed=0)
+    rest = [{name: value for name, value in message.items() if name != "content"} for message in call["messages"]]
+    texts = [str(message.get("content") or "") for message in call["messages"]]
+    return "".join([*texts, *(canonical_json(part) for part in rest), canonical_json(call.get("tools", []))])
+
+
+def num_tokens(text: str) -> int:
+    """Estimate how many tokens a text has.
+
+    >>> num_tokens("Book a hotel in Oslo."), num_tokens("预订奥斯陆的酒店。")
+    (6, 8)
+    """
+    return round(len(text.encode()) / BYTES_PER_TOKEN)
+
+
+async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
+    """Estimate calls and tokens of the trajectories track.
+
+    Raises:
+        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: as the run itself would.
+    """
+    sample = min(_SAMPLE_TRAJECTORIES, config.count)
+    teacher = MeteringTeacher(config=config.teacher)
+    with TemporaryDirectory() as folder:
+        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
+        await synthesize_trajectories(small, teacher, progress=io.StringIO())
+    return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
+
+
+async def estimate_environments(
+    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
+) -> CostEstimate:
+    """Estimate calls and tokens of the environments track.
+
+    Raises:
+        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: as the run itself would.
+    """
+    sample = min(_SAMPLE_ENVIRONMENTS, config.count)
+    teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
+    with TemporaryDirectory() as folder:
+        # No embedding model is opened, and the splits to stay apart from need not exist yet.
+        changes = {
+            "count": sample,
+            "out": Path(folder) / "estimate",
+            "embedding": None,
+            "disjoint_from": (),
+            "ray": None,
+        }
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
+    return teacher.estimate().scaled(config.count / sample)
+
+
+def _with_known_knowledge(request: Request[Any]) -> Request[Any]:
+    """Replace prose, and a domain that the embedded teacher does not know, by a domain that it knows."""
+    knowledge: Knowledge | None = getattr(request, "knowledge", None)
+    if (
+        knowledge is None
+        or knowledge.kind == "tables"
+        or (knowledge.kind == "domain" and knowledge.domain in domains())
+    ):
+        return request
+    known = knowledge.model_copy(update={"kind": "domain", "domain": next(iter(domains())), "text": ""})
+    return request.model_copy(update={"knowledge": known})

@@ -1,0 +1,134 @@
+"""Siblings: distractors with the parameters of an own tool that give another answer, as proven here.
+
+each own tool ─► siblings written ─► their code is allowed, and they run ─► none gives one of the answers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from sandbox.client import ExecuteRequest
+from synthesis.answers.same_answer import same_answer
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import ways_to_answer
+from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, SubQuestion
+from synthesis.stage import Rejected, all_in_order
+from synthesis.teacher.protocol import Teacher
+
+SIBLINGS_PER_TOOL: Final = 2
+
+
+async def write_siblings(
+    teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
+) -> tuple[tuple[EnvironmentTool, JsonObject], ...]:
+    """Have siblings written for every tool that is called; keep those that tell something else, each with such a call.
+
+    Left out are those that are not allowed or do not run, whose name is taken, that give an answer to a gold call, or
+    the same to calls for other rows.
+
+    Raises:
+        BadReply: the teacher has no usable answer for one of the tools.
+        Rejected: no sibling is left.
+        TeacherUnavailable: the teacher cannot be asked.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    golds = tuple(way for task in environment.sub_tasks for way in ways_to_answer(task))
+
+    async def of_tool(tool: EnvironmentTool) -> list[EnvironmentTool]:
+        tasks = _tasks_of(environment, tool)
+        request = WriteSiblingTools(
+            knowledge=knowledge,
+            document=tool.document.model_copy(update={"parameters": _required_alone(tool)}),
+            sub_question=tasks[0].question,
+            calls=tuple(task.call for task in tasks if task.call is not None),
+            count=SIBLINGS_PER_TOOL,
+        )
+        reply = await teacher.ask(request, seed=seed)
+        siblings = [with_needed_packages(sibling, knowledge.packages) for sibling in reply.tools]
+        return [sibling for sibling in siblings if _is_allowed(sibling, golds)]
+
+    called = [tool for tool in environment.tools if _tasks_of(environment, tool)]
+    written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
+    names = {tool.document.name for tool in environment.tools}
+    kept = []
+    for sibling, (told, arguments) in zip(
+        written, await tried_on_gold_calls(sandbox, written, environment), strict=True
+    ):
+        if told == "something else" and sibling.document.name not in names:
+            names.add(sibling.document.name)
+            kept.append((sibling, arguments))
+    kept = [each for each in kept if not await _is_constant(sandbox, *each)]
+    if not kept:
+        raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
+    return tuple(kept)
+
+
+async def tried_on_gold_calls(
+    sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
+) -> list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]]:
+    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes, and for which.
+
+    All of them, since a sibling may stand beside one tool and tell what another one does.
+
+    Raises:
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
+    trials = [_requests(tool, environment) for tool in tools]
+    replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
+    told: list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]] = []
+    for requests in trials:
+        answered = [(request, reply) for request, reply in [(each, next(replies)) for each in requests] if reply.ok]
+        is_answer = any(same_answer(gold, reply.value) for gold in golds for _, reply in answered)
+        arguments = dict(answered[0][0].arguments) if answered else {}
+        told.append(("an answer" if is_answer else "something else" if answered else "nothing", arguments))
+    return told
+
+
+async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: JsonObject) -> bool:
+    further = [call for calls in calls_for_other_rows(sibling, arguments).values() for call in calls]
+    replies = await sandbox.execute_batch([_request(sibling, call) for call in (arguments, *further)])
+    return is_constant(replies[0].value, replies[1:])
+
+
+def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
+    try:
+        check_source(sibling.source, sibling.document, golds, sibling.packages)
+    except Rejected:
+        return False
+    return True
+
+
+def _tasks_of(environment: Environment, tool: EnvironmentTool) -> list[SubQuestion]:
+    return [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name]
+
+
+def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
+    """The tool's parameters without the optional ones, which a sibling need not have."""
+    properties = tool.document.parameters.get("properties", {})
+    required = list(tool.document.required)
+    return {"type": "object", "properties": {name: properties[name] for name in required}, "required": required}
+
+
+def _requests(sibling: EnvironmentTool, environment: Environment) -> list[ExecuteRequest]:
+    required = sibling.document.required
+    # Optional ones as well: a distractor may answer with the unit or the page that the gold call asks for.
+    taken = {*required, *sibling.document.parameters.get("properties", {})}
+    return [
+        _request(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
+        for task in environment.sub_tasks
+        if task.call is not None and set(required) <= set(task.call.arguments)
+    ]
+
+
+def _request(sibling: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
+    return ExecuteRequest(
+        source=sibling.module_source(), function=sibling.document.name, arguments=arguments, limits=PROOF_LIMITS
+    )

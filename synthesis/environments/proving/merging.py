@@ -1,0 +1,183 @@
+"""Merging: homogeneous sub-questions share one tool whose data covers all their variants.
+
+    same document ──────────────────────────────────────────────────────────┐
+    similar documents ─► teacher: does one do the same? how is it asked? ───┴─► teacher joins ─► gold calls replayed
+
+Sub-environments are inserted one at a time, and after each insertion every earlier answer is tested again. Where two
+tools cannot be joined they stay apart under distinct names; the instance is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from synthesis.embeddings import EmbeddingModel, embed
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.proof import prove, replay_gold_calls
+from synthesis.environments.proving.sub_environments import SubEnvironment
+from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
+from synthesis.records import EnvironmentTool, NeededPackage, SubQuestion
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import BadReply, Teacher
+
+LEAST_COSINE: Final = 0.4
+"""Least cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have at
+least 0.6."""
+MAX_CANDIDATES: Final = 3
+"""The most tools that the teacher compares one with: where one does the same it was the nearest in 182 of 184."""
+
+
+@dataclass
+class _Slot:
+    """A tool of the merged environment, and the sub-questions that it answers."""
+
+    first: int
+    """The sub-environment that its document is of."""
+    tool: EnvironmentTool
+    answered: list[SubQuestion]
+
+
+async def merge_sub_environments(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    sub_environments: Sequence[SubEnvironment],
+    *,
+    seed: int,
+    embedding: EmbeddingModel | None = None,
+    packages: tuple[NeededPackage, ...] = (),
+) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
+    """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
+
+    A joined tool may import `packages`, as those that it is made of.
+
+    Raises:
+        Rejected: a joined tool answered every gold call, and yet its whole proof fails.
+        EmbeddingModelMissing: the local embedding model is not there.
+        TeacherUnavailable: the teacher, or the endpoint of the embeddings, cannot be asked.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    cosines = await _cosines(sub_environments, embedding)
+    slots: list[_Slot] = []
+    sub_questions: list[SubQuestion] = []
+    for index, sub_environment in enumerate(sub_environments):
+        sub_question, tool = sub_environment.sub_question, sub_environment.tool
+        if tool is None:
+            sub_questions.append(sub_question)
+            continue
+        asked = await _joined(teacher, sandbox, slots, index, sub_environment, cosines, seed, packages)
+        if asked is None:
+            tool, asked = _under_free_name(tool, sub_question, {slot.tool.document.name for slot in slots})
+            slots.append(_Slot(index, tool, [asked]))
+        sub_questions.append(asked)
+    # Insertions replayed gold calls alone; the whole proof, with its many more calls, is run once.
+    proofs = [(slot.tool, slot.answered) for slot in slots if len(slot.answered) > 1]
+    if proofs:
+        await prove(sandbox, proofs)
+    return tuple(sub_questions), tuple(slot.tool for slot in slots)
+
+
+async def _joined(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    slots: Sequence[_Slot],
+    index: int,
+    sub_environment: SubEnvironment,
+    cosines: np.ndarray,
+    seed: int,
+    packages: tuple[NeededPackage, ...],
+) -> SubQuestion | None:
+    """Join a tool to one that does the same; return the sub-question with its call there, None if it stays apart."""
+    assert sub_environment.tool is not None
+    try:
+        found = await _homogeneous(teacher, slots, index, sub_environment, cosines, seed)
+        if found is None:
+            return None
+        slot, asked = found
+        answered = [*slot.answered, asked]
+        slot.tool = await _insert(teacher, sandbox, slot.tool, sub_environment.tool, answered, seed, packages)
+    except (Rejected, BadReply):
+        return None
+    slot.answered.append(asked)
+    return asked
+
+
+async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
+    """Return [sub-environments, sub-environments] similarities of their tools' documents; 0 where one has none."""
+    cosines = np.zeros((len(sub_environments), len(sub_environments)))
+    documents = {index: each.tool.document for index, each in enumerate(sub_environments) if each.tool is not None}
+    if len({document.model_dump_json() for document in documents.values()}) > 1:
+        # In a thread of its own: an endpoint answers when it will.
+        vectors = await asyncio.to_thread(embed, list(documents.values()), embedding)
+        cosines[np.ix_(list(documents), list(documents))] = (vectors @ vectors.T).toarray()
+    return cosines
+
+
+async def _homogeneous(
+    teacher: Teacher,
+    slots: Sequence[_Slot],
+    index: int,
+    sub_environment: SubEnvironment,
+    cosines: np.ndarray,
+    seed: int,
+) -> tuple[_Slot, SubQuestion] | None:
+    """Return the tool that does the same for other arguments, and the sub-question with its call of that tool."""
+    tool, sub_question = sub_environment.tool, sub_environment.sub_question
+    assert tool is not None
+    assert sub_question.call is not None
+    for slot in slots:
+        if slot.tool.document == tool.document:
+            return slot, sub_question
+    near = sorted((slot for slot in slots if cosines[slot.first, index] >= LEAST_COSINE), key=lambda slot: (
+        -cosines[slot.first, index].round(4), slot.first  # rounded, for the last bits of sums differ between machines
+    ))[:MAX_CANDIDATES]  # fmt: skip
+    if not near:
+        return None
+    candidates = tuple(slot.tool.document for slot in near)
+    request = FindHomogeneousTool(candidates=candidates, tool=tool.document, sub_question=sub_question)
+    reply = await teacher.ask(request, seed=seed)
+    if reply.tool is None:
+        return None
+    slot = next(slot for slot in near if slot.tool.document.name == reply.tool)
+    call = sub_question.call.model_copy(update={"name": reply.tool, "arguments": reply.arguments})
+    return slot, sub_question.model_copy(update={"call": call})
+
+
+async def _insert(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    merged: EnvironmentTool,
+    inserted: EnvironmentTool,
+    sub_questions: Sequence[SubQuestion],
+    seed: int,
+    packages: tuple[NeededPackage, ...],
+) -> EnvironmentTool:
+    request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=packages)
+    reply = await teacher.ask(request, seed=seed)
+    written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+    joined = with_needed_packages(written, packages)
+    await replay_gold_calls(sandbox, [(joined, sub_questions)])
+    return joined
+
+
+def _under_free_name(
+    tool: EnvironmentTool, sub_question: SubQuestion, taken: set[str]
+) -> tuple[EnvironmentTool, SubQuestion]:
+    name = tool.document.name
+    if name not in taken:
+        return tool, sub_question
+    # One number more than names are taken, so one is free; 60 characters leave room for it under the limit of 64.
+    free = next(f"{name[:60]}_{number}" for number in range(2, len(taken) + 3) if f"{name[:60]}_{number}" not in taken)
+    document = tool.document.model_copy(update={"name": free, "original_name": tool.document.original_name or name})
+    source = re.sub(rf"\b{re.escape(name)}\b", free, tool.source)
+    call = sub_question.call and sub_question.call.model_copy(update={"name": free})
+    return (
+        tool.model_copy(update={"document": document, "source": source}),
+        sub_question.model_copy(update={"call": call}),
+    )

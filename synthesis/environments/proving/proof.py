@@ -1,0 +1,232 @@
+"""The proof of a tool: in the sandbox its gold call gives the gold answer, and no changed call does.
+
+An alias of the gold answer counts as the gold answer. Per sub-question, in one batch:
+
+    gold       the call as it stands             must give the gold answer and no other sub-question's
+    repeat     the same under another seed       must give the gold answer again
+    changed    each argument made a stranger     must not give the gold answer; may fail, but by an ordinary exception
+    missing    each required argument left out   must fail
+    row        other rows of the data            of each argument that names one, some must give another answer
+
+and for each optional parameter whose default is documented
+
+    changed    each other setting                must not give the gold answer
+    omitted    the call without the parameter    must give an answer
+    default    the call with the default         must give the same one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from sandbox.client import ExecuteReply, ExecuteRequest, Limits
+from synthesis.answers.same_answer import same_answer
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.questions.qa_instances import ways_to_answer
+from synthesis.environments.questions.tool_documents import documented_defaults
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion
+from synthesis.stage import Rejected
+
+Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
+"""A tool and the sub-questions that it is to answer."""
+
+
+PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
+"""Bounded by CPU time: on a busy machine a good tool must not fail by the clock on the wall."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call of a proof, and the promise that it tests."""
+
+    promise: Literal["gold", "repeat", "changed", "missing", "row", "omitted", "default"]
+    tool: EnvironmentTool
+    sub_question: SubQuestion
+    arguments: JsonObject
+    varied: str | None = None
+    """Argument that names the row, for kind `row`."""
+
+    def request(self) -> ExecuteRequest:
+        """Return the call for the sandbox."""
+        return ExecuteRequest(
+            source=self.tool.module_source(),
+            function=self.tool.document.name,
+            arguments=self.arguments,
+            seed=1 if self.promise == "repeat" else 0,
+            limits=PROOF_LIMITS,
+        )
+
+
+def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
+    """Yield the calls that prove one gold call, the gold call itself first.
+
+    Raises:
+        ValueError: the sub-question has no call.
+        Rejected: an argument names a row of the data beside which no other stands.
+    """
+    if sub_question.call is None:
+        raise ValueError(f"expected a sub-question with a call, found none on {sub_question.id}")
+    arguments = sub_question.call.arguments
+    yield Trial("gold", tool, sub_question, arguments)
+    yield Trial("repeat", tool, sub_question, arguments)
+    defaults = documented_defaults(tool.document)
+    # A parameter that the call leaves at its documented default is an argument like the others.
+    for name, value in {**defaults, **arguments}.items():
+        yield Trial("changed", tool, sub_question, {**arguments, name: changed_argument(value)})
+    for required in tool.document.required:
+        yield Trial("missing", tool, sub_question, {k: v for k, v in arguments.items() if k != required})
+    for name, calls in calls_for_other_rows(tool, arguments).items():
+        if not calls:
+            detail = f"{tool.document.name}: {name}={arguments[name]!r} stands beside no row of other data"
+            raise Rejected("no other row", detail)
+        yield Trial("row", tool, sub_question, calls[0], varied=name)  # what differs is seldom the same in an answer
+    for optional, default in defaults.items():
+        schema = tool.document.parameters["properties"][optional]
+        for setting in other_settings(schema, arguments.get(optional, default)):
+            yield Trial("changed", tool, sub_question, {**arguments, optional: setting})
+        # `omitted` directly before `default`: `check_replies` compares the two.
+        if optional in arguments:
+            yield Trial("omitted", tool, sub_question, {k: v for k, v in arguments.items() if k != optional})
+        yield Trial("default", tool, sub_question, {**arguments, optional: default})
+
+
+def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], others: Sequence[SubQuestion] = ()) -> None:
+    """Check the replies to all calls that prove one gold call; `others` are the tool's other sub-questions.
+
+    Raises:
+        Rejected: with the name of the first promise that is broken.
+    """
+    for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
+        check_reply(trial, reply, others)
+        if trial.promise == "default":
+            # A gold call that names no such argument has left it out itself.
+            without = replies[index - 1] if listed[index - 1].promise == "omitted" else replies[0]
+            if not same_answer(reply.value, without.value):
+                raise Rejected(
+                    "default differs from document",
+                    f"{trial.tool.document.name}: {trial.arguments} gives {reply.value!r}, left out {without.value!r}",
+                )
+
+
+def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
+    """Check the reply to one call of a proof; `others` are the tool's other sub-questions.
+
+    Raises:
+        Rejected: with the name of the promise that is broken.
+    """
+    gold = trial.sub_question.answer
+    gives_gold = reply.ok and same_answer(gold, reply.value, trial.sub_question.aliases)
+    kind, outcome = ("", repr(reply.value))
+    if reply.error is not None:
+        kind, outcome = reply.error.kind.value, f"{reply.error.kind.value}: {reply.error.message}"
+    detail = f"{trial.tool.document.name}({trial.arguments}): expected {gold!r}, found {outcome}"
+    match trial.promise:
+        case "gold" if not reply.ok:
+            raise Rejected(f"call ends in {kind}", detail)
+        case "gold" if not gives_gold:
+            raise Rejected("wrong answer", detail)
+        case "gold" if any(same_answer(other.answer, reply.value, other.aliases) for other in others):
+            raise Rejected("answers another sub-question", detail)
+        case "repeat" if not gives_gold:
+            raise Rejected("not deterministic", detail)
+        case "changed" if gives_gold:
+            raise Rejected("ignores its arguments", f"{detail} though an argument was changed")
+        case "changed" if kind not in ("", "exception"):
+            raise Rejected("error path fails", detail)
+        case "missing" if reply.ok:
+            raise Rejected("missing argument accepted", detail)
+        case "omitted" | "default" if not reply.ok:
+            raise Rejected("default fails", detail)
+
+
+async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
+    """Prove that each tool answers its sub-questions by their gold calls, and only by them.
+
+    Raises:
+        Rejected: the first promise that is broken, in the order given.
+        SandboxUnavailable: the sandbox cannot say.
+    """
+    await _run(sandbox, proofs, trials)
+
+
+async def replay_gold_calls(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
+    """Prove only that each gold call gives its own answer and none of the others'.
+
+    Raises:
+        Rejected, SandboxUnavailable: as `prove`.
+    """
+    # `trials` begins with the gold call.
+    await _run(sandbox, proofs, lambda tool, sub_question: [next(trials(tool, sub_question))])
+
+
+async def _run(
+    sandbox: Sandbox, proofs: Sequence[Proof], trials_of: Callable[[EnvironmentTool, SubQuestion], Iterable[Trial]]
+) -> None:
+    for tool, sub_questions in proofs:
+        golds = tuple(way for each in sub_questions for way in ways_to_answer(each))
+        check_source(tool.source, tool.document, golds, tool.packages)
+    groups = [
+        (list(trials_of(tool, sub_question)), [other for other in sub_questions if other is not sub_question])
+        for tool, sub_questions in proofs
+        for sub_question in sub_questions
+    ]
+    replies = iter(await sandbox.execute_batch([trial.request() for listed, _ in groups for trial in listed]))
+    undecided: list[Trial] = []
+    for listed, others in groups:
+        told = [next(replies) for _ in listed]
+        check_replies(listed, told, others)
+        undecided += [
+            trial
+            for trial, reply in zip(listed, told, strict=True)
+            if trial.promise == "row" and is_constant(trial.sub_question.answer, [reply], trial.sub_question.aliases)
+        ]
+    for trial in undecided:
+        await _prove_by_further_rows(sandbox, trial)
+
+
+async def _prove_by_further_rows(sandbox: Sandbox, trial: Trial) -> None:
+    """Try the other rows of an argument of which the first gave no other answer."""
+    assert trial.sub_question.call is not None
+    assert trial.varied is not None
+    gold, arguments = trial.sub_question.answer, trial.sub_question.call.arguments
+    further = calls_for_other_rows(trial.tool, arguments)[trial.varied][1:]
+    replies = await sandbox.execute_batch([replace(trial, arguments=call).request() for call in further])
+    if is_constant(gold, replies, trial.sub_question.aliases):
+        name, asked = trial.tool.document.name, f"{trial.varied}={arguments[trial.varied]!r}"
+        told = [reply.value if reply.ok else "an error" for reply in replies]
+        raise Rejected("other rows give no other answer", f"{name}: {asked} gives {gold!r}, further rows {told!r}")
+
+
+def changed_argument(value: JsonValue) -> JsonValue:
+    """Return a value of the same type that a tool cannot know.
+
+    >>> changed_argument("Amber Fox"), changed_argument(5), changed_argument([1])
+    ('xoF rebmA?', -1000008, [])
+    """
+    match value:
+        case bool():
+            return not value
+        case int() | float():  # far away, since a neighbour may stand in the data, and 0 is its own negative
+            return -value - 1_000_003
+        case str():
+            return value[::-1] + "?"
+        case list():
+            return []
+        case dict():
+            return {}
+    return "?"
+
+
+def other_settings(schema: JsonObject, value: JsonValue) -> list[JsonValue]:
+    """Return settings of an optional parameter that are as good as `value`: its other choices, or the next number.
+
+    >>> other_settings({"enum": ["day", "month", "year"]}, "day"), other_settings({"type": "integer"}, 1)
+    (['month', 'year'], [2])
+    """
+    if "enum" in schema:
+        return [choice for choice in schema["enum"] if choice != value]
+    return [value + 1] if isinstance(value, int) and not isinstance(value, bool) else []

@@ -1,0 +1,132 @@
+"""Sub-environments: a tool, its gold call and the proof, for each sub-question that needs a tool.
+
+tool necessity ─► tool document ─► scaling ─► call ─► implementation ─► proof ─┐
+                                                           ▲                   │ not accepted: the failure goes back
+                                                           └───────────────────┘ to the teacher, MAX_REQUESTS in all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from synthesis.answers.schema_fault import schema_fault
+from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
+from synthesis.environments.proving.proof import prove
+from synthesis.environments.questions.tool_documents import write_document
+from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.questions.decomposition import DecompositionNode, QAInstance
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.stage import Rejected, all_in_order
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
+
+MAX_REQUESTS: Final = 12
+"""Questions to the teacher per sub-question: necessity if it is asked, document, scaling, call; the rest are
+implementations."""
+
+
+@dataclass(frozen=True)
+class SubEnvironment:
+    """A sub-question and the tool that was proven to answer it; no tool where none is needed."""
+
+    sub_question: SubQuestion
+    tool: EnvironmentTool | None
+
+
+async def build_sub_environments(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    instance: QAInstance,
+    *,
+    seed: int,
+    scaled_documents: float = 0.0,
+    documents: Mapping[str, ToolDocument] | None = None,
+) -> list[SubEnvironment]:
+    """Build and prove the sub-environments of all nodes, side by side; a share of the tools have scaled documents.
+
+    `documents` are those that have been written already, by id of their sub-question.
+
+    Raises:
+        BadReply: the teacher has no usable answer for one of the nodes.
+        Rejected: one of the nodes that need a tool did not get one.
+        TeacherUnavailable: the teacher cannot be asked.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    answers = {node.id: node.answer for node in instance.nodes}
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    written = documents or {}
+
+    async def build(position: int, node: DecompositionNode) -> SubEnvironment:
+        known = tuple(answers[parent] for parent in node.depends_on)
+        left = MAX_REQUESTS
+        if node.kind == "computation" and node.id not in used:
+            left -= 1
+            necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
+            if not necessity.needs_tool:
+                return SubEnvironment(_sub_question(node, None), None)
+        document = written.get(node.id) or await write_document(
+            teacher, knowledge, node, seed=seed + position, scaled=scaled_documents
+        )
+        left -= 1 + (scaled_documents > 0)  # counted even where the draft had it written: as many tries either way
+        return await _build_tool(teacher, sandbox, knowledge, node, document, seed=seed + position, max_requests=left)
+
+    return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
+
+
+async def _build_tool(
+    teacher: Teacher,
+    sandbox: Sandbox,
+    knowledge: Knowledge,
+    node: DecompositionNode,
+    document: ToolDocument,
+    *,
+    seed: int,
+    max_requests: int,
+) -> SubEnvironment:
+
+    def checked(written: CallArguments) -> ToolCall:
+        if fault := schema_fault(document.parameters, written.arguments, "arguments"):
+            raise Rejected("gold call that its tool does not take", f"{document.name}: {fault}")
+        if not document.names_arguments(written.arguments):
+            raise Rejected("gold call that its tool does not take", f"{document.name}: {sorted(written.arguments)}")
+        return ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
+
+    request = WriteToolCall(knowledge=knowledge, node=node, document=document)
+    call = await accepted_reply(teacher, request, checked, seed=seed)
+    sub_question = _sub_question(node, call)
+    last_try: ToolImplementation | None = None
+    failure: Rejected | None = None
+    for _ in range(max_requests - 1):  # the call
+        # Always the same seed: a question that quotes another failure is another question.
+        last_try = await teacher.ask(
+            WriteToolImplementation(
+                knowledge=knowledge,
+                node=node,
+                document=document,
+                call=call,
+                last_try=last_try,
+                failure=str(failure or ""),
+            ),
+            seed=seed,
+        )
+        written = EnvironmentTool(document=document, source=last_try.source, tables=last_try.tables)
+        tool = with_needed_packages(written, knowledge.packages)
+        try:
+            await prove(sandbox, [(tool, [sub_question])])
+        except Rejected as rejected:
+            failure = rejected
+        else:
+            return SubEnvironment(sub_question, tool)
+    raise failure or Rejected("no implementation", node.id)
+
+
+def _sub_question(node: DecompositionNode, call: ToolCall | None) -> SubQuestion:
+    asked = {name: getattr(node, name) for name in ("id", "question", "answer", "aliases", "depends_on")}
+    return SubQuestion(**asked, call=call)

@@ -1,0 +1,135 @@
+"""The rules for a tool's code: one function of JSON arguments, checked on its syntax tree.
+
+The check tells honest tools from slips and shortcuts; it is not what keeps code in. That is the sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence, Set
+from typing import Final
+
+from synthesis.answers.same_answer import same_answer
+from synthesis.environments.proving.module_reach import check_reach
+from synthesis.environments.proving.needed_packages import module_roots
+from synthesis.python_source import tool_syntax_tree
+from synthesis.records import JsonValue, NeededPackage, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.tools.written_documents import check_written
+
+ALLOWED_MODULES: Final = frozenset({
+    "bisect", "collections", "copy", "dataclasses", "decimal", "difflib", "enum", "fractions", "functools", "heapq",
+    "itertools", "json", "math", "numbers", "operator", "re", "statistics", "string", "textwrap", "typing",
+    "unicodedata",
+})  # fmt: skip
+"""Standard-library modules without input, output, clock or randomness."""
+
+FORBIDDEN_NAMES: Final = frozenset({
+    "open", "print", "input", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "breakpoint",
+    "exit", "quit", "help", "memoryview", "id", "hash", "getattr", "setattr", "delattr",
+})  # fmt: skip
+
+
+FRAMES: Final = frozenset({
+    "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
+    "tb_next", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
+})  # fmt: skip
+"""Attributes that lead from a generator or a traceback to the names of whoever runs the code."""
+
+
+def check_source(
+    source: str, document: ToolDocument, golds: tuple[JsonValue, ...], packages: Sequence[NeededPackage] = ()
+) -> None:
+    """Check a tool's document, and its code without running it; `golds` are the answers that only its data may hold.
+
+    Beside modules of the standard library it may import those of `packages`, which are imported here to see what of
+    them it names.
+
+    Raises:
+        Rejected: the document's schema cannot be used; or the code does not parse, uses what is not allowed, has
+            another signature than its document, or tells a gold.
+    """
+    check_written(document)
+    try:
+        tree = tool_syntax_tree(source)
+    except SyntaxError as error:
+        raise Rejected("code does not parse", str(error)) from error
+    nodes = list(ast.walk(tree))
+    allowed = ALLOWED_MODULES | module_roots(packages)
+    for node in nodes:
+        _check_allowed(node, allowed)
+    check_reach(tree, allowed)
+    _check_signature(tree, document)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
+            raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
+
+
+def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
+    match node:
+        case ast.Import(names=names):
+            modules = [alias.name for alias in names]
+        case ast.ImportFrom(module=module, level=level):
+            # With its dot a relative import is in no list of modules.
+            modules = [module or ""] if not level else ["." + (module or "")]
+        case _:
+            modules = []
+    for module in modules:
+        if module.split(".")[0] not in allowed:
+            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(allowed)}")
+    if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or _is_special(node.id)):
+        raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
+    match node:
+        case ast.Attribute(attr=attribute):
+            attributes = [attribute]
+        case ast.MatchClass(kwd_attrs=attributes):  # `case Frame(f_back=x)` reads an attribute, too
+            pass
+        case _:
+            attributes = []
+    for attribute in attributes:
+        if attribute.startswith("__") or attribute in FRAMES:
+            raise Rejected("name not allowed", f"{attribute!r}{_line(node)}")
+    if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
+        raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__name__"
+
+
+def _line(node: ast.AST) -> str:
+    return f" in line {node.lineno}" if hasattr(node, "lineno") else ""
+
+
+def _check_signature(tree: ast.Module, document: ToolDocument) -> None:
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == document.name]
+    if len(functions) != 1:
+        raise Rejected("signature differs from document", f"expected one function {document.name}")
+    arguments = functions[0].args
+    if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+        raise Rejected("signature differs from document", "expected named parameters only")
+    positional = [argument.arg for argument in arguments.args]
+    optional = positional[len(positional) - len(arguments.defaults) :]
+    optional += [a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
+    found = {argument.arg for argument in arguments.args + arguments.kwonlyargs}
+    documented = set(document.parameters.get("properties", {}))
+    # `state` comes from the episode, not from the model: a document need not have it.
+    if found - {"state"} != documented - {"state"}:
+        raise Rejected("signature differs from document", f"expected {sorted(documented)}, found {sorted(found)}")
+    required = found - set(optional) - {"state"}
+    if required != set(document.required):
+        raise Rejected(
+            "signature differs from document",
+            f"expected required {sorted(document.required)}, found {sorted(required)}",
+        )
+
+
+def _tells(constant: object, gold: JsonValue) -> bool:
+    if isinstance(gold, list | tuple):
+        return any(_tells(constant, item) for item in gold)
+    if isinstance(gold, bool) or gold is None:
+        return False
+    if isinstance(constant, str):
+        # Inside a longer text as well: code must not carry the answer in a table of its own.
+        return str(gold).casefold() in constant.casefold()
+    return isinstance(constant, int | float) and same_answer(gold, constant)

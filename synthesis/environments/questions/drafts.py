@@ -1,0 +1,91 @@
+"""Drafts: questions that are written and scored before any tool is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Final
+
+from pydantic import Field
+
+from synthesis.environments.questions.qa_instances import write_qa_instance
+from synthesis.environments.questions.quality import score_quality
+from synthesis.environments.questions.tool_documents import write_document
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.selection.splits import TakenValues
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import QualityScore, Record, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.usage import Usage, metered_usage
+
+MAX_DRAWS: Final = 40
+ENTITY_OR_ANSWER: Final = "entity or answer of another split"
+TOOL: Final = "tool of another split"
+
+
+class Draft(Record):
+    """A question with its decomposition, its score, and the cost of both."""
+
+    seed: int
+    instance: QAInstance
+    quality: QualityScore
+    usage: Usage
+    documents: dict[str, ToolDocument] = Field(default_factory=dict)
+    """The tool documents of its lookups, where they had to be known already: no other split has them."""
+
+
+async def write_draft(
+    teacher: Teacher,
+    source: Knowledge,
+    plan: EnvironmentPlan,
+    taken: TakenValues,
+    *,
+    max_hops: int,
+    seed: int,
+    scaled_documents: float = 0.0,
+) -> Draft:
+    """Have a question of the planned shape written and scored that shares nothing with other splits.
+
+    Where its tools must be unseen their documents are written at once, since the question decides what they are.
+
+    Raises:
+        BadReply: a question to the teacher got no usable answer.
+        Rejected: its structure or its dependencies break a rule, or every draw shares something.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    shared = ""
+    # Around all draws: those that were thrown away have cost something, too.
+    with metered_usage() as usage:
+        for drawn in draw_seeds(seed, plan):
+            knowledge = source.model_copy(update={"seed": drawn})
+            instance = await write_qa_instance(teacher, knowledge, plan, max_hops=max_hops, seed=drawn)
+            if taken.shared_with(instance):
+                shared = ENTITY_OR_ANSWER
+                continue
+            documents: Mapping[str, ToolDocument] = {}
+            if taken.unseen != "worlds":
+                documents = await _documents(teacher, knowledge, instance, seed=drawn, scaled=scaled_documents)
+            if taken.shared_tools(documents.values()):
+                shared = TOOL
+                continue
+            quality = await score_quality(teacher, knowledge, instance, seed=drawn)
+            return Draft(seed=drawn, instance=instance, quality=quality, usage=usage, documents=dict(documents))
+    raise Rejected(shared, f"after {MAX_DRAWS} draws")
+
+
+async def _documents(
+    teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int, scaled: float
+) -> dict[str, ToolDocument]:
+    return {
+        node.id: await write_document(teacher, knowledge, node, seed=seed + position, scaled=scaled)
+        for position, node in enumerate(instance.nodes)
+        if node.kind == "lookup"
+    }
+
+
+def draw_seeds(seed: int, plan: EnvironmentPlan) -> Iterator[int]:
+    """Yield the seed of each draw of one environment: at most `MAX_DRAWS`, each less than 2^48."""
+    for draw in range(MAX_DRAWS):
+        yield int.from_bytes(sha256(f"{seed}/{plan.index}/{draw}".encode()).digest()[:6])

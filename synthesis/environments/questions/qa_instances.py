@@ -1,0 +1,221 @@
+"""QA instances: a main question with its decomposition, its structure checked by rule.
+
+The structural validator asks no language model. Each rule has a name; an instance that breaks one is rejected under it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from networkx import find_cycle, is_directed_acyclic_graph
+
+from synthesis.answers.same_answer import same_answer
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.nfkc import nfkc
+from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.questions.decomposition import (
+    CompositionError,
+    DecompositionNode,
+    QAInstance,
+    compose,
+    dependency_graph,
+    depths,
+    scenario_of,
+)
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import Environment, JsonValue, Language, SubQuestion
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Teacher
+from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages, texts_in
+
+_SCALARS: Final = (str, int, float, bool)
+
+
+async def write_qa_instance(
+    teacher: Teacher, knowledge: Knowledge, plan: EnvironmentPlan, *, max_hops: int, seed: int
+) -> QAInstance:
+    """Have a QA instance of the planned shape written, and check its structure; once more if it breaks a rule.
+
+    Raises:
+        BadReply: the teacher has none.
+        Rejected: it breaks a rule, has another shape than planned, or is in another language.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    request = WriteQAInstance(
+        knowledge=knowledge,
+        scenario=plan.scenario,
+        num_lookups=plan.num_lookups,
+        with_computation=plan.with_computation,
+        max_hops=max_hops,
+    )
+
+    def checked(instance: QAInstance) -> QAInstance:
+        check_structure(instance)
+        if instance.scenario != plan.scenario:
+            raise Rejected("other scenario than planned", f"expected {plan.scenario}, found {instance.scenario}")
+        if instance.hops > max_hops:
+            raise Rejected("more hops than planned", f"expected at most {max_hops}, found {instance.hops}")
+        lookups = sum(node.kind == "lookup" for node in instance.nodes)
+        if lookups != plan.num_lookups:
+            raise Rejected("other number of lookups than planned", f"expected {plan.num_lookups}, found {lookups}")
+        check_languages(instance, knowledge.language)
+        return instance
+
+    return await accepted_reply(teacher, request, checked, seed=seed)
+
+
+def check_languages(instance: QAInstance, language: Language) -> None:
+    """Check that every question is in its language; names and answers may be in any language.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    given = [*instance.entities, *texts_in([instance.answer, *(node.answer for node in instance.nodes)])]
+    for asked in (instance.question, *(node.question for node in instance.nodes)):
+        if foreign := foreign_passages(asked, language, given=given):
+            expected = "English" if language == "en" else "Chinese"
+            found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} in {asked[:80]!r}"
+            raise Rejected("question in another language", found)
+
+
+def check_structure(instance: QAInstance) -> None:
+    """Check every structural rule that can be checked without understanding the questions.
+
+    Raises:
+        Rejected: with the name of the first rule that is broken.
+    """
+    _check_graph(instance)
+    _check_answers(instance)
+    _check_shape(instance)
+    _check_composition(instance)
+    _check_mentions(instance)
+
+
+def mentions(text: str, value: JsonValue) -> bool:
+    """Say whether a text tells a value: as a whole word or number, in any case and width.
+
+    >>> mentions("Rent of 15 flats", 5), mentions("Rent is 5.", 5), mentions("the AMBER fox", "Amber Fox")
+    (False, True, True)
+    >>> mentions("青山明月的租金", "青山明月"), mentions("one or two", ["three", "two"])
+    (True, True)
+    """
+    if isinstance(value, list | tuple):
+        return any(mentions(text, item) for item in value)
+    if value is None or isinstance(value, bool):  # no words are theirs alone
+        return False
+    # Only ASCII letters and digits guard the value: Chinese puts nothing between words.
+    wanted = re.escape(_plain(value if isinstance(value, str) else repr(value)))
+    return bool(wanted) and re.search(rf"(?<![0-9a-z])(?<![0-9]\.){wanted}(?!\.?[0-9a-z])", _plain(text)) is not None
+
+
+def _plain(text: str) -> str:
+    return " ".join(nfkc(text).casefold().split())
+
+
+def _check_graph(instance: QAInstance) -> None:
+    ids = [node.id for node in instance.nodes]
+    if not ids:
+        raise Rejected("no sub-question")
+    if doubled := sorted({name for name in ids if ids.count(name) > 1}):
+        raise Rejected("duplicated id", f"{doubled}")
+    for node in instance.nodes:
+        if dangling := sorted(set(node.depends_on) - set(ids)):
+            raise Rejected("dangling dependency", f"{node.id} depends on {dangling}")
+        if len(set(node.depends_on)) < len(node.depends_on):
+            raise Rejected("duplicated dependency", f"{node.id} depends on {list(node.depends_on)}")
+    # Every cycle breaks the order below as well; it is looked for first to be called by its own name.
+    graph = dependency_graph(instance.nodes)
+    if not is_directed_acyclic_graph(graph):
+        raise Rejected("cyclic dependency", f"{[node for node, _ in find_cycle(graph)]}")
+    for position, node in enumerate(instance.nodes):
+        if late := sorted(set(node.depends_on) - set(ids[:position])):
+            raise Rejected("dependency listed after its dependent", f"{node.id} depends on {late}")
+
+
+def _check_answers(instance: QAInstance) -> None:
+    for name, question, answer in [("q0", instance.question, instance.answer)] + [
+        (node.id, node.question, node.answer) for node in instance.nodes
+    ]:
+        if not question.strip():
+            raise Rejected("empty question", name)
+        values = answer if isinstance(answer, list | tuple) and answer else [answer]
+        if not all(isinstance(value, _SCALARS) and str(value).strip() for value in values):
+            raise Rejected(
+                "untyped answer", f"expected a text, number or Boolean, or a list of them, {name} has {answer!r}"
+            )
+    asked_for: list[QAInstance | DecompositionNode] = [instance, *instance.nodes]
+    for asked in asked_for:
+        if asked.aliases and not isinstance(asked.answer, str):
+            raise Rejected("alias of no text", f"{asked.aliases} for {asked.answer!r}")
+        if empty := [alias for alias in asked.aliases if not _plain(alias)]:
+            raise Rejected("empty alias", f"{empty} for {asked.answer!r}")
+    questions = [_plain(node.question) for node in instance.nodes]
+    if len(set(questions)) < len(questions):
+        raise Rejected("duplicated question", f"{sorted(q for q in questions if questions.count(q) > 1)[:1]}")
+    lookups = [node for node in instance.nodes if node.kind == "lookup"]
+    # Were two answers equal, no call could show that a joined tool tells their questions apart.
+    for index, node in enumerate(lookups):
+        for other in lookups[:index]:
+            if any(same_answer(one, two) for one in ways_to_answer(node) for two in ways_to_answer(other)):
+                raise Rejected("answer stands twice", f"{other.id} and {node.id} are both answered {node.answer!r}")
+
+
+def ways_to_answer(asked: QAInstance | DecompositionNode | SubQuestion | Environment) -> list[JsonValue]:
+    """Return an answer in all the ways in which it may be written."""
+    return [asked.answer, *asked.aliases]
+
+
+def _check_shape(instance: QAInstance) -> None:
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    for node in instance.nodes:
+        if node.kind == "computation" and (node.id in used or not node.depends_on):
+            raise Rejected("computation not at a leaf", node.id)
+    lookups = [node for node in instance.nodes if node.kind == "lookup"]
+    if not lookups:
+        raise Rejected("no lookup")
+    hops = max(depths(lookups).values())
+    if instance.hops != hops:
+        raise Rejected("wrong hops", f"expected {hops}, the longest path, found {instance.hops}")
+    if instance.scenario != scenario_of(lookups):
+        raise Rejected("wrong scenario", f"expected {scenario_of(lookups)}, found {instance.scenario}")
+
+
+def _check_composition(instance: QAInstance) -> None:
+    computations = [node for node in instance.nodes if node.kind == "computation"]
+    if len(computations) > 1:
+        raise Rejected("several computations", f"{[node.id for node in computations]}")
+    answers = {node.id: node.answer for node in instance.nodes}
+    used = {parent for node in instance.nodes for parent in node.depends_on}
+    if instance.composition is not None:
+        if len(set(instance.composition.inputs)) < len(instance.composition.inputs):
+            raise Rejected("composition fails", f"an input stands twice in {instance.composition.inputs}")
+        try:
+            computed = compose(instance.composition, answers)
+        except CompositionError as error:
+            raise Rejected("composition fails", str(error)) from error
+        if not same_answer(instance.answer, computed, instance.aliases):
+            raise Rejected("composition gives another answer", f"expected {instance.answer!r}, found {computed!r}")
+        used |= set(instance.composition.inputs)
+        for node in computations:
+            is_same = same_answer(node.answer, computed, node.aliases)
+            if set(node.depends_on) != set(instance.composition.inputs) or not is_same:
+                raise Rejected("computation differs from composition", node.id)
+    if idle := [node.id for node in instance.nodes if node.kind == "lookup" and node.id not in used]:
+        raise Rejected("idle sub-question", f"{idle} do not lead to the answer")
+
+
+def _check_mentions(instance: QAInstance) -> None:
+    # "Which is higher, Oak or Elm?" names its answer among the others, and tells nothing by it.
+    choices = instance.composition.choices if instance.composition is not None else ()
+    for node in instance.nodes:
+        if node.kind == "lookup" and mentions(instance.question, ways_to_answer(node)):
+            raise Rejected("leaked answer", f"the main question tells {node.id}'s answer {node.answer!r}")
+        if node.kind == "lookup" and mentions(node.question, ways_to_answer(node)):
+            raise Rejected("leaked answer", f"{node.id} tells its own answer {node.answer!r}")
+    if mentions(instance.question, ways_to_answer(instance)) and instance.answer not in choices:
+        raise Rejected("leaked answer", f"the main question tells the main answer {instance.answer!r}")
+    told = " \n ".join([instance.question] + [f"{node.question} \n {node.answer}" for node in instance.nodes])
+    if strange := [name for name in instance.entities if not mentions(told, name)]:
+        raise Rejected("entity not mentioned", f"{strange}")

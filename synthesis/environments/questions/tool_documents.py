@@ -1,0 +1,119 @@
+"""Tool documents of sub-questions: written by the teacher, and for a share of them scaled.
+
+    sub-question ─► get_rent(apartment)  ─►  get_rent(apartment, unit = "thousand")
+
+Scaling (the paper's complexity scaling) keeps the name and the required parameters of a tool. The proof holds the
+implementation to each default that the scaled document promises.
+"""
+
+from __future__ import annotations
+
+import random
+
+from synthesis.answers.schema_fault import schema_fault
+from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.questions.decomposition import DecompositionNode
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import JsonValue, Language, ToolDocument
+from synthesis.stage import Rejected
+from synthesis.teacher.protocol import Teacher
+from synthesis.tools.written_documents import check_written
+from synthesis.track.second_try import accepted_reply
+from synthesis.written_language import foreign_passages, texts_in
+
+
+async def write_document(
+    teacher: Teacher, knowledge: Knowledge, node: DecompositionNode, *, seed: int, scaled: float
+) -> ToolDocument:
+    """Have the document of a sub-question's tool written; a share of all documents is scaled.
+
+    Raises:
+        BadReply: the teacher has no such document.
+        Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
+
+    def checked(document: ToolDocument) -> ToolDocument:
+        check_written(document)
+        check_description(document, knowledge.language, [node.question])
+        return document
+
+    document = await accepted_reply(teacher, request, checked, seed=seed)
+    return await scale_document(teacher, knowledge, document, share=scaled)
+
+
+def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
+    """Check that the description of a tool is in a language; names in `given` may be in any language.
+
+    Raises:
+        Rejected: with the words of another one.
+    """
+    if foreign := foreign_passages(document.description, language, given=texts_in(given)):
+        expected = "English" if language == "en" else "Chinese"
+        found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} of {document.name}"
+        raise Rejected("description in another language", found)
+
+
+async def scale_document(
+    teacher: Teacher, knowledge: Knowledge, document: ToolDocument, *, share: float
+) -> ToolDocument:
+    """Have a share of all documents scaled; within one environment equal documents stay equal.
+
+    Raises:
+        BadReply: the teacher has no such document.
+        Rejected: its document breaks a rule.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
+    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
+        return document
+
+    def checked(scaled: ToolDocument) -> ToolDocument:
+        check_scaled(document, scaled)
+        return scaled
+
+    request = ScaleToolDocument(knowledge=knowledge, document=document)
+    return await accepted_reply(teacher, request, checked, seed=knowledge.seed)
+
+
+def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
+    """Check that a scaled document only has optional parameters more, each with a default that its schema allows.
+
+    Raises:
+        Rejected: with the name of the rule that is broken.
+    """
+    check_written(scaled)
+    before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
+    if scaled.name != document.name or set(scaled.required) != set(document.required):
+        raise Rejected(
+            "scaling changes the tool",
+            f"expected {document.name}{sorted(document.required)}, found {scaled.name}{sorted(scaled.required)}",
+        )
+    if changed := sorted(name for name in before if after.get(name) != before[name]):
+        raise Rejected("scaling changes the tool", f"parameters {changed}")
+    for name in sorted(set(after) - set(before)):
+        schema = after[name]
+        if "default" not in schema:
+            raise Rejected("added parameter without default", name)
+        if schema_fault(schema, schema["default"], name):
+            raise Rejected("default breaks its schema", f"{name}: {schema}")
+
+
+def documented_defaults(document: ToolDocument) -> dict[str, object]:
+    """Return the optional parameters that have a default in a document, with their defaults.
+
+    Raises:
+        Rejected: the document's schema cannot be used.
+
+    >>> parameters = {"properties": {"flat": {}, "page": {"default": 1}}, "required": ["flat"]}
+    >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
+    {'page': 1}
+    """
+    check_written(document)  # of further tools on a state nothing else is looked at before
+    return {
+        name: schema["default"]
+        for name, schema in document.parameters.get("properties", {}).items()
+        if "default" in schema and name not in document.required
+    }

@@ -1,0 +1,113 @@
+"""Quotas: the scenario, language, domain and size of each environment, so that shares are exact."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from synthesis.errors import SynthesisError
+from synthesis.records import Language, Scenario
+
+Choice = TypeVar("Choice")
+
+Variety = Literal["plain", "stateful", "withheld_tool", "missing_parameter"]
+"""The particular property of an environment; the paper's environments are all plain."""
+
+PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
+
+
+class PlanImpossible(SynthesisError, ValueError):
+    """The shares of a config contradict one another; the message names them and says how to change them."""
+
+    is_usage = True
+
+
+@dataclass(frozen=True)
+class EnvironmentPlan:
+    """The planned properties of one environment."""
+
+    index: int
+    scenario: Scenario
+    language: Language
+    domain: str
+    num_lookups: int
+    with_computation: bool
+    variety: Variety
+
+
+def apportion(shares: Mapping[Choice, float], count: int) -> list[Choice]:
+    """Share `count` places out in proportion, by largest remainder; the list is grouped by choice.
+
+    >>> apportion({"en": 0.712, "zh": 0.288}, 5)
+    ['en', 'en', 'en', 'en', 'zh']
+    """
+    total = sum(shares.values())
+    exact = {choice: share / total * count for choice, share in shares.items()}
+    places = {choice: int(wanted) for choice, wanted in exact.items()}
+    by_remainder = sorted(exact, key=lambda choice: places[choice] - exact[choice])  # largest first
+    for choice in by_remainder[: count - sum(places.values())]:
+        places[choice] += 1
+    return [choice for choice, number in places.items() for _ in range(number)]
+
+
+def plan_environments(
+    count: int,
+    seed: int,
+    *,
+    scenarios: Mapping[Scenario, float],
+    languages: Mapping[Language, float],
+    domains: Mapping[str, float],
+    lookups: Mapping[Scenario, Mapping[int, float]],
+    computations: float,
+    varieties: Mapping[Variety, float],
+) -> list[EnvironmentPlan]:
+    """Plan `count` environments; `computations` is the share of the parallel ones that end in a computation.
+
+    Stateful environments need several hops: they take the places of multi-hop ones.
+
+    Raises:
+        PlanImpossible: there are fewer multi-hop places than stateful environments.
+    """
+    rng = random.Random(f"quotas/{seed}")
+
+    def shuffled(shares: Mapping[Choice, float], number: int) -> list[Choice]:
+        places = apportion(shares, number)
+        rng.shuffle(places)
+        return places
+
+    by_scenario = shuffled(scenarios, count)
+    sizes = {scenario: iter(shuffled(lookups[scenario], by_scenario.count(scenario))) for scenario in scenarios}
+    num_parallel = sum(scenario in PARALLEL_SCENARIOS for scenario in by_scenario)
+    computed = iter(shuffled({True: computations, False: 1 - computations}, num_parallel))
+    by_variety = _place_varieties(rng, apportion(varieties, count), by_scenario)
+    chosen = zip(by_scenario, shuffled(languages, count), shuffled(domains, count), strict=True)
+    return [
+        EnvironmentPlan(
+            index=index,
+            scenario=scenario,
+            language=language,
+            domain=domain,
+            num_lookups=next(sizes[scenario]),
+            # Drawn before the variety is asked: a stateful environment uses up its place.
+            with_computation=scenario in PARALLEL_SCENARIOS and next(computed) and by_variety[index] != "stateful",
+            variety=by_variety[index],
+        )
+        for index, (scenario, language, domain) in enumerate(chosen)
+    ]
+
+
+def _place_varieties(rng: random.Random, places: list[Variety], by_scenario: list[Scenario]) -> list[Variety]:
+    multi_hop = [index for index, scenario in enumerate(by_scenario) if scenario.endswith("multi_hop")]
+    num_stateful = places.count("stateful")
+    if num_stateful > len(multi_hop):
+        raise PlanImpossible(
+            f"expected at most {len(multi_hop)} stateful environments, as many as multi-hop ones, "
+            f"found {num_stateful}; lower the share of `stateful` in `varieties`, or raise the multi-hop share"
+        )
+    stateful = set(rng.sample(multi_hop, num_stateful))
+    others: list[Variety] = [variety for variety in places if variety != "stateful"]
+    rng.shuffle(others)
+    rest = iter(others)
+    return ["stateful" if index in stateful else next(rest) for index in range(len(by_scenario))]

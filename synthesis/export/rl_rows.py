@@ -1,0 +1,176 @@
+"""Environments as rows of RL data for verl and TRL.
+
+A row of either has the tools as the sandbox client takes them, and the values that a reward counts. Both are JSON
+text, or tables of text, so that no type changes on the way. verl has five columns of its own, `agent_name` for its
+tool-calling loop, and `extra_info` with the arguments of `create` of each tool; it knows tools by name for a whole run,
+so a name with several documents in a set needs a choice. TRL passes the columns of a row by name to the environment's
+`reset` and to reward functions.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import Field
+
+from synthesis.export.openai_rows import Row
+from synthesis.records import Environment, EnvironmentTool, JsonObject, SubQuestion
+
+
+class SandboxTool(Row):
+    """A tool as `sandbox.client.SandboxClient.execute` takes it, without the arguments of a call."""
+
+    source: str
+    function: str
+
+
+def sandbox_tools(environment: Environment) -> dict[str, SandboxTool]:
+    """Return the tools of an environment by name, sorted by name, so that its own tools do not stand out."""
+    return {tool.document.name: _sandbox_tool(tool) for tool in sorted_tools(environment)}
+
+
+def sorted_tools(environment: Environment) -> list[EnvironmentTool]:
+    """Return the environment's own tools and the distractors in order of their names."""
+    return sorted(environment.all_tools, key=lambda tool: tool.document.name)
+
+
+def _sandbox_tool(tool: EnvironmentTool) -> SandboxTool:
+    return SandboxTool(source=tool.module_source(), function=tool.document.name)
+
+
+def tool_schemas(environment: Environment) -> str:
+    """Return the JSON text of the tools in OpenAI's form."""
+    return json.dumps([tool.document.to_openai() for tool in sorted_tools(environment)], ensure_ascii=False)
+
+
+def ground_truth(environment: Environment) -> str:
+    """Return the JSON text of the values that the F1 reward counts.
+
+    `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
+    says, with `final_state` where one is asked for; `answer` is the whole question's. Where there are any:
+    `aliases` are further texts that mean the answer beside them; `user_reply` is what the user says to the first
+    message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
+    """
+    truth = {
+        "sub_tasks": [
+            {
+                "tool": sub_task.call.name,
+                "answer": sub_task.answer,
+                **_aliases(sub_task),
+            }
+            for sub_task in environment.sub_tasks
+            if sub_task.call is not None
+        ],
+        "answer": environment.answer,
+        **_aliases(environment),
+        "expectation": environment.expectation,
+        "missing": environment.missing,
+        "final_state": environment.final_state,
+    }
+    if environment.user_reply is not None:
+        truth["user_reply"] = environment.user_reply
+    if environment.state_conditions:
+        truth["state_conditions"] = [condition.model_dump(mode="json") for condition in environment.state_conditions]
+    return json.dumps(truth, ensure_ascii=False)
+
+
+def _aliases(asked: SubQuestion | Environment) -> JsonObject:
+    return {"aliases": list(asked.aliases)} if asked.aliases else {}
+
+
+def initial_state(environment: Environment) -> str | None:
+    """Return the JSON text of the state that an episode begins with, if the tools have one."""
+    return None if environment.state is None else json.dumps(environment.state, ensure_ascii=False)
+
+
+class PromptMessage(Row):
+    """A message of the prompt."""
+
+    role: Literal["user"] = "user"
+    content: str
+
+
+class RewardModel(Row):
+    """Values that a reward function compares with."""
+
+    style: Literal["rule"] = "rule"
+    ground_truth: str
+
+
+class ExtraInfo(Row):
+    """Values that tools and reward need beside the prompt."""
+
+    split: str
+    index: int
+    id: str
+    """Id of the environment."""
+    need_tools_kwargs: bool = True
+    tools_kwargs: JsonObject
+    """Tool name to `create_kwargs`: `source` and `function` as the sandbox client takes them, and the JSON text of a
+    `state`."""
+    tool_selection: list[str]
+    """Names of the offered tools."""
+    tools: str
+    """JSON text of the tools' schemas, in OpenAI's form."""
+    ground_truth: str
+
+
+class VerlRow(Row):
+    """A prompt, its tools and its reward."""
+
+    data_source: str
+    agent_name: Literal["tool_agent"] = "tool_agent"
+    prompt: list[PromptMessage] = Field(min_length=1)
+    ability: Literal["tool_use"] = "tool_use"
+    reward_model: RewardModel
+    extra_info: ExtraInfo
+
+
+def verl_row(environment: Environment, *, index: int, split: str) -> VerlRow:
+    """Return the row of an environment; the reward's ground truth stands in `reward_model` and in `extra_info`."""
+    tools, state = sandbox_tools(environment), initial_state(environment)
+    with_state = {} if state is None else {"state": state}
+    truth = ground_truth(environment)
+    return VerlRow(
+        data_source=f"astra-jax/{environment.domain}",
+        prompt=[PromptMessage(content=environment.question)],
+        reward_model=RewardModel(ground_truth=truth),
+        extra_info=ExtraInfo(
+            split=split,
+            index=index,
+            id=environment.id,
+            tools_kwargs={name: {"create_kwargs": {**tool.model_dump(), **with_state}} for name, tool in tools.items()},
+            tool_selection=list(tools),
+            tools=tool_schemas(environment),
+            ground_truth=truth,
+        ),
+    )
+
+
+class TrlRow(Row):
+    """A prompt, its tools and its reward."""
+
+    prompt: list[PromptMessage] = Field(min_length=1)
+    tools: str
+    """JSON text of the tools' schemas, in OpenAI's form."""
+    id: str
+    """Id of the environment."""
+    sandbox_tools: str
+    """JSON text of tool name to `source` and `function`, as the sandbox client takes them."""
+    state: str | None
+    """JSON text of the initial state of an episode; null if the tools have none."""
+    ground_truth: str
+
+
+def trl_row(environment: Environment) -> TrlRow:
+    """Return the row of an environment."""
+    tools = {name: tool.model_dump() for name, tool in sandbox_tools(environment).items()}
+    return TrlRow(
+        prompt=[PromptMessage(content=environment.question)],
+        tools=tool_schemas(environment),
+        id=environment.id,
+        sandbox_tools=json.dumps(tools, ensure_ascii=False),
+        state=initial_state(environment),
+        ground_truth=ground_truth(environment),
+    )

@@ -1,0 +1,67 @@
+"""Records: the data that the packages hand to one another, defined once.
+
+    ServerDocument ─ ToolDocument                tools that can be called
+    Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
+    Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
+
+conversations  Trajectories: tasks, the messages of a conversation, and the seven reward axes.
+environments   Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
+tools          Tool documents and servers, and the form that all records have.
+"""
+
+from synthesis.records.conversations import (
+    ArgumentBinding,
+    Chain,
+    Expectation,
+    FollowUp,
+    InjectedFailure,
+    Message,
+    Persona,
+    RejectedRecord,
+    RejectedTrajectory,
+    RewardAxes,
+    Task,
+    TaskScores,
+    ToolCall,
+    Trajectory,
+)
+from synthesis.records.environments import (
+    Composition,
+    Demonstration,
+    Difficulty,
+    Environment,
+    EnvironmentTool,
+    Habit,
+    IrrelevantTool,
+    NeededPackage,
+    Operation,
+    QualityScore,
+    RejectedEnvironment,
+    Scenario,
+    SimilarityBand,
+    StateCondition,
+    SubQuestion,
+    answer_message,
+    reasoning_before,
+)
+from synthesis.records.tools import (
+    LEGAL_TOOL_NAME,
+    SCHEMA_VERSION,
+    KeptRecord,
+    Language,
+    Provenance,
+    Record,
+    ServerDocument,
+    ToolDocument,
+    record_id,
+)
+from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
+
+__all__ = [
+    "LEGAL_TOOL_NAME", "SCHEMA_VERSION", "ArgumentBinding", "Chain", "Composition", "Demonstration", "Difficulty",
+    "Environment", "EnvironmentTool", "Expectation", "FollowUp", "Habit", "InjectedFailure", "IrrelevantTool",
+    "JsonObject", "JsonValue", "KeptRecord", "Language", "Message", "NeededPackage", "Operation", "Persona",
+    "Provenance", "QualityScore", "Record", "RejectedEnvironment", "RejectedRecord", "RejectedTrajectory", "RewardAxes",
+    "Scenario", "ServerDocument", "SimilarityBand", "StateCondition", "SubQuestion", "Task", "TaskScores", "ToolCall",
+    "ToolDocument", "Trajectory", "answer_message", "canonical_json", "reasoning_before", "record_id",
+]  # fmt: skip

@@ -1,0 +1,123 @@
+"""Similarity is lexical unless a model is named; a run whose model is missing does not begin."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from synthesis import embeddings
+from synthesis.embeddings import EmbeddingModel, EmbeddingModelMissing, embed
+from synthesis.environments.config import EnvironmentsConfig
+from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.records import ToolDocument
+
+VECTORS = {
+    **dict.fromkeys(("flat", "apartment"), (1.0, 0.0, 0.0)),
+    **dict.fromkeys(("rent", "costs", "month"), (0.0, 1.0, 0.0)),
+    **dict.fromkeys(("elevation", "mountain"), (0.0, 0.0, 1.0)),
+    "[UNK]": (9.0, 9.0, 9.0),
+}
+"""A language of three meanings."""
+
+
+def write_model(folder: Path, scale: float = 1.0) -> Path:
+    """Write a static embedding model of a few words, as model2vec saves one."""
+    folder.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(VECTORS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    vectors = scale * np.array(list(VECTORS.values()), dtype=np.float32)
+    save_file({"embeddings": vectors}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"normalize": False}))
+    return folder
+
+
+def document(description: str) -> ToolDocument:
+    return ToolDocument(name="x", description=description, parameters={"type": "object", "properties": {}})
+
+
+RENT, SAME, OTHER, NOTHING = map(document, ("Rent of a flat", "What an apartment costs", "Elevation", "Quux"))
+
+
+def cosines(vectors: Any) -> np.ndarray:
+    return (vectors @ vectors.T).toarray()
+
+
+def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tmp_path: Path) -> None:
+    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
+    model = EmbeddingModel(folder=write_model(tmp_path / "model"))
+    found = cosines(embed([RENT, SAME, OTHER, NOTHING], model))
+    assert np.allclose(found[:3, :3], [[1, 1, 0], [1, 1, 0], [0, 0, 1]], atol=1e-6)
+    assert not found[3].any()  # of a text whose words it does not know it says nothing
+    assert cosines(embed([RENT, SAME]))[0, 1] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda folder: None, "found no model.safetensors"),
+        (lambda folder: (write_model(folder) / "tokenizer.json").unlink(), "found no tokenizer.json"),
+    ],
+)
+def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
+    tmp_path: Path, spoil: Callable[[Path], object], found: str
+) -> None:
+    folder = tmp_path / "model"
+    spoil(folder)
+    config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding=EmbeddingModel(folder=folder))
+    with pytest.raises(EmbeddingModelMissing, match=found):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_cannot_be_read_is_said_to_be_none(tmp_path: Path) -> None:
+    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
+    folder = write_model(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(EmbeddingModelMissing, match="expected a static embedding model in"):
+        embed([RENT], EmbeddingModel(folder=folder))
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_it(name: str, *arguments: Any) -> Any:
+        if name.startswith("model2vec"):
+            raise ImportError(name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_it)
+    with pytest.raises(EmbeddingModelMissing, match=r"pip install 'astra-jax\[embeddings\]'"):
+        embed([RENT], EmbeddingModel(folder=write_model(tmp_path / "model")))
+
+
+def test_records_are_made_with_what_the_model_is_and_not_with_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embeddings, "_opened", lambda folder: None)
+
+    def made_with(name: str, scale: float) -> object:
+        folder = EmbeddingModel(folder=write_model(tmp_path / name, scale))
+        config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding=folder)
+        return fingerprint_of(config, ProceduralTeacher())["embedding"]
+
+    assert made_with("here", 1.0) == made_with("there", 1.0) != made_with("other", 2.0)
+    lexical = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out")
+    assert fingerprint_of(lexical, ProceduralTeacher())["embedding"] is None
+
+
+def test_a_local_model_of_numbers_that_are_none_is_said_to_be_none(tmp_path: Path) -> None:
+    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
+    with pytest.raises(EmbeddingModelMissing, match="expected finite numbers"):
+        embed([RENT, OTHER], EmbeddingModel(folder=write_model(tmp_path / "model", float("nan"))))
