@@ -1,4 +1,4 @@
-"""Runs Python that nobody has read: a service that answers every call with a typed reply and survives every tool.
+"""Runs Python that no person has read: a service that answers every call with a typed reply and survives every tool.
 
     with local_sandbox(workers=2) as url, SandboxClient(url) as client:
         reply = client.execute("def add(a, b): return a + b", "add", {"a": 1, "b": 2})

@@ -26,7 +26,7 @@ def available_memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
 
 
 def available_cores(root: Path = _ROOT, own: Path = _OWN) -> int:
-    """Return the cores that we may run on, or what a container's limit of CPU time comes to where that is less.
+    """Return the number of cores that this process may use, or a container's limit of CPU time if that is less.
 
     A limit of 3.5 cores is 3, one of half a core is 1.
     """

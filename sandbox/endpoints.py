@@ -1,4 +1,4 @@
-"""The endpoints of the service, and who may call them; every failure that is not a tool's becomes an HTTP status."""
+"""The endpoints of the service and their guard: every failure that is not a tool's becomes an HTTP status."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result])
 
 
 class Service:
-    """The HTTP endpoints over one `Execution`; what they raise, `_Guard` turns into an HTTP status."""
+    """The HTTP endpoints over one `Execution`; `_Guard` turns their exceptions into HTTP statuses."""
 
     def __init__(self, execution: Execution, isolation: Isolation | None) -> None:
         self._execution, self._isolation = execution, isolation
@@ -216,7 +216,7 @@ class Service:
 
 
 class _Guard:
-    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call."""
+    """Refuses callers without a right to call, and turns every failure that is not a tool's into its HTTP status."""
 
     def __init__(self, execution: Execution, token: str | None) -> None:
         self._execution = execution
@@ -290,7 +290,7 @@ def application(
     routes = [
         Route("/v1/execute", guard(service.execute), methods=["POST"]),
         Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
-        # Open to all: load balancers have no token, and a caller without one learns that somebody is there.
+        # Open to all: load balancers have no token, and a caller without one learns that a sandbox is there.
         Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
         Route("/metrics", guard(service.metrics), methods=["GET"]),
     ]

@@ -56,7 +56,7 @@ print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.p
 
 @functools.cache
 def jailed_python() -> JailedPython:
-    """Find out what the interpreter that runs this program needs; the virtual environment stays outside."""
+    """Return the files that this program's interpreter needs; the virtual environment stays outside."""
     # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
     program = f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r})\n{_DESCRIBE}"
     text = subprocess.run(

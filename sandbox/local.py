@@ -39,7 +39,7 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=(listener.fileno(),),
-            process_group=0,  # Ctrl-C in a terminal is for who uses the service: it may still finish what it has begun
+            process_group=0,  # Ctrl-C in a terminal is for the caller, which may still need the service
             env={**os.environ, "PYTHONPATH": path},
         )
     try:

@@ -148,6 +148,6 @@ def _bait() -> Iterator[Path]:
 
 
 def _seen_from_outside(*paths: Path) -> list[tuple[int, ...]]:
-    """Return what any change to a file leaves behind, even one that is undone: the kernel's own time of change."""
+    """Return the state of files, with the kernel's own time of change, which shows even a change that was undone."""
     found = [path.stat() for path in paths if path.exists()]
     return [(status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_ctime_ns) for status in found]

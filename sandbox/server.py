@@ -59,7 +59,7 @@ def serve(
       workers: jails; by default one per core that this process, or the container around it, may use.
       min_tier: the weakest acceptable isolation.
       packages: a folder of packages that tools may import, made by `pip install --target`.
-      token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
+      token: the bearer token that callers must send; by default the environment's ASTRA_SANDBOX_TOKEN.
       maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
@@ -143,7 +143,7 @@ async def _serve(
         print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
 
     # uvicorn bounds the front. Beyond `limit_concurrency` connections a caller gets 503. After SIGTERM or SIGINT
-    # nobody is let in any more, and the calls that were accepted have `timeout_graceful_shutdown` seconds to end.
+    # no connection is accepted any more, and accepted calls have `timeout_graceful_shutdown` seconds to end.
     server = uvicorn.Server(
         uvicorn.Config(
             application(execution, isolation, token, say_where),
@@ -178,7 +178,7 @@ def main() -> None:
     Raises:
         SystemExit: the service refuses to start; it says why.
     """
-    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that nobody has read.")
+    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that no person has read.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument(

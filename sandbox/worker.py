@@ -54,7 +54,7 @@ class Outcome:
     """How a call's process ended, and the genuine reply that it wrote, if any."""
 
     body: bytes | None
-    compiled: bytes | None  # what `compile_source` returned, before anything of the source ran
+    compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
     forged: bool  # the channel held something else than genuine frames
     too_long: bool
     wait_status: int
@@ -101,7 +101,7 @@ class _Flight:
 
 
 def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
-    """Return the body of the frame that the data begins with, and what follows it; None and all of it where none is.
+    """Return the body of the frame at the beginning of the data, and the rest; None and all data if there is no frame.
 
     >>> _first_frame(REPLY_HEADER.pack(b"n" * 16, 2) + b"ab" + b"c", b"n" * 16)
     (b'ab', b'c')
@@ -201,7 +201,7 @@ class Worker:
         return True
 
     def stop(self, job: Job) -> None:
-        """End the process of a job that nobody waits for any more, if it is in this jail."""
+        """End the process of a job whose caller has gone, if it is in this jail."""
         for call, flight in self.flights.items():
             if flight.job is job:
                 # One that takes no message ends the call at its limit.
@@ -247,7 +247,7 @@ class Worker:
         flight.is_read = True
 
     def _read(self, flight: _Flight) -> None:
-        """Take what is there; at the end, or beyond the call's maximum, close."""
+        """Read the available bytes; at the end, or beyond the call's maximum, close."""
         while True:
             try:
                 chunk = flight.channel.recv(1 << 18)

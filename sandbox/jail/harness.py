@@ -31,7 +31,7 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 REQUEST_HEADER = struct.Struct("<16sII")  # nonce, bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
-RESTRICTED = b"restricted"  # what a call's process tells the zygote before it reads its request
+RESTRICTED = b"restricted"  # a call's process tells it the zygote before it reads its request
 _GIVEN_UP = 122  # the status of a process whose server has hung up
 _READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
 _DECODER = json.JSONDecoder()
@@ -72,7 +72,7 @@ def forget_the_outside(plan: dict) -> None:
 
 
 def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
-    """Return what a freshly forked process does with its call: restrict itself, serve `channel`, and end.
+    """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
 
@@ -119,7 +119,7 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
 
 
 def request_reader(channel: int) -> Callable[[], tuple[bytes, bytes, memoryview]]:
-    """Return what reads the call's nonce, its request as JSON, and its byte code or source."""
+    """Return a function that reads the call's nonce, its request as JSON, and its byte code or source."""
     read, leave, unpack, header_bytes = os.read, os._exit, REQUEST_HEADER.unpack_from, REQUEST_HEADER.size
 
     def read_request() -> tuple[bytes, bytes, memoryview]:
@@ -159,7 +159,7 @@ def take_descriptors(
 
 
 def renew_streams() -> None:
-    """Open the standard streams anew: what a tool sets on an open file, every process that shares it would find set."""
+    """Open the standard streams anew: a flag that a tool sets on a file holds for every process that shares it."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -187,7 +187,7 @@ def _write(channel: int, data: bytes) -> None:
 
 
 def _server(jail: Jail) -> Callable[[int], NoReturn]:
-    """Return what serves the one request on the channel of a process that is restricted already."""
+    """Return a function that serves the one request on the channel of a process that is restricted already."""
     read, decode = request_reader(CHANNEL), _DECODER.raw_decode
     compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
     make_finisher, leave = _finisher_maker(CHANNEL, jail.encode_reply, os.write, os._exit), os._exit
@@ -228,7 +228,7 @@ def _finisher_maker(
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
 ) -> Callable[[bytes, int], Callable[[Any], bytes]]:
-    """Return what makes, of a nonce and a limit in bytes, a function that writes the genuine reply and then ends.
+    """Return a maker: of a nonce and a limit in bytes it makes the function that writes the genuine reply and ends.
 
     That function has everything that it needs bound in advance.
     """

@@ -70,7 +70,7 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "LD_LIBRARY_PATH": libraries,
-        "LD_BIND_NOW": "1",  # what is bound at its first use, every call's process would bind for itself
+        "LD_BIND_NOW": "1",  # else every call's process would bind a function at its first use
         "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
@@ -205,7 +205,7 @@ def _build_root(plan: dict) -> None:
         with open(os.path.join(os.path.dirname(__file__), name)) as file:
             code[name] = file.read()
     os.umask(0o022)
-    # Private first: what is mounted below must not travel back to the host's namespace.
+    # Private first: mounts made below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
     os.chdir("/tmp")
@@ -231,7 +231,7 @@ def _build_root(plan: dict) -> None:
         binds.append((plan["packages_folder"], packages.FOLDER))
     for source, target in binds:
         _bind_read_only(outside + source, base + target)
-    # Read-only as well: what is written to the device goes nowhere, and its times and mode are the host's.
+    # Read-only as well: writes to the device go nowhere anyway, and its times and mode are the host's.
     _bind_read_only(outside + "/dev/null", base + "/dev/null", linux.MS_NOSUID)
     for path, names in python["libraries"].items():
         for name in names:
@@ -248,7 +248,7 @@ def _build_root(plan: dict) -> None:
 
 def mount_tmp() -> None:
     """Mount a fresh, bounded /tmp in this mount namespace."""
-    # Without times of reading: they would tell a call what an earlier one had looked at.
+    # Without times of reading: they would tell a call which files an earlier one had read.
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME
     owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
     linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={limits.TMP_BYTES},nr_inodes=1024,mode=700,{owner}")
@@ -281,7 +281,7 @@ def _bind_read_only(source: str, target: str, flags: int = linux.MS_NOSUID | lin
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     linux.mount(source, target, None, linux.MS_BIND)
-    found = os.statvfs(target).f_flag  # what the host locked must stay; a user namespace may only add
+    found = os.statvfs(target).f_flag  # flags that the host locked must stay; a user namespace may only add
     locked = (found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
         mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if found & stat_flag
     )

@@ -224,7 +224,7 @@ def _filter_program(instructions: bytes) -> _SockFprog:
 
 
 def filter_installer(instructions: bytes) -> Callable[[], None]:
-    """Return what has its process, and all that this forks, make a filter's system calls alone; needs no_new_privs."""
+    """Return a function that restricts its process, and all its children, to a filter's calls; needs no_new_privs."""
     program, mode, zero = _filter_program(instructions), ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
     arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(program), zero, zero)
     prctl, get_errno = libc.prctl, ctypes.get_errno
@@ -237,7 +237,7 @@ def filter_installer(instructions: bytes) -> Callable[[], None]:
 
 
 def dropper(instructions: bytes) -> Callable[[], None]:
-    """Return what leaves its process no capability and only a filter's system calls, for ever; needs no_new_privs.
+    """Return a function that takes all capabilities from its process and installs a filter; needs no_new_privs.
 
     It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
     the system calls: all is bound in advance.
@@ -320,7 +320,7 @@ def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
 
 
 def landlock_enforcer(ruleset: int) -> Callable[[], None]:
-    """Return what enforces the ruleset on the process that calls it, for ever; needs no_new_privs."""
+    """Return a function that enforces the ruleset on its process for ever; needs no_new_privs."""
     arguments = (ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0))
     syscall, get_errno = _syscall, ctypes.get_errno
 

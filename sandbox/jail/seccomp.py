@@ -1,12 +1,12 @@
-"""The filters of system calls: one table of calls and of who may make them, one builder of BPF programs.
+"""The filters of system calls: one table of calls with the processes that may make them, one builder of BPF programs.
 
 Three kinds of processes are filtered: a tool's call, the zygote that forks the calls, and a harness's program
 (`program.py`). A call that is not in the table, or has another argument than the table allows, fails with EPERM instead
 of a kill: a library that probes for a feature falls back, and a tool gets a PermissionError that the harness reports as
 `forbidden`.
 
-In the tier `landlock` a tool has no files of its own, and the list is shorter: Landlock does not ask who may change a
-file's mode, owner, times or attributes, and before its third version not who may truncate it. There a tool opens files
+In the tier `landlock` a tool has no files of its own, and the list is shorter: Landlock does not restrict changes of a
+file's mode, owner, times or attributes, and before its third version not those of its length. There a tool opens files
 for reading only and changes nothing.
 """
 
@@ -71,7 +71,7 @@ ZYGOTE = _numbers("""
     clone 56 220, clock_gettime 228 113, prctl 157 167, open 2 -, openat 257 56, ioctl 16 29
 """)
 PROGRAMS = _numbers(
-    # child processes, as Python's subprocess starts, watches and ends them; the PID namespace holds nobody else
+    # child processes, as Python's subprocess starts, watches and ends them; the PID namespace holds no other process
     "execve 59 221, fork 57 -, vfork 58 -, wait4 61 260, waitid 247 95, kill 62 129, setsid 112 157,"
     # the model behind a relay, and servers within the program: its network namespace has only a loopback of its own
     "connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242, sendmsg 46 211, recvmsg 47 212,"
@@ -88,7 +88,7 @@ _WITH_ARGUMENTS = _numbers("""
 NUMBERS = TOOLS | WITH_FILES | ZYGOTE | PROGRAMS | _WITH_ARGUMENTS
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _CLOCKS = tuple(range(12))  # the system's; the numbers above are clocks of devices and of other processes
-# The checked argument's index, and its values for everybody.
+# The checked argument's index, and its values for all processes.
 VALUES: dict[str, tuple[int, tuple[int, ...]]] = {
     "socketpair": (0, (_AF_UNIX,)),
     # none or CLOSE_RANGE_CLOEXEC; CLOSE_RANGE_UNSHARE gives a thread descriptors of its own

@@ -63,7 +63,7 @@ _PRELOADED = (
 
 
 class _Slot:
-    """A place for one call at a time: a mount namespace whose /tmp nobody else sees."""
+    """A place for one call at a time: a mount namespace with a /tmp of its own."""
 
     __slots__ = ("fresh_since", "namespace", "pristine", "root")
 
@@ -72,7 +72,7 @@ class _Slot:
         self.note()
 
     def note(self) -> None:
-        """Remember what an untouched /tmp looks like."""
+        """Remember the state of an untouched /tmp."""
         self.pristine = self._changed_at() if self.root >= 0 else 0
         self.fresh_since = time.monotonic()
 
@@ -102,7 +102,7 @@ class _Child:
         self.demoted = False
 
     def testimony(self) -> bytes:
-        """Return what the process, now gone, said before it read its request; it can be asked once."""
+        """Return the words of the process, now gone, from before it read its request; to be called once."""
         try:
             return os.read(self.witness, 1024)
         finally:
@@ -157,7 +157,7 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
     standard_streams.install()
-    gc.unfreeze()  # the rehearsals have frozen what they left
+    gc.unfreeze()  # the rehearsals have frozen their leftovers
     gc.collect()
     gc.freeze()
     gc.disable()  # calls inherit the collector's counters, which would tell them how many there were before
@@ -196,7 +196,7 @@ class Zygote:
     def serve(self, run: Run, layers: dict[str, bool], *, before_each: Callable[[], None]) -> None:
         """Serve calls until the server goes away.
 
-        `run` is what a freshly forked process does with its call, `before_each` what is done here before it is forked.
+        A freshly forked process calls `run`; this process calls `before_each` before the fork.
         """
         self._run, self._before_each = run, before_each
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
@@ -371,7 +371,7 @@ class Zygote:
 
 
 def _resident_bytes_of_a_child() -> int:
-    """Return what a process that is forked here and ends at once has in memory."""
+    """Return the memory of a process that is forked here and ends at once."""
     pid = linux.fork()
     if pid == 0:
         os._exit(0)

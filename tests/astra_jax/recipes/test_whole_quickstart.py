@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from astra_jax.serve.chat_request import chat_request
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.recipes import quickstart as recipe
 from astra_jax.recipes.quickstart import QuickstartFailed, quickstart
 from astra_jax.rl import rollouts
+from astra_jax.serve.chat_request import chat_request
 from astra_jax.testing import tiny_environment
 from synthesis.environments import config as environments_config
 from synthesis.environments.config import EnvironmentsConfig
