@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.machinery import all_suffixes
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
@@ -90,7 +90,7 @@ def find_packages(folder: Path) -> Packages:
     packages = Packages(
         folder=real,
         versions={name: found[name].version for name in sorted(found)},
-        modules={name: _modules(found[name]) for name in sorted(found)},
+        modules={name: top_modules(map(str, found[name].files or ())) for name in sorted(found)},
     )
     program = f"import sys; sys.path.insert(0, {str(_ROOT)!r})\n{_LOAD}"
     command = [base_interpreter(), "-I", "-S", "-c", program, real, *packages.imported]
@@ -122,10 +122,6 @@ def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _modules(distribution: Distribution) -> tuple[str, ...]:
-    return top_modules(str(file) for file in distribution.files or ())
-
-
 def top_modules(files: Iterable[str]) -> tuple[str, ...]:
     """Return the first names of the modules among a distribution's files.
 
@@ -133,11 +129,6 @@ def top_modules(files: Iterable[str]) -> tuple[str, ...]:
     ('a', 'b', 'd', 'i')
     """
     suffixes = tuple(all_suffixes())
-    first = {file.partition("/")[0] for file in files if file.endswith(suffixes) and ".dist-info/" not in file}
-    return tuple(
-        sorted(
-            name
-            for name in {each.partition(".")[0] if each.endswith(suffixes) else each for each in first}
-            if name.isidentifier()
-        )
-    )
+    code = (file for file in files if file.endswith(suffixes) and ".dist-info/" not in file)
+    first = {file.partition("/")[0] for file in code} - {"__pycache__"}
+    return tuple(sorted({name.partition(".")[0] for name in first if name.isidentifier() or name.endswith(suffixes)}))
