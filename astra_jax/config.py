@@ -34,7 +34,7 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     """
     values = _toml(path)
     _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
-    return parse_config(config_type, values, where=str(path))
+    return parse_config(config_type, values, where=str(path), folder=Path(path).parent)
 
 
 def config_keys(path: Path) -> frozenset[str]:
@@ -63,14 +63,16 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
-def parse_config(config_type: type[ConfigT], values: dict[str, Any], *, where: str) -> ConfigT:
-    """Validate the values of a config.
+def parse_config(
+    config_type: type[ConfigT], values: dict[str, Any], *, where: str, folder: Path | None = None
+) -> ConfigT:
+    """Validate the values of a config; functions that it names may lie in `folder`.
 
     Raises:
         ConfigError: the first value at fault, with its full path.
     """
     try:
-        config = config_type.model_validate(values)
+        config = config_type.model_validate(values, context={"folder": folder})
     except ValidationError as error:
         # Of a value that may be one of several types, what is wrong with each is told; an unknown key says most.
         faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
@@ -119,7 +121,11 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
         # A whole table is not shown: its owner has it, and a value in it may be a key.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
         is_list = fault["type"] in _LIST_FAULTS
-        expected = """expected a list such as ["a", "b"], in a shell between apostrophes""" if is_list else fault["msg"]
+        expected = (
+            """expected a list such as ["a", "b"], in a shell between apostrophes"""
+            if is_list
+            else fault["msg"].removeprefix("Value error, ")
+        )
         return f"{key}: {expected}{found}"
     known = list(_field_paths(config_type))
     path = tuple(part for part in parts if isinstance(part, str))

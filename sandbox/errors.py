@@ -6,6 +6,7 @@
     ├── InvalidToken           a bearer token that no header can carry
     ├── RefusedToStart         server: it will not run like this
     ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier
+    ├── ProgramNotConfined     this machine cannot confine a program of others, which was not run
     ├── PackageUnavailable     a package that tools are to have is not there, or cannot be had safely
     └── within the service, where each is an HTTP status
         ├── InvalidRequest     4xx

@@ -17,8 +17,8 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json, wh
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
     50_environments, 200_environments, 3200_environments                 of the 640, or further ones
-    two_mini_batches, twice_the_rate                                     how far a step goes
-    sequence_mean, undivided, clip_higher                                the objective's variants
+    twice_the_rate                                                       how far a step goes
+    sequence_mean, undivided, clip_higher                                other objectives (examples/dapo_objective.py)
 
 `sft` and `rl`, the quickstart's own, are always shown: what RL begins with, and the recipe.
 """
@@ -141,11 +141,10 @@ ARMS = {
     "50_environments": Arm(environments=functools.partial(write_first, count=50)),
     "200_environments": Arm(environments=functools.partial(write_first, count=200)),
     "3200_environments": Arm(environments=functools.partial(synthesize, count=3200)),
-    "two_mini_batches": Arm({"mini_batches": "2"}),
     "twice_the_rate": Arm({"optimizer.learning_rate": "4e-4"}),
-    "sequence_mean": Arm({"sequence_mean": "true"}),
-    "undivided": Arm({"divide_advantages_by_std": "false"}),
-    "clip_higher": Arm({"clip_epsilon_high": "0.28"}),
+    "sequence_mean": Arm({"objective": "examples.dapo_objective:first_grpo"}),
+    "undivided": Arm({"objective": "examples.dapo_objective:dr_grpo"}),
+    "clip_higher": Arm({"objective": "examples.dapo_objective:dapo"}),
 }
 COLOURS = ("#0b6e4f", "#c1121f", "#1d4ed8", "#b45309", "#7e22ce", "#0e7490", "#be185d", "#4d7c0f", "#374151")
 SHOWN = (

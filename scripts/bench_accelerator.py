@@ -32,17 +32,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said, XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.kv_pages import KV, Histories, empty_pages
+from astra_jax.engine.page_attention import Part, attend_pages
 from astra_jax.engine.programs import Asked, sample_rows
-from astra_jax.engine.schedule import Sample
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.rows import rows_of
+from astra_jax.engine.sizes import decode_limits
+from astra_jax.engine.tracks import Sample
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
 from astra_jax.model.flops import model_flops_utilisation
-from astra_jax.model.kv_pages import KV, Histories, Part, attend_pages, empty_pages, rows_of
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, abstract_params, bind_apart, init_params, layers_apart, rope_tables
 from astra_jax.model.sharding import MeshConfig, make_mesh

@@ -39,11 +39,12 @@ from pathlib import Path
 from typing import Any
 
 from astra_jax.config import CONFIGS, load_config
-from astra_jax.engine.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape, Schedule
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.episodes.log import read_episodes
+from astra_jax.plan.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
 from astra_jax.rl.config import RLConfig
 
 END_ID = 0
@@ -135,7 +136,7 @@ def timed(schedule: Schedule, measured: Measured) -> None:
 
         return run
 
-    for name in ("require_room", "ask", "forget", "take_moves", "next_read", "next_sample", "has_read", "has_sampled"):
+    for name in ("require_room", "ask", "forget", "next_read", "next_sample", "has_read", "has_sampled"):
         setattr(schedule, name, of(getattr(schedule, name)))
 
 

@@ -45,6 +45,7 @@ class EmbeddingModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: Path
+    """Folder of the model."""
 
     def contents(self) -> JsonValue:
         """Return a digest of the model, independent of its folder.

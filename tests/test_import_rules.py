@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 OURS = ("astra_jax", "synthesis", "sandbox", "scripts")
 ALLOWED = {
     "sandbox": ("sandbox",),
-    "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol"),
+    "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol", "sandbox.program"),
     "astra_jax": (
         *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers", "synthesis.foreign_messages"),
-        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.web_pages"),
+        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.program", "sandbox.web_pages"),
     ),
 }
 
@@ -27,7 +27,18 @@ ALLOWED = {
 FLOORS = {
     "sandbox": (
         *("errors", "bearer_token", "web_pages", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail"),
-        *("interpreter", "packages", "isolation", "worker", "pool", "execution", "client", "contract", "self_test"),
+        *(
+            "program",
+            "interpreter",
+            "packages",
+            "isolation",
+            "worker",
+            "pool",
+            "execution",
+            "client",
+            "contract",
+            "self_test",
+        ),
         *("endpoints", "server", "local"),
     ),
     "synthesis": (
@@ -83,6 +94,8 @@ FLOORS = {
         *(
             "errors",
             "config",
+            "config_keys",
+            "named_functions",
             "user_cache",
             "freed_memory",
             "metrics_file",
@@ -294,7 +307,7 @@ def test_who_only_decodes_does_without_checkpoints():
     """28 MB of Orbax and tensorstore."""
     script = (
         "import json, sys\n"
-        "import astra_jax.engine.paged, astra_jax.episodes.rollout\n"
+        "import astra_jax.engine.decoder, astra_jax.episodes.rollout\n"
         "print(json.dumps(sorted({'orbax', 'tensorstore'} & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=600)

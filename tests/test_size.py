@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from astra_jax.cli.config import KINDS, config_types
+from astra_jax.config_keys import keys_of
+
 ROOT = Path(__file__).parents[1]
 
 README_WORDS = 1_300
@@ -16,6 +19,19 @@ README_TABLE_ROWS_OF_FIGURES = 6
 RESULTS_WORDS = 5_000
 ALL_DOCUMENTS_WORDS = 26_000
 """README, CONTRIBUTING, CHANGELOG and docs/ without docs/log/, which is history."""
+KEYS = {
+    "rl": 90,
+    "sft": 60,
+    "synthesize trajectories": 91,  # mcp_servers.readable: servers run confined
+    "synthesize environments": 52,
+    "evaluate environments": 22,
+    "evaluate bfcl": 12,
+    "evaluate tau2": 18,
+    "evaluate acebench": 19,
+    "evaluate aime": 13,
+}
+"""Keys of each config, those of its tables included."""
+EXAMPLES = 3
 DECISIONS = 60
 DECISION_LINES = 5
 SCRIPTS = 14
@@ -57,6 +73,20 @@ def test_the_decisions_are_few_and_short():
     for entry in decisions():
         title, *text = entry.strip().splitlines()
         assert len(text) <= DECISION_LINES, title
+
+
+def test_configs_have_no_more_keys():
+    found = {
+        command: sum(not key.is_table for key in keys_of(config_type))
+        for kind in KINDS
+        for command, config_type in config_types(kind).items()
+    }
+    assert found.keys() == KEYS.keys()
+    assert {command: count for command, count in found.items() if count > KEYS[command]} == {}
+
+
+def test_the_examples_are_few():
+    assert len(list((ROOT / "examples").glob("*.py"))) == EXAMPLES
 
 
 def test_every_link_between_documents_leads_to_a_file_and_a_heading():

@@ -1,16 +1,13 @@
 """The benchmarks of others: their official harnesses, each in an environment of its own, against an endpoint.
 
-results               what a run leaves: run.json, samples.jsonl, summary.json
-scores                samples summed up, with intervals
-harnesses, locks      which package of which version, and the digests of all that it needs
-managed_environment   the environment of a harness: made once, whole or not at all, and its programs
-endpoint              whose answers are measured: a server that is up, or one that is started for a checkpoint
-harness_process       a program of a harness, confined
+benchmark             the protocol of a benchmark, and the one function that runs all of them
+bfcl, tau2, acebench  how the official harness of each is run, and how its files are read
+aime                  problems that the user brings, sampled and scored here
+endpoint              the model whose answers are measured, and the model that plays the user
 relay                 between harness and endpoint: names, keys, settings, and a line for every request
-bfcl, bfcl_files      BFCL's multi-turn categories: what is run, and what it leaves
-tau2, tau2_files      τ²-bench: the same
-acebench, acebench_files   ACEBench's agent split: the same
-simulated_user        who plays the user of these two
-aime, aime_answer     AIME: problems that the user brings, sampled and scored here
-paper                 the paper's figures, by the table that they stand in
+harness_process       a program of a harness, confined
+managed_environment   the environment of a harness: made once, whole or not at all, and its programs
+harnesses, locks      package and version of each harness, and the digests of the packages that it needs
+results               the files of a run: run.json, samples.jsonl, summary.json
+scores                samples summed up, with intervals
 """

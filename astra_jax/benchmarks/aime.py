@@ -7,69 +7,60 @@ figure of a year is the mean over all samples of all problems, as in the paper (
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Mapping
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TextIO
+from typing import Annotated, Any, Final, Literal
 
 import aiohttp
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from astra_jax.benchmarks.aime_answer import answer_of, whole_number
-from astra_jax.benchmarks.endpoint import ServingConfig, answering, named_model
+from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, request_seed, work_through
+from astra_jax.benchmarks.relay import chat_client
 from astra_jax.benchmarks.results import (
     BenchmarkFailed,
-    BenchmarkResults,
     Failure,
     HarnessDocument,
-    ModelDocument,
-    RunDocument,
     Sample,
-    begin,
-    finish,
-    read_results,
-    require_benchmark,
+    Summary,
+    first_cause,
     whole_lines,
 )
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint, key_or_none
+from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.code import source_of
 from synthesis.run.destination import whole_file
-from synthesis.run.fingerprint import Fingerprint, digest_of_files, flattened
+from synthesis.run.fingerprint import digest_of_files
 
 Year = Literal["2024", "2025", "2026"]
 _ASK: Final = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 _ATTEMPTS: Final = 4
+_BOX: Final = r"\boxed{"
+_BRACE: Final = re.compile("[{}]")
+_AROUND: Final = re.compile(r"\\[,;!: ]|\s|\$|\^\{?\\circ\}?|\\text\{[a-zA-Z ]*\}")
+"""Text around a number that does not change it: spaces, dollars, degrees, a unit in words."""
+_MOST_ANSWER: Final = 999
 
 
-class AIMEConfig(BaseModel):
+class AIMEConfig(BenchmarkConfig):
     """Config of `astra evaluate aime`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
-    out: Path
     problems: dict[Year, Path] = Field(min_length=1)
     """Year to a file of its problems; the package has none."""
     samples: int = Field(default=32, ge=1)
-    """Of each problem."""
-    temperature: float = Field(default=0.6, ge=0)
+    """Samples of each problem."""
     top_p: float = Field(default=0.95, gt=0, le=1)
     top_k: int = Field(default=20, ge=-1)
-    """-1 for none: the paper has both."""
+    """Number of likeliest ids that a token is drawn from; -1 for all: the paper has both."""
     max_tokens: int = Field(default=38912, ge=1)
-    """Of one answer."""
+    """Tokens of one answer."""
     requests_at_once: int = Field(default=32, ge=1)
-    seed: int = 0
-    """Decides the seed of every request, and the bootstrap."""
-    serving: ServingConfig = ServingConfig()
 
 
 def _integer(value: Any) -> Any:
-    """AIME's answers are written as numbers and as texts, with zeros before them."""
+    """Read an answer, which files have as a number or as a text, with zeros before it or not."""
     text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if (number := whole_number(text)) is None:
         raise ValueError("expected a whole number from 0 to 999")
@@ -87,12 +78,12 @@ class Problem(BaseModel):
 
 
 class _Answer(BaseModel):
-    """One line of `raw/answers.jsonl`: what one request gave."""
+    """One line of `raw/answers.jsonl`: the reply to one request."""
 
     id: str
     trial: int
     content: str | None
-    """None of a request that failed."""
+    """None if the request failed."""
     reasoning: str = ""
     finish: str = ""
     prompt_tokens: int = 0
@@ -101,43 +92,100 @@ class _Answer(BaseModel):
     error: str = ""
 
 
-def evaluate_aime(config: AIMEConfig, *, url: str | None, limit: int | None) -> BenchmarkResults:
-    """Sample and score AIME, or go on with a run, and return its results; one that is finished is only read.
+class AIME(Benchmark):
+    """AIME, scored by this package."""
 
-    `limit` is how many problems are asked of each year, the first ones.
+    name = "aime"
+    config_type = AIMEConfig
+    config: AIMEConfig
 
-    Raises:
-        ConfigError: no model is named, or two are.
-        DestinationRefused: `out` is something else, or a run begun with something else.
-        BenchmarkFailed: a file of problems is missing or damaged.
-        DecoderError: nobody answers.
-    """
-    every = {year: read_problems(path) for year, path in sorted(config.problems.items())}
-    problems = {f"{year}/{each.id}": each for year, year_s in every.items() for each in year_s[:limit]}
-    sources, there_are = source_of(__name__), sum(map(len, every.values()))
-    harness = HarnessDocument(package="astra-jax", version=str(sources["source of astra_jax/benchmarks/aime.py"]))
-    run = run_document(config, harness, sources, named_model(config.policy, url), len(problems), there_are)
-    if require_benchmark(config.out, run.made_with):
-        return read_results(config.out)
-    begin(config.out, run)
-    answers, started = config.out / "raw" / "answers.jsonl", time.monotonic()
-    with answering(config.policy, url, config.serving, config.out / "raw" / "server.log") as endpoint:
-        asyncio.run(_ask_all(config, endpoint, problems, answers))
-    found = {(line.id, line.trial): line for line in map(_Answer.model_validate, whole_lines(answers))}
-    samples = [
-        _sample(found[name, trial], problem) for name, problem in problems.items() for trial in range(config.samples)
-    ]
-    failed = {"failed_requests": sum(answer.content is None for answer in found.values())}
-    summary = sum_up(samples, requests=failed, seed=config.seed)
-    finish(config.out, run.ended(time.monotonic() - started, endpoint.most_tokens), samples, summary)
-    return read_results(config.out)
+    def choose(self, limit: int | None) -> None:
+        """Choose the first `limit` problems of each year."""
+        files = sorted(self.config.problems.items())
+        every = {year: read_problems(path) for year, path in files}
+        self.problems = {f"{year}/{each.id}": each for year, problems in every.items() for each in problems[:limit]}
+        self.num_cases, self.of_cases = len(self.problems), sum(map(len, every.values()))
+        self.trials, self.sources = self.config.samples, source_of(__name__)
+        digests = {f"problems of {year}": digest_of_files([path]) for year, path in files}
+        self.made_with = {**digests, "problems": self.num_cases, **self.sources}
+
+    def scored_by(self) -> HarnessDocument:
+        """Return the digest of this file as the version of the code that scores."""
+        return HarnessDocument(package="astra-jax", version=f"{self.sources['source of astra_jax/benchmarks/aime.py']}")
+
+    async def run(self, endpoint: Endpoint, raw: Path) -> None:
+        """Ask for every sample that has no answer yet; a line is written as soon as its answer is there."""
+        if self.config.max_tokens >= endpoint.most_tokens:
+            raise ConfigError(
+                f"expected max_tokens below the {endpoint.most_tokens} tokens that a sequence may have at "
+                f"{endpoint.url}, found {self.config.max_tokens}"
+            )
+        answers = raw / "answers.jsonl"
+        before = [line for line in map(_Answer.model_validate, whole_lines(answers)) if line.content is not None]
+        with whole_file(answers) as partial:  # without a half line, and requests that failed are sent again
+            partial.write_text("".join(line.model_dump_json() + "\n" for line in before), encoding="utf-8")
+        done = {(line.id, line.trial) for line in before}
+        asked = [(name, trial) for trial in range(self.trials) for name in self.problems]
+        async with chat_client(endpoint) as client:
+            with answers.open("a", encoding="utf-8") as file:
+
+                async def ask(which: tuple[str, int]) -> None:
+                    line = await self._ask(endpoint, client, *which)
+                    file.write(line.model_dump_json() + "\n")
+                    file.flush()
+
+                missing = [which for which in asked if which not in done]
+                await work_through(missing, ask, at_once=self.config.requests_at_once)
+
+    def read(self, raw: Path) -> list[Sample]:
+        """Score all answers, in the order of problems and trials."""
+        lines = map(_Answer.model_validate, whole_lines(raw / "answers.jsonl"))
+        found = {(line.id, line.trial): line for line in lines}
+        return [
+            _sample(found[name, trial], problem)
+            for name, problem in self.problems.items()
+            for trial in range(self.trials)
+        ]
+
+    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
+        """Sum the samples up."""
+        failed = {"failed_requests": sum(not sample.steps for sample in samples)}
+        return sum_up(samples, requests=failed, seed=self.config.seed)
+
+    async def _ask(self, endpoint: Endpoint, client: aiohttp.ClientSession, name: str, trial: int) -> _Answer:
+        """Send one request, up to four times, and return its answer or its fault."""
+        config, started = self.config, time.monotonic()
+        body = {
+            "model": endpoint.model,
+            "messages": [{"role": "user", "content": self.problems[name].problem + _ASK}],
+            **{key: getattr(config, key) for key in self.sampling},
+            # Each sample has a seed of its own: one seed would give one answer 32 times.
+            "seed": request_seed(config.seed, name, trial),
+        }
+        fields: dict[str, Any] = {}
+        for attempt in range(_ATTEMPTS):
+            try:
+                async with client.post(f"{endpoint.url}/v1/chat/completions", json=body) as response:
+                    document = await response.json(content_type=None)
+                    if response.status != 200:
+                        fields = {"content": None, "error": f"HTTP {response.status}: {document}"[:300]}
+                        if response.status in (408, 429) or response.status >= 500:
+                            raise ConnectionError(fields["error"])
+                        break
+                    fields = _fields(document)
+                    break
+            except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+                fields = {"content": None, "error": f"{type(error).__name__}: {error}"[:300]}
+                if attempt < _ATTEMPTS - 1:
+                    await asyncio.sleep(2.0**attempt)
+        return _Answer(id=name, trial=trial, seconds=round(time.monotonic() - started, 3), **fields)
 
 
 def read_problems(path: Path) -> list[Problem]:
     """Read a file of problems.
 
     Raises:
-        BenchmarkFailed: it is missing or empty, or a line of it is no problem, or two have one id.
+        BenchmarkFailed: it is missing or empty, a line of it is no problem, or two problems have the same id.
     """
     expected = 'expected JSON lines {"id", "problem", "answer"}'
     try:
@@ -160,101 +208,42 @@ def read_problems(path: Path) -> list[Problem]:
     return list(problems.values())
 
 
-def run_document(
-    config: AIMEConfig, harness: HarnessDocument, made_by: Fingerprint, model: ModelDocument, asked: int, there_are: int
-) -> RunDocument:
-    """Return what a run by a harness is begun with; `made_by` tells its code from other code."""
-    return RunDocument(
-        benchmark="aime",
-        harness=harness,
-        model=model,
-        sampling={name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "max_tokens")},
-        samples=asked,
-        of_samples=there_are,
-        trials=config.samples,
-        seed=config.seed,
-        made_with={
-            **flattened(
-                config.model_dump(mode="json"),
-                leave_out={"policy", "out", "problems", "requests_at_once", "serving.rows"},
-            ),
-            **{f"problems of {year}": digest_of_files([path]) for year, path in sorted(config.problems.items())},
-            **flattened({"model": model.digest or model.name, "problems": asked}),
-            **made_by,
-        },
-    )
+def boxed(text: str) -> str | None:
+    r"""Return the text in the last closed `\boxed{}` of a text; None if there is none.
+
+    >>> boxed(r"so \boxed{1}, no: \boxed{m+n=\frac{50}{2}}"), boxed(r"\boxed{12"), boxed("12")
+    ('m+n=\\frac{50}{2}', None, None)
+    """
+    last: tuple[int, int] | None = None
+    opened: list[int] = []  # the places just behind the braces that are not closed yet
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.end())
+        elif opened and text.endswith(_BOX, 0, first := opened.pop()) and (last is None or first > last[0]):
+            last = first, brace.start()
+    return None if last is None else text[slice(*last)]
 
 
-async def _ask_all(config: AIMEConfig, endpoint: Endpoint, problems: Mapping[str, Problem], answers: Path) -> None:
-    """Ask for every sample that has no answer yet; a line is written when its answer is there."""
-    if config.max_tokens >= endpoint.most_tokens:
-        raise ConfigError(
-            f"expected max_tokens below the {endpoint.most_tokens} tokens that a sequence may have at {endpoint.url}, "
-            f"found {config.max_tokens}"
-        )
-    before = [line for line in map(_Answer.model_validate, whole_lines(answers)) if line.content is not None]
-    with whole_file(answers) as partial:  # without a half line, and what failed is asked again
-        partial.write_text("".join(line.model_dump_json() + "\n" for line in before), encoding="utf-8")
-    done = {(line.id, line.trial) for line in before}
-    missing = [(name, trial) for trial in range(config.samples) for name in problems if (name, trial) not in done]
-    key = key_or_none(endpoint.key_variable)
-    async with aiohttp.ClientSession(
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        connector=aiohttp.TCPConnector(limit=config.requests_at_once),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),  # an answer may take an hour
-        trust_env=False,
-    ) as client:
-        waiting = iter(missing)
-        with answers.open("a", encoding="utf-8") as file:
+def answer_of(text: str) -> int | None:
+    r"""Return the whole number in the last box of a text; None if it holds none from 0 to 999.
 
-            async def ask_on() -> None:
-                for name, trial in waiting:
-                    await _ask_one(config, endpoint, client, name, problems[name], trial, file)
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(config.requests_at_once):
-                    group.create_task(ask_on())
+    >>> [answer_of(rf"\boxed{{{inner}}}") for inner in ("073", " $25^\\circ$ ", "m+n = 25", "1/2", "1000", "-3")]
+    [73, 25, 25, None, None, None]
+    """
+    inner = boxed(text)
+    if inner is None:
+        return None
+    return whole_number(_AROUND.sub("", inner).rpartition("=")[2])
 
 
-async def _ask_one(
-    config: AIMEConfig,
-    endpoint: Endpoint,
-    client: aiohttp.ClientSession,
-    name: str,
-    problem: Problem,
-    trial: int,
-    file: TextIO,
-) -> None:
-    body = {
-        "model": endpoint.model,
-        "messages": [{"role": "user", "content": problem.problem + _ASK}],
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k,
-        "max_tokens": config.max_tokens,
-        # Of its own for each sample: one seed would give one answer 32 times.
-        "seed": int.from_bytes(sha256(f"{config.seed}/{name}/{trial}".encode()).digest()[:4]) >> 1,
-    }
-    started = time.monotonic()
-    fields: dict[str, Any] = {}
-    for attempt in range(_ATTEMPTS):
-        try:
-            async with client.post(f"{endpoint.url}/v1/chat/completions", json=body) as response:
-                document = await response.json(content_type=None)
-                if response.status != 200:
-                    fields = {"content": None, "error": f"HTTP {response.status}: {document}"[:300]}
-                    if response.status in (408, 429) or response.status >= 500:
-                        raise ConnectionError(fields["error"])
-                    break
-                fields = _fields(document)
-                break
-        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-            fields = {"content": None, "error": f"{type(error).__name__}: {error}"[:300]}
-            if attempt < _ATTEMPTS - 1:
-                await asyncio.sleep(2.0**attempt)
-    line = _Answer(id=name, trial=trial, seconds=round(time.monotonic() - started, 3), **fields)
-    file.write(line.model_dump_json() + "\n")
-    file.flush()
+def whole_number(text: str) -> int | None:
+    """Read a whole number from 0 to 999, with or without zeros before it; None if it is none.
+
+    >>> whole_number("007"), whole_number("７"), whole_number("")
+    (7, None, None)
+    """
+    number = int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+    return number if number is not None and number <= _MOST_ANSWER else None
 
 
 def _fields(document: Any) -> dict[str, Any]:
@@ -269,21 +258,18 @@ def _fields(document: Any) -> dict[str, Any]:
 
 
 def _sample(answer: _Answer, problem: Problem) -> Sample:
-    """Score one answer: what it says after its thoughts is read, never these."""
+    """Score one answer, without the thoughts before it."""
     is_cut, is_empty = answer.finish == "length", answer.content is not None and not answer.content.strip()
     found = None if answer.content is None else answer_of(answer.content)
     is_right = found == problem.answer
     causes: dict[Failure, bool] = {"transport": answer.content is None, "cut": is_cut, "empty": is_empty}
-    failure: Failure | None = None
-    if not is_right:
-        failure = next((cause for cause, holds in causes.items() if holds), "wrong")
     return Sample(
         id=answer.id,
         category=answer.id.partition("/")[0],
         trial=answer.trial,
         score=float(is_right),
         passed=is_right,
-        failure=failure,
+        failure=None if is_right else first_cause(causes),
         turns=1,
         steps=int(answer.content is not None),
         tool_calls=0,

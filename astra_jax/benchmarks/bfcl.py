@@ -1,174 +1,243 @@
-"""BFCL's multi-turn categories, by the official package: its own generation and its own evaluation.
+"""BFCL's multi-turn categories, by the official package: cases that share their tools, asked turn by turn.
 
-It is asked to test the one entry of its table of models that speaks OpenAI's chat with tools; the relay asks the
-endpoint's model instead.
+BFCL passes over every case that has a line in its results, so that a run goes on by itself; the lines of lost answers
+are removed before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from astra_jax.benchmarks.bfcl_files import (
-    CASES_PER_CATEGORY,
-    CATEGORIES,
-    Category,
-    case_ids,
-    drop_lost_results,
-    read_samples,
-    tool_names,
-)
-from astra_jax.benchmarks.endpoint import ServingConfig, answering, named_model
+from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, cases_of_each
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
-from astra_jax.benchmarks.harnesses import BFCL
-from astra_jax.benchmarks.managed_environment import ManagedEnvironment, managed_environment
+from astra_jax.benchmarks.harnesses import BFCL_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import (
-    BenchmarkResults,
-    ModelDocument,
-    RunDocument,
-    Sample,
-    Summary,
-    begin,
-    finish,
-    read_results,
-    require_benchmark,
-    whole_lines,
-)
+from astra_jax.benchmarks.results import BenchmarkFailed, Failure, Sample, Summary, first_cause, whole_lines
 from astra_jax.benchmarks.scores import sum_up
-from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
-from synthesis.run.fingerprint import Fingerprint, flattened
 
+Category = Literal["base", "miss_func", "miss_param", "long_context"]
+CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+CASES_PER_CATEGORY: Final = 200
 _MODEL: Final = "openbmb/MiniCPM-SALA-FC"
-"""The entry of BFCL's table that its handler of OpenAI's chats with tools belongs to."""
+"""An entry of BFCL's table of models whose handler asks OpenAI's chats with tools."""
+_MOST_STEPS: Final = 20
+"""Steps of a turn; BFCL fails a case that has one more."""
+_LOST: Final = "Error during inference"
+"""Text in place of the answers of a case in which a request failed."""
 
 
-class BFCLConfig(BaseModel):
+class BFCLConfig(BenchmarkConfig):
     """Config of `astra evaluate bfcl`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
-    out: Path
     categories: tuple[Category, ...] = Field(default=CATEGORIES, min_length=1)
-    temperature: float = Field(default=0.6, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Left to the server where it is not given, as top_k and max_tokens."""
-    top_k: int | None = Field(default=None, ge=-1)
+    """Categories to run."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one answer; BFCL asks for no limit, and the server's default is what fits."""
-    requests_at_once: int = Field(default=8, ge=1)
-    seed: int = 0
-    """Of the bootstrap; BFCL sends no seed."""
-    serving: ServingConfig = ServingConfig()
+    """Tokens of one answer; BFCL asks for no limit, and the server's default is all that fits."""
 
 
-def evaluate_bfcl(config: BFCLConfig, *, url: str | None, limit: int | None) -> BenchmarkResults:
-    """Run BFCL, or go on with a run, and return its results; one that is finished is only read.
+class BFCL(Benchmark):
+    """BFCL's multi-turn categories."""
 
-    `limit` is how many cases are run in all, the same number of each category.
+    name = "bfcl"
+    config_type = BFCLConfig
+    harness = BFCL_HARNESS
+    config: BFCLConfig
 
-    Raises:
-        HarnessMissing: its environment is not there.
-        ConfigError: `limit` does not share out over the categories.
-        DestinationRefused: `out` is something else, or a run begun with something else.
-        BenchmarkFailed: the harness does not end well, or leaves what cannot be read.
-        DecoderError: nobody answers.
-    """
-    environment = managed_environment(BFCL)
-    cases = cases_of(config, limit)
-    run = run_document(config, environment, named_model(config.policy, url), cases)
-    if require_benchmark(config.out, run.made_with):
-        return read_results(config.out)
-    begin(config.out, run)
-    started = time.monotonic()
-    with answering(config.policy, url, config.serving, config.out / "raw" / "server.log") as endpoint:
-        samples, summary = asyncio.run(_run(config, environment, endpoint, cases))
-    finish(config.out, run.ended(time.monotonic() - started, endpoint.most_tokens), samples, summary)
-    return read_results(config.out)
+    def choose(self, limit: int | None) -> None:
+        """Choose the first cases of each category."""
+        of_each = cases_of_each(limit, self.config.categories, "categories", CASES_PER_CATEGORY)
+        self.cases = {
+            f"multi_turn_{category}": [f"multi_turn_{category}_{case}" for case in range(of_each)]
+            for category in self.config.categories
+        }
+        """The ids of each category's cases, as BFCL's file of ids has them."""
+        self.num_cases = of_each * len(self.cases)
+        self.of_cases = CASES_PER_CATEGORY * len(CATEGORIES)
+        self.made_with = {"samples": self.num_cases}
 
-
-def cases_of(config: BFCLConfig, limit: int | None) -> dict[str, list[str]]:
-    """Return the ids of each category, as BFCL's file of ids has them.
-
-    Raises:
-        ConfigError: `limit` does not share out over the categories.
-    """
-    of_each = CASES_PER_CATEGORY
-    if limit is not None:
-        of_each, rest = divmod(limit, len(config.categories))
-        if rest or not 0 < of_each <= CASES_PER_CATEGORY:
-            raise ConfigError(
-                f"expected --limit to be a multiple of the {len(config.categories)} categories, up to "
-                f"{CASES_PER_CATEGORY} cases of each, found {limit}"
-            )
-    return {f"multi_turn_{category}": case_ids(category, of_each) for category in config.categories}
-
-
-def run_document(
-    config: BFCLConfig, environment: ManagedEnvironment, model: ModelDocument, cases: dict[str, list[str]]
-) -> RunDocument:
-    """Return what a run by the harness of an environment is begun with."""
-    sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "max_tokens")}
-    asked = sum(map(len, cases.values()))
-    made_with: Fingerprint = {
-        **flattened(config.model_dump(mode="json"), leave_out={"policy", "out", "requests_at_once", "serving.rows"}),
-        **flattened({"harness": environment.document.model_dump()}),
-        # A server of a checkpoint is named by its path, which may change.
-        **flattened({"model": model.digest or model.name, "samples": asked}),
-    }
-    return RunDocument(
-        benchmark="bfcl",
-        harness=environment.document,
-        model=model,
-        sampling=sampling,
-        samples=asked,
-        of_samples=CASES_PER_CATEGORY * len(CATEGORIES),
-        trials=1,
-        seed=config.seed,
-        made_with=made_with,
-    )
-
-
-async def _run(
-    config: BFCLConfig, environment: ManagedEnvironment, endpoint: Endpoint, cases: dict[str, list[str]]
-) -> tuple[list[Sample], Summary]:
-    raw = (config.out / "raw").resolve()
-    requests, log = raw / "requests.jsonl", raw / "harness.log"
-    with whole_file(raw / "test_case_ids_to_generate.json") as file:
-        file.write_text(json.dumps(cases), encoding="utf-8")
-    drop_lost_results(raw / "result")
-    program, places = str(environment.program("bfcl")), ["--result-dir", "result"]
-    settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
-    names = tool_names(environment.packages())
-    async with Relay(endpoint, settings=settings, tool_names=names, log=requests) as relay:
+    async def run(self, endpoint: Endpoint, raw: Path) -> None:
+        """Let BFCL generate answers and evaluate them."""
+        config, log, readable = self.config, raw / "harness.log", [self.environment.folder]
+        with whole_file(raw / "test_case_ids_to_generate.json") as file:
+            file.write_text(json.dumps(self.cases), encoding="utf-8")
+        drop_lost_results(raw / "result")
+        relay = Relay(
+            endpoint,
+            settings={"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens},
+            tool_names=_tool_names(self.environment.packages()),
+            log=raw / "requests.jsonl",
+        )
         variables = {"OPENAI_BASE_URL": relay_url(AGENT_PORT), "OPENAI_API_KEY": "none", "BFCL_PROJECT_ROOT": str(raw)}
+        program, places = str(self.environment.program("bfcl")), ["--result-dir", "result"]
         generate = [program, "generate", "--model", _MODEL, "--run-ids", *places]
         generate += ["--temperature", str(config.temperature), "--num-threads", str(config.requests_at_once)]
-        readable = [environment.folder]
-        relays = {AGENT_PORT: relay}
-        await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
         evaluate = [program, "evaluate", "--model", _MODEL, "--partial-eval", *places, "--score-dir", "score"]
-        evaluate += ["--test-category", ",".join(cases)]
+        evaluate += ["--test-category", ",".join(self.cases)]
+        async with relay:
+            relays = {AGENT_PORT: relay}
+            await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
         await run_harness(evaluate, folder=raw, log=log, variables=variables, readable=readable)
-    lines = whole_lines(requests)
-    # All requests of the run, also of a command that was stopped.
-    counted = {
-        "failed_requests": sum(line["status"] != 200 for line in lines),
-        "renamed_calls": sum(line.get("renamed_calls", 0) for line in lines),
+
+    def read(self, raw: Path) -> list[Sample]:
+        """Read the results and scores of BFCL."""
+        lines = whole_lines(raw / "requests.jsonl")
+        cut = {(line["prompt_tokens"], line["completion_tokens"]) for line in lines if line.get("finish") == "length"}
+        return read_samples(raw / "result", raw / "score", cut, chain(*self.cases.values()))
+
+    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
+        """Sum the samples up, beside the requests of all commands of the run."""
+        lines = whole_lines(raw / "requests.jsonl")
+        counted = {
+            "failed_requests": sum(line["status"] != 200 for line in lines),
+            "renamed_calls": sum(line.get("renamed_calls", 0) for line in lines),
+        }
+        return sum_up(samples, requests=counted, seed=self.config.seed)
+
+
+class _Result(BaseModel):
+    """One line of a file of results."""
+
+    id: str
+    result: str | list[list[Any]]
+    """For each step of each turn a list of calls, or a text; one text for all turns if an answer was lost."""
+    input_token_count: list[list[int]] = []
+    output_token_count: list[list[int]] = []
+    latency: list[list[float]] = []
+
+
+def category_of(case_id: str) -> str:
+    """Return the category of a case.
+
+    >>> category_of("multi_turn_long_context_17")
+    'long_context'
+    """
+    return case_id.removeprefix("multi_turn_").rpartition("_")[0]
+
+
+def _tool_names(packages: Path) -> frozenset[str]:
+    """Read the names of all tools that multi-turn cases have from the packages of the environment.
+
+    Raises:
+        BenchmarkFailed: no tool is found.
+    """
+    files = sorted((packages / "bfcl_eval" / "data" / "multi_turn_func_doc").glob("*.json"))
+    names = frozenset(str(document["name"]) for path in files for document in whole_lines(path))
+    if not names:
+        raise BenchmarkFailed(
+            f"expected BFCL's tool documents below {packages}, found none; delete its environment and set it up again"
+        )
+    return names
+
+
+def drop_lost_results(results: Path) -> int:
+    """Remove half written lines and lost answers, so that BFCL runs these cases again; return the number of lines."""
+    dropped = 0
+    for path in sorted(results.rglob("*_result.json")):
+        before = path.read_bytes().splitlines()
+        kept = [line for line in whole_lines(path) if not _is_lost(line)]
+        if len(kept) != len(before):
+            dropped += len(before) - len(kept)
+            with whole_file(path) as file:
+                file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    return dropped
+
+
+def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], asked: Iterable[str]) -> list[Sample]:
+    """Read BFCL's results and scores of the cases that were asked for, in their order.
+
+    `cut` has the tokens of prompt and answer of each answer that was cut off at its longest. BFCL's files do not say
+    which answers were cut, so that an answer with the same two numbers counts as one.
+
+    Raises:
+        BenchmarkFailed: a case is missing or has no verdict, or a file is not one of BFCL's.
+    """
+    found: dict[str, _Result] = {}
+    for path in sorted(results.rglob("*_result.json")):
+        for number, line in enumerate(whole_lines(path), 1):
+            try:
+                result = _Result.model_validate(line)
+            except ValidationError as error:
+                raise BenchmarkFailed(
+                    f"expected a result of BFCL in line {number} of {path}, found a fault: {error.errors()[0]['msg']}"
+                ) from None
+            found[result.id] = result
+    wrong = _read_scores(scores, Counter(category_of(case) for case in found))
+    samples = []
+    for case in asked:
+        if case not in found:
+            raise BenchmarkFailed(f"expected a result of {case} in {results}, found none; the same command goes on")
+        samples.append(_sample(found[case], wrong.get(case), cut))
+    return samples
+
+
+def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:
+    """Return the reason of each failed case; the header of each file must count the cases that were run."""
+    wrong: dict[str, str] = {}
+    for category, count in counts.items():
+        paths = sorted(scores.rglob(f"*_multi_turn_{category}_score.json"))
+        if len(paths) != 1:
+            raise BenchmarkFailed(f"expected one file of scores of {category} below {scores}, found {len(paths)}")
+        header, *failed = whole_lines(paths[0]) or [{}]
+        if (header.get("total_count"), header.get("correct_count")) != (count, count - len(failed)):
+            raise BenchmarkFailed(
+                f"expected verdicts on {count} cases, {len(failed)} of them wrong, in {paths[0]}, found "
+                f"{header.get('correct_count')} right of {header.get('total_count')}; the same command scores again"
+            )
+        wrong |= {str(line["id"]): _reason(line) for line in failed}
+    return wrong
+
+
+def _reason(line: Mapping[str, Any]) -> str:
+    error = line.get("error")
+    found = error.get("error_type", error) if isinstance(error, dict) else error
+    return str(found)[:200]
+
+
+def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]]) -> Sample:
+    turns: Sequence[Sequence[Any]] = [] if isinstance(result.result, str) else result.result
+    prompt, completion = list(chain(*result.input_token_count)), list(chain(*result.output_token_count))
+    num_cut = sum((before, said) in cut for before, said in zip(prompt, completion, strict=True))
+    num_empty = sum(_is_empty(step) for turn in turns for step in turn)
+    is_lost = isinstance(result.result, str)
+    causes: dict[Failure, bool] = {
+        "transport": is_lost,
+        "cut": num_cut > 0,
+        "empty": num_empty > 0,
+        "step_limit": any(len(turn) > _MOST_STEPS for turn in turns),
     }
-    cut = Counter(
-        (line["prompt_tokens"], line["completion_tokens"]) for line in lines if line.get("finish") == "length"
+    if wrong is None and is_lost:
+        raise BenchmarkFailed(f"expected BFCL to fail {result.id}, whose answers were lost, found that it passed")
+    return Sample(
+        id=result.id,
+        category=category_of(result.id),
+        score=float(wrong is None),
+        passed=wrong is None,
+        failure=None if wrong is None else first_cause(causes),
+        turns=len(turns),
+        steps=sum(map(len, turns)),
+        tool_calls=sum(len(step) for turn in turns for step in turn if isinstance(step, list)),
+        cut_answers=num_cut,
+        empty_answers=num_empty,
+        prompt_tokens=sum(prompt),
+        completion_tokens=sum(completion),
+        seconds=round(sum(chain(*result.latency)), 3),
+        detail=(result.result[:200] if isinstance(result.result, str) else wrong) or "",
     )
-    asked = [case for ids in cases.values() for case in ids]
-    samples = read_samples(raw / "result", raw / "score", cut, asked)
-    return samples, sum_up(samples, requests=counted, seed=config.seed)
+
+
+def _is_empty(step: Any) -> bool:
+    """Return whether an answer has neither a call nor a word."""
+    return not (step.strip() if isinstance(step, str) else step)
+
+
+def _is_lost(line: Mapping[str, Any]) -> bool:
+    return isinstance(line.get("result"), str) and line["result"].startswith(_LOST)

@@ -1,4 +1,4 @@
-"""Whose answers a benchmark measures: a server that is up, or `astra serve`, started for a checkpoint."""
+"""The model that a benchmark measures, at a server that is up or at one that is started, and the simulated user."""
 
 from __future__ import annotations
 
@@ -8,37 +8,59 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.benchmarks.results import BenchmarkFailed, ModelDocument
 from astra_jax.config import ConfigError
-from astra_jax.engine.http import KEY_VARIABLE, Endpoint, first_contact
+from astra_jax.evaluate.endpoint import KEY_VARIABLE, Endpoint, first_contact
 from astra_jax.training.run_record import digest_of_policy
 from synthesis.run.fingerprint import digest_of_files
 
-_END_SECONDS = 60.0
+_END_SECONDS: Final = 60.0
+USER_KEY_VARIABLE: Final = "ASTRA_USER_KEY"
 
 
 class ServingConfig(BaseModel):
-    """How `astra serve` is started for a checkpoint."""
+    """Settings of the `astra serve` that is started for a checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_model_len: int = Field(default=40960, ge=4)
-    """Longest sequence, prompt and answer."""
+    """Tokens of the longest sequence, prompt and answer together."""
     rows: int = Field(default=16, ge=1)
-    """Messages sampled at once."""
+    """Messages that are sampled at the same time."""
     dtype: str | None = Field(default=None, pattern="^(float32|bfloat16)$")
+    """Type that the model computes in, float32 or bfloat16; without it the checkpoint's."""
+
+
+class SimulatedUser(BaseModel):
+    """The model that plays the user: in the paper GPT-5.1 in τ²-bench and GPT-4.1 in ACEBench."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str = Field(pattern="^https?://")
+    """Address of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
+    model: str
+    """Name of the model at the server."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature of the user's model."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of the user's longest message; without it the server's default."""
+
+    def endpoint(self) -> Endpoint:
+        """Return the endpoint that answers for the user."""
+        return Endpoint(self.url.rstrip("/"), self.model, 0, False, None, USER_KEY_VARIABLE)
 
 
 def named_model(policy: Path | None, url: str | None) -> ModelDocument:
-    """Return which model is meant, before a server is started for it.
+    """Return the model that is measured, before a server is started for it.
 
     Raises:
         ConfigError: neither a checkpoint nor a server is named, or both are.
         BenchmarkFailed: there is no checkpoint.
-        DecoderError: nobody answers at `url`.
+        DecoderError: no server answers at `url`.
     """
     if policy is not None and url is None:
         if not any((policy / name).is_file() for name in ("params.whole.json", "config.json")):
@@ -53,10 +75,10 @@ def named_model(policy: Path | None, url: str | None) -> ModelDocument:
 
 @contextlib.contextmanager
 def answering(policy: Path | None, url: str | None, serving: ServingConfig, log: Path) -> Iterator[Endpoint]:
-    """Yield who answers; a server that is started ends with the block, and its messages go to `log`.
+    """Yield the endpoint; a server that is started ends with the block, and its messages go to `log`.
 
     Raises:
-        DecoderError: nobody answers at `url`.
+        DecoderError: no server answers at `url`.
         BenchmarkFailed: the server of the checkpoint does not start.
     """
     if url is not None:
@@ -64,9 +86,9 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         return
     command = [sys.executable, "-m", "astra_jax.cli", "serve", str(policy), "--port", "0", "--rows", str(serving.rows)]
     command += ["--max-model-len", str(serving.max_model_len), "--until-stdin-closes"]
-    command += ["--grace-seconds", "1"]  # when it is ended, who asked is gone
+    command += ["--grace-seconds", "1"]  # the benchmark has ended before the server is
     command += ["--dtype", serving.dtype] if serving.dtype else []
-    # On loopback and for this process: whose key may be of another server.
+    # The key may belong to another server; this one answers on loopback, to this process.
     environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as errors:
@@ -100,7 +122,7 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
 
 
 def _digest_of_checkpoint(folder: Path) -> str:
-    """Name what a policy folder holds, or a HuggingFace folder: of the latter's weights, names and sizes alone."""
+    """Return the digest of a policy folder, or of a HuggingFace folder by the names and sizes of its weights."""
     if (folder / "params.whole.json").is_file():
         return digest_of_policy(folder)
     weights = sorted(f"{path.name}:{path.stat().st_size}" for path in folder.glob("*.safetensors"))

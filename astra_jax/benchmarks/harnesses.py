@@ -1,4 +1,4 @@
-"""The official harnesses: which package of which version, and how one sees that it is there.
+"""The official harnesses: package, version, and the modules by which one sees that it is there.
 
 `locks/NAME.in` lists the packages that a harness needs, and `locks/NAME.txt` has their versions and the digests of
 their wheels. `uv pip compile --universal --generate-hashes --only-binary :all: --python-version 3.11 --no-annotate`
@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Harness:
-    """What an environment is made of, beside the lock of its name."""
+    """The parts of an environment, beside the lock of its name."""
 
     name: str
     package: str
@@ -35,7 +35,7 @@ class Harness:
     stand in their place."""
 
 
-BFCL: Final = Harness(
+BFCL_HARNESS: Final = Harness(
     name="bfcl",
     package="bfcl-eval",
     version="2026.3.23",
@@ -43,7 +43,7 @@ BFCL: Final = Harness(
     writes_to="BFCL_PROJECT_ROOT",
 )
 
-TAU2: Final = Harness(
+TAU2_HARNESS: Final = Harness(
     name="tau2",
     package="tau2",  # on the index that name is another project's
     version="0.2",
@@ -54,7 +54,7 @@ TAU2: Final = Harness(
 )
 
 _ACEBENCH_COMMIT: Final = "56dd66cf6439b0d9655ee1b353e4cd745c6f664e"
-ACEBENCH: Final = Harness(
+ACEBENCH_HARNESS: Final = Harness(
     name="acebench",
     package="ACEBench",
     version=_ACEBENCH_COMMIT[:7],
@@ -65,4 +65,4 @@ ACEBENCH: Final = Harness(
     stubs=(("vllm", ("LLM", "SamplingParams")), ("google.generativeai", ())),
 )
 
-HARNESSES: Final = {harness.name: harness for harness in (BFCL, TAU2, ACEBENCH)}
+HARNESSES: Final = {harness.name: harness for harness in (BFCL_HARNESS, TAU2_HARNESS, ACEBENCH_HARNESS)}

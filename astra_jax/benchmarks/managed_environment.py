@@ -4,7 +4,7 @@ The harnesses' pins conflict with JAX's and with one another's, so none of them 
 harness runs outside the jail: pip takes wheels alone, of locked digests, and runs nothing of theirs; a checkout's files
 are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
 
-Decided: docs/decisions/benchmarks.md, “A harness is confined, or it is not run”.
+Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OF_THE_NETWORK: Final = frozenset(
 
 
 class HarnessMissing(AstraError):
-    """The environment of a harness is not there, or cannot be made; the message says what to install."""
+    """The environment of a harness is not there, or cannot be made; the message names the package."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +62,21 @@ class ManagedEnvironment:
         return self.folder / "bin" / name
 
     def source(self) -> Path:
-        """Return where the code of a harness lies that is no package."""
+        """Return the folder with the code of a harness that is no package."""
         return self.folder / "source"
 
     def stubs(self) -> Path:
-        """Return where the empty modules lie that stand for what nothing which is run calls."""
+        """Return the folder of empty modules in place of modules that are imported and never called."""
         return self.folder / "stubs"
 
     def packages(self) -> Path:
-        """Return where its packages lie."""
+        """Return the folder of its packages."""
         (found,) = self.folder.glob("lib/python*/site-packages")
         return found
 
 
 def environment_folder(harness: Harness) -> Path:
-    """Return where the environment of a harness belongs."""
+    """Return the folder of the environment of a harness."""
     return user_cache() / "harnesses" / harness.name
 
 
@@ -96,7 +96,7 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
 
 
 def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnvironment, bool]:
-    """Make the environment of a harness where there is none that is whole; return it, and whether it was made now.
+    """Make the environment of a harness if there is no whole one; return it, and whether it was made now.
 
     `source` is a checkout of a harness that no package index has; its data are copied.
 
@@ -115,7 +115,7 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
             pass
         checkout = None if harness.source is None else _checkout(harness, source)
         shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
-        umask = os.umask(0o022)  # the jail's user reads what root makes here
+        umask = os.umask(0o022)  # the jail's user reads the files that root makes here
         try:
             _make(harness, folder, checkout)
         except BaseException:
@@ -134,10 +134,10 @@ class _Checkout:
 
 
 def _checkout(harness: Harness, source: Path | None) -> _Checkout:
-    """Return the checkout that somebody has named.
+    """Return the checkout at `source`.
 
     Raises:
-        HarnessMissing: it is none of the harness, or of another version.
+        HarnessMissing: it is not a checkout of the harness, or one of another version.
     """
     expected = f"expected a checkout of {harness.source}"
     get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
@@ -167,7 +167,7 @@ def _commit(source: Path) -> str | None:
 
 
 def _git(source: Path, *arguments: str) -> bytes:
-    """Return what git says of a checkout; a checkout's settings can name programs, so git runs in the jail.
+    """Return the output of git on a checkout; settings of a checkout can name programs, so git runs in the jail.
 
     Raises:
         HarnessMissing: git fails.
@@ -207,7 +207,7 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
 
 
 def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvironment) -> None:
-    """Copy the files of a checkout's commit and nothing that lies beside them, such as keys; write what runs them."""
+    """Copy the files of a checkout's commit, without other files such as keys; write the program that runs them."""
     source = environment.source()
     try:
         if checkout.commit is None:
@@ -257,7 +257,7 @@ def _confined(
     advice: str,
     variables: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run one command that runs code of others in the jail, where there is no network; return what it printed.
+    """Run one command with code of others in the jail, where there is no network; return its output.
 
     Raises:
         HarnessMissing: it fails.

@@ -1,13 +1,13 @@
-"""Between a harness and an endpoint: a server that passes chats on, and writes a line for each.
+"""The server between a harness and an endpoint: it passes chats on, and writes a line for each.
 
-A harness knows the names of its own table, sends no key of ours and cannot say every setting; what it scores as 0 may
-have been lost on the way, or cut off. So it talks to the relay, which
+A harness knows the models of its own table, has no key of ours, and has no option for some settings. An answer that it
+scores as 0 may have been lost on the way, or cut off. So it talks to the relay, which
 
     asks for the endpoint's model, with the endpoint's key, which the harness never sees
-    adds the settings that the harness leaves open, replaces those that it has no way to say, raises its limit of an
-    answer to a floor, and changes nothing else of its request
-    waits where the endpoint says 429
-    renames calls of tools that nobody has, where the harness would run what a model wrote as Python
+    adds the settings that the harness leaves open, replaces those for which it has no option, raises its limit of an
+    answer to a floor, and changes nothing else in its request
+    waits if the endpoint says 429
+    renames calls of tools that do not exist, if the harness would run text of the model as Python
 
 Decided: docs/decisions/benchmarks.md, “A harness talks to a relay”.
 """
@@ -27,7 +27,7 @@ from typing import Any, Final, TextIO
 import aiohttp
 from aiohttp import web
 
-from astra_jax.engine.http import Endpoint, key_or_none
+from astra_jax.evaluate.endpoint import Endpoint, key_or_none
 
 _PATH: Final = "/v1/chat/completions"
 _MOST_BODY_BYTES: Final = 64 * 2**20
@@ -35,16 +35,27 @@ _MOST_WAIT_SECONDS: Final = 600.0
 _NO_TOOL, _NO_ARGUMENT = "no_such_tool", "no_such_argument"
 
 
+def chat_client(endpoint: Endpoint) -> aiohttp.ClientSession:
+    """Return a client that sends the endpoint's key and waits without limit: an answer may take an hour."""
+    key = key_or_none(endpoint.key_variable)
+    return aiohttp.ClientSession(
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        trust_env=False,
+    )
+
+
 class Relay:
-    """One harness's way to an endpoint.
+    """The server that one harness asks.
 
     Args:
-      settings: fields that are added to a request that lacks them; None is none.
-      tool_names: the only ones that a call may have; None where the harness looks names up and runs nothing.
-      log: where a line is added for each request.
-      replaced: fields that a harness writes into every request, whatever it is told; None is left as it is.
-      max_tokens_floor: what a lower limit of an answer is raised to.
-      empty_as: what stands for an answer without a word and without a call, where a harness would end the whole run.
+      settings: fields that are added to a request that lacks them; a field that is None is left out.
+      tool_names: the only names that a call may have; None if the harness looks names up and runs no text.
+      log: the file to which a line is added for each request.
+      replaced: values of fields that a harness writes into every request; a field that is None stays as it is.
+      max_tokens_floor: the least limit of an answer, to which a lower one is raised.
+      empty_as: the text in place of an answer without a word and without a call, at which a harness would end its run.
     """
 
     def __init__(
@@ -70,18 +81,10 @@ class Relay:
         app = web.Application(client_max_size=_MOST_BODY_BYTES)
         app.router.add_post(_PATH, self._chat)
         self._runner = web.AppRunner(app, access_log=None)
-        key = key_or_none(self._endpoint.key_variable)
         # A stack closes all of it, also where it is cancelled while it waits for one.
         async with contextlib.AsyncExitStack() as opened:
             self._log: TextIO = opened.enter_context(self._log_path.open("a", encoding="utf-8"))
-            self._client = await opened.enter_async_context(
-                aiohttp.ClientSession(
-                    headers={"Authorization": f"Bearer {key}"} if key else {},
-                    connector=aiohttp.TCPConnector(limit=0),
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-                    trust_env=False,
-                )
-            )
+            self._client = await opened.enter_async_context(chat_client(self._endpoint))
             opened.push_async_callback(self._runner.cleanup)
             await self._runner.setup()
             self._opened = opened.pop_all()
@@ -94,7 +97,7 @@ class Relay:
 
     @contextlib.asynccontextmanager
     async def listening(self, where: socket.socket) -> AsyncIterator[None]:
-        """Answer at a listening socket, also one of another network, which is closed in the end."""
+        """Answer at a listening socket, also at one of another network namespace, and close it in the end."""
         site = web.SockSite(self._runner, where)
         await site.start()
         try:
@@ -143,7 +146,7 @@ class Relay:
             await asyncio.sleep(float(retry_after) if retry_after.isdigit() else 1.0)
 
     def _passed_on(self, reply: Any) -> dict[str, Any]:
-        """Make a reply safe for the harness; return what is written down of it."""
+        """Make a reply safe for the harness; return its line of the log."""
         choice, usage = reply["choices"][0], reply["usage"]
         message = choice["message"]
         renamed = 0
@@ -162,7 +165,7 @@ class Relay:
         }
 
     def _made_safe(self, function: dict[str, Any]) -> int:
-        """Rename what no tool has, and what is no name; return how many calls that were, 0 or 1."""
+        """Rename a tool that does not exist, and arguments that are no names; return 1 if a name is new, else 0."""
         if self._tool_names is None:
             return 0
         is_renamed = 0

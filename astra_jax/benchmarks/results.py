@@ -1,17 +1,17 @@
-"""What a run of a benchmark leaves in its folder, whatever the benchmark.
+"""The files in the folder of a run, the same for every benchmark.
 
-run.json        what was run: benchmark, harness, model, settings
+run.json        benchmark, harness, model, settings
 samples.jsonl   one line per sample, in the order of their ids
 summary.json    the figures, each with its interval, and how many answers failed, by cause
-raw/            what the harness wrote, as it wrote it, and a line for each request
+raw/            the files of the harness, unchanged, and a line for each request
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,14 +21,16 @@ from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
 BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
+BenchmarkName = Literal["bfcl", "aime", "tau2", "acebench"]
 Failure = Literal["transport", "cut", "empty", "user", "step_limit", "wrong"]
-"""Why a sample failed, by the first that holds: an answer was lost on its way, cut off at its longest, or empty; a
-message of the simulated user was; too many steps; none of these."""
-FAILURES: Final[tuple[Failure, ...]] = ("transport", "cut", "empty", "user", "step_limit", "wrong")
+"""Why a sample failed, by the first cause that holds: an answer of the model was lost on its way, cut off at its
+longest, or empty; a message of the simulated user was lost, cut off or empty; there were too many steps; none of these.
+"""
+FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
 class BenchmarkFailed(AstraError):
-    """A benchmark did not come to its end, or its results cannot be read; the message says why and what to do."""
+    """A benchmark did not come to its end, or its results cannot be read; the message says why, then what to do."""
 
 
 class ProgramFailed(BenchmarkFailed):
@@ -44,24 +46,24 @@ class _Document(BaseModel):
 
 
 class HarnessDocument(_Document):
-    """What scored."""
+    """The code that scored."""
 
     package: str
     version: str
     commit: str | None = None
-    """Of the checkout, where there is one."""
+    """Commit of the checkout, if there is one."""
     packages_sha256: str | None = None
-    """Of the list of all packages in its environment."""
+    """Digest of the list of all packages in its environment."""
 
 
 class ModelDocument(_Document):
-    """What was scored."""
+    """The model that was scored."""
 
     name: str
     digest: str | None
-    """Of the policy folder; None where the server does not say."""
+    """Digest of the policy folder; None if the server does not tell it."""
     max_model_len: int | None
-    """Longest sequence; None of a run that is not finished."""
+    """Tokens of the longest sequence; None while the run is not finished."""
 
 
 class RunDocument(_Document):
@@ -69,25 +71,25 @@ class RunDocument(_Document):
 
     kind: Literal["benchmark"] = "benchmark"
     schema_version: Literal[1] = 1
-    benchmark: Literal["bfcl", "aime", "tau2", "acebench"]
+    benchmark: BenchmarkName
     harness: HarnessDocument
     model: ModelDocument
     sampling: dict[str, float | int | None]
-    """What each request asked for, as far as this command decides; None is the server's own."""
+    """Parameters that this command adds to each request; None leaves a parameter to the server."""
     samples: int
-    """That were asked for."""
+    """Cases that were asked for."""
     of_samples: int | None
-    """That the benchmark has; None where the user brings them."""
+    """Cases that the benchmark has."""
     trials: int
     seed: int
     user_simulator: str | None = None
     judge: str | None = None
     seconds: float | None = None
-    """Of the command that finished it; None of a run that is not finished."""
+    """Seconds of the command that finished the run; None while it is not finished."""
     made_with: Fingerprint
 
     def ended(self, seconds: float, max_model_len: int) -> RunDocument:
-        """Return what is written down in the end."""
+        """Return the document of the finished run."""
         model = self.model.model_copy(update={"max_model_len": max_model_len})
         return self.model_copy(update={"seconds": round(seconds, 1), "model": model})
 
@@ -101,7 +103,7 @@ class Sample(_Document):
     score: float = Field(ge=0, le=1)
     passed: bool
     failure: Failure | None
-    """None of a sample that passed."""
+    """None if the sample passed."""
     turns: int
     steps: int
     """Answers of the model."""
@@ -112,7 +114,16 @@ class Sample(_Document):
     completion_tokens: int
     seconds: float
     detail: str = ""
-    """What the harness says of the failure."""
+    """The harness's own words on the failure."""
+
+
+def first_cause(causes: Mapping[Failure, bool]) -> Failure:
+    """Return the first cause that holds, or else `wrong`.
+
+    >>> first_cause({"transport": False, "cut": True, "empty": True}), first_cause({"cut": False})
+    ('cut', 'wrong')
+    """
+    return next((cause for cause, holds in causes.items() if holds), "wrong")
 
 
 class Figure(_Document):
@@ -120,9 +131,9 @@ class Figure(_Document):
 
     value: float
     count: int
-    """Samples that it was taken from."""
+    """Number of samples."""
     interval: tuple[float, float]
-    """At 95 %."""
+    """95 % interval."""
 
 
 class Summary(_Document):
@@ -134,12 +145,11 @@ class Summary(_Document):
     failures: dict[Failure, int]
     """Samples that failed, by cause."""
     answers: dict[str, int]
-    """All of the model, and those that were cut or empty, also in samples that passed; requests that failed; calls that
-    were renamed."""
+    """Counts: answers of the model, cut and empty ones, also in samples that passed; failed requests; renamed calls."""
     pass_hat: dict[int, float] = {}
-    """Of τ²-bench, k to pass^k: the chance that k trials of a task all pass."""
+    """k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
     process: dict[str, float] = {}
-    """Of ACEBench, category to the mean share of a gold solution's milestones that were reached in their order."""
+    """Category to the mean share of a gold solution's milestones that were reached in order; ACEBench alone has it."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 
@@ -152,25 +162,26 @@ class BenchmarkResults(_Document):
     summary: Summary
 
 
-def require_benchmark(out: Path, made_with: Fingerprint) -> bool:
-    """Return whether the run in `out` is finished, with no answer lost.
+def finished_results(out: Path, made_with: Fingerprint) -> BenchmarkResults | None:
+    """Return the results in `out`; None if there is no run yet, or one that is not finished or has lost answers.
 
     Raises:
         DestinationRefused: `out` is something else, or a run that was begun with something else (`MadeOtherwise`).
     """
-    if earlier_manifest(out, BENCHMARK, made_with) is None:
-        return False
-    return (out / "summary.json").is_file() and not read_results(out).summary.failures["transport"]
+    if earlier_manifest(out, BENCHMARK, made_with) is None or not (out / "summary.json").is_file():
+        return None
+    results = read_results(out)
+    return None if results.summary.failures["transport"] else results
 
 
 def begin(out: Path, run: RunDocument) -> None:
-    """Write down what the run is begun with, and make the folder for what the harness writes."""
+    """Write `run.json`, and make the folder for the files of the harness."""
     (out / "raw").mkdir(parents=True, exist_ok=True)
     write_manifest(out, BENCHMARK, run.model_dump(mode="json"))
 
 
 def finish(out: Path, run: RunDocument, samples: Sequence[Sample], summary: Summary) -> None:
-    """Write what came of it; the summary last, since it says that all is there."""
+    """Write the results, the summary last: a folder with a summary is finished."""
     begin(out, run)
     with whole_file(out / "samples.jsonl") as file:
         file.write_text("".join(sample.model_dump_json() + "\n" for sample in samples), encoding="utf-8")

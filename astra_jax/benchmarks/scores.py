@@ -1,6 +1,6 @@
-"""Samples summed up: a figure per category and their mean, with intervals, and what failed by cause.
+"""Samples summed up: a figure for each category and their mean, with intervals, and the failures by cause.
 
-One trial a task has Wilson's interval; several are not independent, so tasks are drawn, not trials.
+With one trial a task the interval is Wilson's. Several trials are not independent, so the bootstrap draws tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from astra_jax.evaluate.intervals import clustered_interval, interval_of_mean, w
 
 
 def sum_up(samples: Sequence[Sample], *, requests: Mapping[str, int], seed: int) -> Summary:
-    """Sum up the samples of a run; `seed` draws the bootstrap, `requests` counts what only the relay has seen.
+    """Sum up the samples of a run; `seed` draws the bootstrap, `requests` has counts of the relay.
 
     Raises:
         ValueError: there are none.

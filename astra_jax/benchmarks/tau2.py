@@ -1,213 +1,253 @@
-"""τ²-bench's retail and telecom, by the official code: an agent, and a user that another model plays.
+"""τ²-bench's retail and telecom, by the official code (its line of v0.2): an agent, and a user that a model plays.
 
-Both speak to relays of ours: the agent's asks the endpoint that is measured, the user's the one that is named for it.
-Nothing is resumed by guess: the harness is told that it shall go on with its own file of simulations.
+The harness writes one JSON file a domain, with every conversation and its reward, and goes on with it if told so.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Sequence
+from math import comb
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from astra_jax.benchmarks.endpoint import ServingConfig, answering, named_model
-from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
-from astra_jax.benchmarks.harnesses import TAU2
-from astra_jax.benchmarks.managed_environment import ManagedEnvironment, managed_environment
-from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import (
-    BenchmarkFailed,
-    BenchmarkResults,
-    ModelDocument,
-    RunDocument,
-    Sample,
-    Summary,
-    begin,
-    finish,
-    read_results,
-    require_benchmark,
-    whole_lines,
+from astra_jax.benchmarks.benchmark import (
+    Benchmark,
+    ConversationsConfig,
+    cases_of_each,
+    failed_requests,
+    request_log,
 )
+from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
+from astra_jax.benchmarks.harnesses import TAU2_HARNESS
+from astra_jax.benchmarks.relay import Relay
+from astra_jax.benchmarks.results import BenchmarkFailed, Failure, Sample, Summary, first_cause
 from astra_jax.benchmarks.scores import sum_up
-from astra_jax.benchmarks.simulated_user import SimulatedUser
-from astra_jax.benchmarks.tau2_files import TASKS_PER_DOMAIN, Domain, is_whole, pass_hat, read_simulations
-from astra_jax.config import ConfigError
-from astra_jax.engine.http import Endpoint
-from synthesis.run.fingerprint import flattened
+from astra_jax.evaluate.endpoint import Endpoint
 
-_DOMAINS: Final[tuple[Domain, ...]] = ("retail", "telecom")
+Domain = Literal["retail", "telecom"]
+DOMAINS: Final[tuple[Domain, ...]] = get_args(Domain)
+TASKS_PER_DOMAIN: Final = 114
+ALMOST_ONE: Final = 1 - 1e-6
+"""Least reward of a conversation that counts as solved."""
 _EMPTY: Final = "…"
-"""Stands for an answer without a word and without a call, at which the harness would end the whole run."""
+"""Text in place of an answer without a word and without a call, at which the harness would end the whole run."""
 
 
-class Tau2Config(BaseModel):
+class Tau2Config(ConversationsConfig):
     """Config of `astra evaluate tau2`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    policy: Path | None = None
-    """A policy folder or a HuggingFace folder, for which a server is started; or name a server by `--url`."""
-    out: Path
-    user: SimulatedUser
-    domains: tuple[Domain, ...] = Field(default=_DOMAINS, min_length=1)
-    trials: int = Field(default=4, ge=1)
-    """Of each task."""
+    domains: tuple[Domain, ...] = Field(default=DOMAINS, min_length=1)
+    """Domains to run."""
     temperature: float = Field(default=0.0, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Left to the server where it is not given, as top_k and max_tokens."""
-    top_k: int | None = Field(default=None, ge=-1)
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one answer; the harness asks for no limit."""
+    """Tokens of one answer; the harness asks for no limit."""
     max_steps: int = Field(default=200, ge=1)
     """Messages of one conversation."""
-    requests_at_once: int = Field(default=8, ge=1)
     seed: int = 300
-    """The harness's, of which it makes one for each trial; and the bootstrap's."""
-    serving: ServingConfig = ServingConfig()
+    """Seed of the harness, which derives one for each trial, and of the bootstrap."""
 
 
-def evaluate_tau2(config: Tau2Config, *, url: str | None, limit: int | None) -> BenchmarkResults:
-    """Run τ²-bench, or go on with a run, and return its results; one that is finished is only read.
+class Tau2(Benchmark):
+    """τ²-bench's retail and telecom."""
 
-    `limit` is how many tasks are run in all, the first of each domain alike.
+    name = "tau2"
+    config_type = Tau2Config
+    harness = TAU2_HARNESS
+    config: Tau2Config
 
-    Raises:
-        HarnessMissing: its environment is not there.
-        ConfigError: `limit` does not share out over the domains.
-        DestinationRefused: `out` is something else, or a run begun with something else.
-        BenchmarkFailed: the harness does not end well, or leaves what cannot be read.
-        DecoderError: nobody answers.
-    """
-    environment = managed_environment(TAU2)
-    of_each, rest = divmod(limit or TASKS_PER_DOMAIN * len(config.domains), len(config.domains))
-    if rest or not 0 < of_each <= TASKS_PER_DOMAIN:
-        raise ConfigError(
-            f"expected --limit to be a multiple of the {len(config.domains)} domains, up to {TASKS_PER_DOMAIN} tasks "
-            f"of each, found {limit}"
+    def choose(self, limit: int | None) -> None:
+        """Choose the first tasks of each domain."""
+        self.of_each = cases_of_each(limit, self.config.domains, "domains", TASKS_PER_DOMAIN)
+        self.num_cases = self.of_each * len(self.config.domains)
+        self.of_cases = TASKS_PER_DOMAIN * len(DOMAINS)
+        self.trials, self.user = self.config.trials, self.config.user
+        self.made_with = {"tasks of each domain": self.of_each}
+
+    async def run(self, endpoint: Endpoint, raw: Path) -> None:
+        """Run the domains one after the other, through one relay for the agent and one for the user."""
+        config, data = self.config, raw / "data"
+        data.mkdir(exist_ok=True)
+        if not (data / "tau2").exists():  # the harness writes beside its data
+            (data / "tau2").unlink(missing_ok=True)
+            (data / "tau2").symlink_to(self.environment.folder / "data" / "tau2")
+        settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
+        agent = Relay(endpoint, settings=settings, tool_names=None, log=request_log(raw, "agent"), empty_as=_EMPTY)
+        user = Relay(
+            config.user.endpoint(),
+            settings={"max_tokens": config.user.max_tokens},
+            tool_names=None,
+            log=request_log(raw, "user"),
+            empty_as=_EMPTY,
         )
-    run = run_document(config, environment, named_model(config.policy, url), of_each)
-    if require_benchmark(config.out, run.made_with):
-        return read_results(config.out)
-    begin(config.out, run)
-    started = time.monotonic()
-    with answering(config.policy, url, config.serving, config.out / "raw" / "server.log") as endpoint:
-        samples = asyncio.run(_run(config, environment, endpoint, of_each))
-    summary = summed_up(config, samples, config.out / "raw")
-    finish(config.out, run.ended(time.monotonic() - started, endpoint.most_tokens), samples, summary)
-    return read_results(config.out)
+        async with agent, user:
+            for domain in config.domains:
+                simulations = _simulations(raw, domain)
+                if simulations.exists() and not _is_json(simulations):  # killed while the harness rewrote it
+                    simulations.rename(simulations.with_suffix(".damaged"))
+                if len(read_simulations(simulations, domain)) < self.of_each * config.trials:
+                    await run_harness(
+                        self._command(domain),
+                        folder=raw,
+                        log=raw / "harness.log",
+                        variables={
+                            "TAU2_DATA_DIR": str(data),
+                            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
+                            "OPENAI_API_KEY": "none",
+                        },
+                        readable=[self.environment.folder],
+                        relays={AGENT_PORT: agent, USER_PORT: user},
+                        # It asks whether it shall go on with the file, and whether also with other settings.
+                        said="y\ny\n",
+                    )
 
-
-def run_document(
-    config: Tau2Config, environment: ManagedEnvironment, model: ModelDocument, of_each: int
-) -> RunDocument:
-    """Return what a run of so many tasks of each domain, by the harness of an environment, is begun with."""
-    leave_out = {"policy", "out", "requests_at_once", "serving.rows", "user.url"}
-    return RunDocument(
-        benchmark="tau2",
-        harness=environment.document,
-        model=model,
-        sampling={name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "max_tokens")},
-        samples=of_each * len(config.domains),
-        of_samples=TASKS_PER_DOMAIN * len(_DOMAINS),
-        trials=config.trials,
-        seed=config.seed,
-        user_simulator=config.user.model,
-        made_with={
-            **flattened(config.model_dump(mode="json"), leave_out=leave_out),
-            **flattened({"harness": environment.document.model_dump()}),
-            **flattened({"model": model.digest or model.name, "tasks of each domain": of_each}),
-        },
-    )
-
-
-async def _run(config: Tau2Config, environment: ManagedEnvironment, endpoint: Endpoint, of_each: int) -> list[Sample]:
-    raw = (config.out / "raw").resolve()
-    data = raw / "data"
-    data.mkdir(exist_ok=True)
-    if not (data / "tau2").exists():  # the harness writes beside its data
-        (data / "tau2").unlink(missing_ok=True)
-        (data / "tau2").symlink_to(environment.folder / "data" / "tau2")
-    settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
-    of_user = {"max_tokens": config.user.max_tokens}
-    samples: list[Sample] = []
-    async with (
-        Relay(
-            endpoint, settings=settings, tool_names=None, log=request_log(raw, "agent"), empty_as=_EMPTY
-        ) as agent_relay,
-        Relay(
-            config.user.endpoint(), settings=of_user, tool_names=None, log=request_log(raw, "user"), empty_as=_EMPTY
-        ) as user_relay,
-    ):
-        for domain in config.domains:
-            simulations = data / "simulations" / f"{domain}.json"
-            if simulations.exists() and not is_whole(simulations):  # killed while the harness rewrote it
-                simulations.rename(simulations.with_suffix(".damaged"))
-            found = read_simulations(simulations, domain, empty_as=_EMPTY)
-            if len(found) < of_each * config.trials:
-                await run_harness(
-                    _command(config, environment, domain, of_each),
-                    folder=raw,
-                    log=raw / "harness.log",
-                    variables={
-                        "TAU2_DATA_DIR": str(data),
-                        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
-                        "OPENAI_API_KEY": "none",
-                    },
-                    readable=[environment.folder],
-                    relays={AGENT_PORT: agent_relay, USER_PORT: user_relay},
-                    # Whether it shall go on with what is there, and do so though settings are others.
-                    said="y\ny\n",
-                )
-                found = read_simulations(simulations, domain, empty_as=_EMPTY)
-            if len(found) != of_each * config.trials:
+    def read(self, raw: Path) -> list[Sample]:
+        """Read the conversations of all domains."""
+        samples, expected = [], self.of_each * self.config.trials
+        for domain in self.config.domains:
+            found = read_simulations(simulations := _simulations(raw, domain), domain)
+            if len(found) != expected:
                 raise BenchmarkFailed(
-                    f"expected {of_each * config.trials} conversations in {simulations}, found {len(found)}; "
-                    "the same command goes on"
+                    f"expected {expected} conversations in {simulations}, found {len(found)}; the same command goes on"
                 )
             samples += found
-    return samples
+        return samples
+
+    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
+        """Sum the conversations up, with pass^k as the mean over domains."""
+        counted = {
+            "failed_requests": failed_requests(request_log(raw, "agent")),
+            "failed_requests_of_user": failed_requests(request_log(raw, "user")),
+        }
+        summary = sum_up(samples, requests=counted, seed=self.config.seed)
+        domains = [[each for each in samples if each.category == name] for name in summary.by_category]
+        pass_hats = {
+            k: sum(pass_hat(each, k) for each in domains) / len(domains) for k in range(1, self.config.trials + 1)
+        }
+        return summary.model_copy(update={"pass_hat": pass_hats})
+
+    def _command(self, domain: Domain) -> list[str]:
+        config, command = self.config, [str(self.environment.program("tau2")), "run", "--domain", domain]
+        for who, temperature, port in (
+            ("agent", config.temperature, AGENT_PORT),
+            ("user", config.user.temperature, USER_PORT),
+        ):
+            arguments = {"temperature": temperature, "api_base": relay_url(port), "api_key": "none"}
+            command += [f"--{who}-llm", f"openai/{who}", f"--{who}-llm-args", json.dumps(arguments)]
+        command += ["--save-to", domain, "--num-trials", str(config.trials), "--num-tasks", str(self.of_each)]
+        command += ["--max-steps", str(config.max_steps), "--max-concurrency", str(config.requests_at_once)]
+        return [*command, "--seed", str(config.seed)]
 
 
-def request_log(raw: Path, who: Literal["agent", "user"]) -> Path:
-    """Return where a relay writes its lines, in the folder of what a harness writes."""
-    return raw / f"requests_of_{who}.jsonl"
+class _Message(BaseModel):
+    role: str
+    content: str | None = None
+    tool_calls: list[Any] | None = None
+    usage: dict[str, int] | None = None
+    raw_data: dict[str, Any] | None = None
+    """The choice of the reply; greetings and results of tools have none."""
+
+    @property
+    def is_cut(self) -> bool:
+        return (self.raw_data or {}).get("finish_reason") == "length"
 
 
-def summed_up(config: Tau2Config, samples: Sequence[Sample], raw: Path) -> Summary:
-    """Sum up the conversations of a run, of whose requests the lines are in `raw`."""
-    counted = {
-        "failed_requests": sum(line["status"] != 200 for line in whole_lines(request_log(raw, "agent"))),
-        "failed_requests_of_user": sum(line["status"] != 200 for line in whole_lines(request_log(raw, "user"))),
+class _Reward(BaseModel):
+    reward: float
+
+
+class _Simulation(BaseModel):
+    task_id: str
+    trial: int
+    duration: float
+    termination_reason: str
+    reward_info: _Reward | None = None
+    messages: list[_Message]
+
+
+class _Results(BaseModel):
+    simulations: list[_Simulation]
+
+
+def _simulations(raw: Path, domain: Domain) -> Path:
+    return raw / "data" / "simulations" / f"{domain}.json"
+
+
+def read_simulations(path: Path, domain: Domain) -> list[Sample]:
+    """Read the conversations of a domain, in the order of tasks and trials; none if the file is not there yet.
+
+    Raises:
+        BenchmarkFailed: the file is not one of the harness's, or a conversation has no reward.
+    """
+    if not path.is_file():
+        return []
+    try:
+        results = _Results.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BenchmarkFailed(
+            f"expected the simulations of τ²-bench in {path}, found a fault at {'.'.join(map(str, first['loc']))}: "
+            f"{first['msg']}; move it away and run again"
+        ) from None
+    samples = [_sample(each, domain, path) for each in results.simulations]
+    return sorted(samples, key=lambda sample: (sample.id, sample.trial))
+
+
+def _is_json(path: Path) -> bool:
+    """Return whether a file of simulations is whole: the harness rewrites it in place, and may be killed meanwhile."""
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def pass_hat(samples: Sequence[Sample], k: int) -> float:
+    """Return pass^k: the chance that k trials of a task, drawn without return, all pass, as the mean over tasks.
+
+    Raises:
+        ValueError: a task has fewer trials.
+    """
+    trials: dict[str, list[bool]] = {}
+    for sample in samples:
+        trials.setdefault(sample.id, []).append(sample.passed)
+    if not trials or min(map(len, trials.values())) < k:
+        raise ValueError(f"expected {k} or more trials of each task")
+    return sum(comb(sum(each), k) / comb(len(each), k) for each in trials.values()) / len(trials)
+
+
+def _sample(run: _Simulation, domain: Domain, path: Path) -> Sample:
+    if run.reward_info is None:
+        raise BenchmarkFailed(f"expected a reward of task {run.task_id} trial {run.trial} in {path}, found none")
+    # The greeting has no raw data: the model did not say it.
+    answers = [message for message in run.messages if message.role == "assistant" and message.raw_data is not None]
+    users = [message for message in run.messages if message.role == "user"]
+    cut = sum(message.is_cut for message in answers)
+    empty = sum(message.content == _EMPTY and not message.tool_calls for message in answers)
+    # An empty answer would have ended the official run, so that the conversation is no success.
+    passed = run.reward_info.reward >= ALMOST_ONE and not empty
+    causes: dict[Failure, bool] = {
+        "cut": cut > 0,
+        "empty": empty > 0,
+        "user": any(message.is_cut or message.content == _EMPTY for message in users),
+        "step_limit": run.termination_reason in ("max_steps", "too_many_errors"),
     }
-    summary = sum_up(samples, requests=counted, seed=config.seed)
-    pass_hats = {k: _mean_over_domains(samples, k) for k in range(1, config.trials + 1)}
-    return summary.model_copy(update={"pass_hat": pass_hats})
-
-
-def _mean_over_domains(samples: Sequence[Sample], k: int) -> float:
-    domains = {sample.category for sample in samples}
-    return sum(pass_hat([each for each in samples if each.category == name], k) for name in domains) / len(domains)
-
-
-def _command(config: Tau2Config, environment: ManagedEnvironment, domain: Domain, of_each: int) -> list[str]:
-    arguments = {
-        "agent": {"temperature": config.temperature, "api_base": relay_url(AGENT_PORT), "api_key": "none"},
-        "user": {"temperature": config.user.temperature, "api_base": relay_url(USER_PORT), "api_key": "none"},
-    }
-    command = [str(environment.program("tau2")), "run", "--domain", domain, "--save-to", domain]
-    for who, llm_args in arguments.items():
-        command += [f"--{who}-llm", f"openai/{who}", f"--{who}-llm-args", json.dumps(llm_args)]
-    for name, value in (
-        ("num-trials", config.trials),
-        ("num-tasks", of_each),
-        ("max-steps", config.max_steps),
-        ("max-concurrency", config.requests_at_once),
-        ("seed", config.seed),
-    ):
-        command += [f"--{name}", str(value)]
-    return command
+    usages = [message.usage or {} for message in answers]
+    return Sample(
+        id=f"{domain}/{run.task_id}",
+        category=domain,
+        trial=run.trial,
+        score=float(passed),
+        passed=passed,
+        failure=None if passed else first_cause(causes),
+        turns=sum(bool(message.content) for message in users),
+        steps=len(answers),
+        tool_calls=sum(len(message.tool_calls or ()) for message in answers),
+        cut_answers=cut,
+        empty_answers=empty,
+        prompt_tokens=sum(usage.get("prompt_tokens", 0) for usage in usages),
+        completion_tokens=sum(usage.get("completion_tokens", 0) for usage in usages),
+        seconds=round(run.duration, 3),
+        detail="" if passed else f"{run.termination_reason}, reward {run.reward_info.reward:g}",
+    )

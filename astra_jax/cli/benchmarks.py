@@ -15,8 +15,20 @@ if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults
 
 
+_COMMANDS = {
+    "bfcl": (
+        "BFCL's multi-turn categories, by the official package",
+        "cases in all, the first ones of each category alike",
+    ),
+    "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in all, the first of each domain alike"),
+    "acebench": ("ACEBench's agent split, by the official code", "cases in all, the first of each category alike"),
+    "aime": ("AIME of files that you bring, sampled many times over", "problems of each year, the first ones"),
+}
+"""Name of a benchmark to the help of its command and of `--limit`."""
+
+
 def add_benchmarks(evaluate: Commands) -> None:
-    """Add what `astra evaluate` has beside our own environments."""
+    """Add the commands for benchmarks and for the report to `astra evaluate`."""
     setup = evaluate.add_parser(
         "setup",
         help="the official harness of a benchmark, in an environment of its own",
@@ -34,44 +46,26 @@ def add_benchmarks(evaluate: Commands) -> None:
     )
     setup.set_defaults(run=_setup)
 
-    bfcl = config_command(evaluate, "bfcl", "BFCL's multi-turn categories, by the official package", _bfcl)
-    _add_url(bfcl)
-    bfcl.add_argument(
-        "--limit", type=whole_number(1), metavar="N", help="cases in all, the first ones of each category alike"
-    )
-
-    tau2 = config_command(evaluate, "tau2", "τ²-bench's retail and telecom, by the official code", _tau2)
-    _add_url(tau2)
-    tau2.add_argument("--limit", type=whole_number(1), metavar="N", help="tasks in all, the first of each domain alike")
-
-    acebench = config_command(evaluate, "acebench", "ACEBench's agent split, by the official code", _acebench)
-    _add_url(acebench)
-    acebench.add_argument(
-        "--limit", type=whole_number(1), metavar="N", help="cases in all, the first of each category alike"
-    )
-
-    aime = config_command(evaluate, "aime", "AIME of files that you bring, sampled many times over", _aime)
-    _add_url(aime)
-    aime.add_argument("--limit", type=whole_number(1), metavar="N", help="problems of each year, the first ones")
+    for name, (text, limited) in _COMMANDS.items():
+        command = config_command(evaluate, name, text, _evaluate)
+        command.add_argument(
+            "--url",
+            type=http_url,
+            help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
+        )
+        command.add_argument("--limit", type=whole_number(1), metavar="N", help=limited)
+        command.set_defaults(benchmark=name)
 
     report = evaluate.add_parser(
         "report",
         help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
-        description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the first of each is what the "
-        "others are compared with, environment by environment or task by task: name the base model first. Runs in "
+        description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the others are compared with "
+        "the first of each, environment by environment or task by task: name the base model first. Runs in "
         "environments whose names tell a step, such as step_20, are drawn over steps.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
     report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")
     report.set_defaults(run=_report)
-
-
-def _add_url(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--url",
-        type=http_url,
-        help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
-    )
 
 
 def _setup(options: argparse.Namespace) -> None:
@@ -88,43 +82,19 @@ def _setup(options: argparse.Namespace) -> None:
     )
 
 
-def _bfcl(options: argparse.Namespace) -> None:
-    from astra_jax.benchmarks.bfcl import BFCLConfig, evaluate_bfcl
+def _evaluate(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.acebench import ACEBench
+    from astra_jax.benchmarks.aime import AIME
+    from astra_jax.benchmarks.benchmark import evaluate_benchmark
+    from astra_jax.benchmarks.bfcl import BFCL
+    from astra_jax.benchmarks.tau2 import Tau2
     from astra_jax.config import load_config
 
-    config = load_config(BFCLConfig, options.config, options.overrides)
+    kinds = {kind.name: kind for kind in (BFCL, Tau2, ACEBench, AIME)}
+    kind = kinds[options.benchmark]
+    config = load_config(kind.config_type, options.config, options.overrides)
     with run_lock(config.out / ".lock"):
-        results = evaluate_bfcl(config, url=options.url, limit=options.limit)
-    _close(results, config.out, options)
-
-
-def _tau2(options: argparse.Namespace) -> None:
-    from astra_jax.benchmarks.tau2 import Tau2Config, evaluate_tau2
-    from astra_jax.config import load_config
-
-    config = load_config(Tau2Config, options.config, options.overrides)
-    with run_lock(config.out / ".lock"):
-        results = evaluate_tau2(config, url=options.url, limit=options.limit)
-    _close(results, config.out, options)
-
-
-def _acebench(options: argparse.Namespace) -> None:
-    from astra_jax.benchmarks.acebench import ACEBenchConfig, evaluate_acebench
-    from astra_jax.config import load_config
-
-    config = load_config(ACEBenchConfig, options.config, options.overrides)
-    with run_lock(config.out / ".lock"):
-        results = evaluate_acebench(config, url=options.url, limit=options.limit)
-    _close(results, config.out, options)
-
-
-def _aime(options: argparse.Namespace) -> None:
-    from astra_jax.benchmarks.aime import AIMEConfig, evaluate_aime
-    from astra_jax.config import load_config
-
-    config = load_config(AIMEConfig, options.config, options.overrides)
-    with run_lock(config.out / ".lock"):
-        results = evaluate_aime(config, url=options.url, limit=options.limit)
+        results = evaluate_benchmark(kind(config, options.limit), url=options.url)
     _close(results, config.out, options)
 
 
@@ -138,7 +108,7 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
     """Print the closing line.
 
     Raises:
-        AnswersLost: some were.
+        AnswersLost: the run has lost answers.
     """
     from astra_jax.benchmarks.results import AnswersLost
 

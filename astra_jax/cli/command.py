@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from astra_jax.cli.arguments import Parser, parsed
+from astra_jax.cli.config import add_config
 from astra_jax.cli.convert import add_convert
 from astra_jax.cli.doctor import add_doctor
 from astra_jax.cli.evaluate import add_evaluate
@@ -95,7 +96,7 @@ def astra_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         *(add_quickstart, add_synthesize, add_records, add_sandbox_service, add_training, add_evaluate),
-        *(add_serve, add_replay, add_rescore, add_doctor, add_convert, add_plan, add_report),
+        *(add_serve, add_replay, add_rescore, add_doctor, add_convert, add_plan, add_config, add_report),
     ):
         add(commands)
     return parser

@@ -24,13 +24,12 @@ def add_doctor(commands: Commands) -> None:
     mismatch = doctor.add_parser(
         "mismatch",
         help="why the log-probs of sampler and learner differ",
-        description="Scores sampled tokens along a ladder of settings from the sampler's to the learner's, each of "
-        "which changes one thing, and prints what every cause comes to: weight version, the decoder's batch, "
-        "temperature, kept ids, int8 pages, dtype, program, the learner's batch. The parts of a token add up to its "
-        "difference. Runs on one device.",
+        description="Scores sampled tokens with the learner's program, first at the sampler's settings and then at the "
+        "learner's, and prints the part of each cause: weight version, program, dtype, temperature, kept ids. The "
+        "parts of a token add up to its difference. Runs on one device.",
     )
     mismatch.add_argument("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
-    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.kv_dtype=int8")
+    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
     episodes = mismatch.add_mutually_exclusive_group(required=True)
     episodes.add_argument(
         "--environments", type=Path, metavar="DIR", help="roll groups out in the first ones of this record directory"
@@ -45,13 +44,13 @@ def add_doctor(commands: Commands) -> None:
         "--config",
         type=Path,
         metavar="RL.toml",
-        help="how the run samples and learns; without it groups of 4, temperature 1, at most half the context each for "
-        "prompt and response, and a learner of one batch",
+        help="how the run samples and learns; without it groups of 4, temperature 1, and at most half the context each "
+        "for prompt and response",
     )
     mismatch.add_argument(
         "--sampler-dtype",
         choices=["float32", "bfloat16"],
-        help="what the sampler computes in; without it as the learner, or of logs what fits",
+        help="type that the sampler computes in; without it the learner's",
     )
     mismatch.add_argument(
         "--policy-version",
@@ -89,7 +88,8 @@ def _mismatch(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.episodes.log import read_episodes
-    from astra_jax.evaluate.mismatch import learner_of, logged_as_spoken, rolled_out, split
+    from astra_jax.evaluate.mismatch import rolled_out, split
+    from astra_jax.evaluate.scoring import logged_as_spoken
     from astra_jax.model.config import ModelOverrides
     from astra_jax.rl.config import RLConfig
     from sandbox.client import AsyncSandboxClient
@@ -100,12 +100,9 @@ def _mismatch(options: argparse.Namespace) -> None:
         raise UsageError(f"expected --config beside {options.overrides[0]}; see astra doctor mismatch --help")
     config = None if options.config is None else load_config(RLConfig, options.config, options.overrides)
     keep_compiled_programs()
-    learner = None if config is None else learner_of(config)
     if options.episodes is not None:
         logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
         episodes = [logged_as_spoken(each) for each in logged]
-        # Of a group a log has one episode: none shares its prompt's row.
-        learner = learner if learner is None else learner._replace(episodes_per_row=1)
     else:
         source = RecordSource(options.environments, Environment)
         require_records(source)
@@ -130,9 +127,8 @@ def _mismatch(options: argparse.Namespace) -> None:
     found = split(
         policy,
         episodes,
-        learner,
-        # What was rolled out here is known; of a log only what fits, unless it is told.
-        sampler_dtype=options.sampler_dtype or (None if options.episodes else policy.model_config.dtype),
+        None if config is None else config.rollout,
+        sampler_dtype=options.sampler_dtype,
         policy_version=options.policy_version if options.episodes else 0,
     )
     print(json.dumps(found.to_json()) if options.json else _table(found, len(episodes)))
@@ -143,16 +139,13 @@ def _table(found: Split, num_episodes: int) -> str:
     from astra_jax.evaluate.mismatch import advice
 
     sampler, learner = found.sampler, found.learner
-    sizes = [name.rjust(8) for name in ("mean |Δ|", "p50", "p95", "max")]
     lines = [
-        f"sampler: {sampler.dtype}, temperature {sampler.temperature:.4g}, pages of {found.kv_dtype or sampler.dtype}; "
-        f"learner: {found.model_config.dtype}, temperature {learner.temperature:.4g}, {learner.num_rows} rows a batch; "
+        f"sampler: {found.sampler_dtype}, temperature {sampler.temperature:.4g}; "
+        f"learner: {found.learner_dtype}, temperature {learner.temperature:.4g}; "
         f"{len(found.total_N)} sampled tokens of {num_episodes} episodes",
-        "  ".join(["cause".ljust(14), " tokens", *sizes, "outside [0.9, 1.1]", "      KL"]),
+        "  ".join(["cause".ljust(14), " tokens", *(name.rjust(8) for name in ("mean |Δ|", "p95", "max"))]),
     ]
     for name, each in found.figures().items():
-        sizes = [f"{size:.2e}" for size in (each.mean, each.p50, each.p95, each.max)]
-        lines.append(
-            "  ".join([name.ljust(14), f"{each.tokens:7d}", *sizes, f"{each.share_outside:18.2%}", f"{each.kl:.2e}"])
-        )
+        sizes = [f"{size:.2e}" for size in (each.mean, each.p95, each.max)]
+        lines.append("  ".join([name.ljust(14), f"{each.tokens:7d}", *sizes]))
     return "\n".join([*lines, f"doctor: {found.largest} is the largest cause: {advice(found)}"])

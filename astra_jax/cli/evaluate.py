@@ -44,9 +44,9 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.checkpoints.policy import read_policy
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
-    from astra_jax.engine.http import HTTPDecoder, first_contact
     from astra_jax.episodes.rollout import RolloutEngine
     from astra_jax.evaluate.baselines import evaluate_program, lexical
+    from astra_jax.evaluate.endpoint import first_contact
     from astra_jax.evaluate.environments import (
         EvaluationConfig,
         evaluate_environments,
@@ -55,6 +55,7 @@ def _environments(options: argparse.Namespace) -> None:
         require_served,
         write_evaluation,
     )
+    from astra_jax.evaluate.http_decoder import HTTPDecoder
     from astra_jax.evaluate.slices import EvaluatedEnvironment, evaluated
     from astra_jax.training.run_record import EVALUATION
     from sandbox.client import AsyncSandboxClient

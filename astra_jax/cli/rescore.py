@@ -16,7 +16,8 @@ def add_rescore(commands: Commands) -> None:
         help="other rewards for logged episodes, without a model",
         description="Reads the episode logs of a run (its episodes.jsonl, or those of its training steps) and prints "
         "the mean of each reward beside the one that the run had: f1 (the paper's), recall, precision, call_budget, "
-        "partial_credit, refusals, f1_and_answer. They are functions in astra_jax/episodes/rewards.py.",
+        "partial_credit, refusals, f1_and_answer (astra_jax/episodes/rewards.py), or MODULE:FUNCTION of your own file "
+        "in the working directory.",
     )
     rescore.add_argument("source", type=Path, metavar="RUN", help="a run's folder, or one log")
     rescore.add_argument(
@@ -30,11 +31,14 @@ def add_rescore(commands: Commands) -> None:
 
 def _rescore(options: argparse.Namespace) -> None:
     from astra_jax.episodes.log import read_episodes, write_episodes
-    from astra_jax.episodes.rewards import REWARDS
+    from astra_jax.episodes.rewards import REWARDS, reward_named
     from astra_jax.evaluate.rescore import all_logs, rescore, with_reward
 
-    if unknown := [name for name in options.reward or () if name not in REWARDS]:
-        raise UsageError(f"expected a reward of {', '.join(REWARDS)}, found {unknown[0]!r}; see astra rescore --help")
+    for name in options.reward or ():
+        try:
+            reward_named(name)
+        except ValueError as error:
+            raise UsageError(f"--reward {name}: {error}; see astra rescore --help") from error
     rewards = options.reward or list(REWARDS)
     if options.out is not None and len(rewards) != 1:
         raise UsageError("expected --reward once beside --out; see astra rescore --help")

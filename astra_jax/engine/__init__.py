@@ -1,17 +1,36 @@
 """The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no tool and no chat.
 
-In reading order:
-    interface  what whoever rolls out asks of whoever decodes
-    sampling   one token per row from its logits, by keys of slot and position
-    penalties  what is taken from the logits of what was said before
-    programs   the compiled programs: read given tokens, sample in several rows, score one
-    pages      which page of the cache holds what, and who refers to it
-    host_pages what waits in the host's memory where pages ran out
-    schedule   whose tokens are read next, whose message goes on, and in which rows
-    page_lists whether the pages behind a call's rows are read as one list
-    device     the pages on the devices, and the calls that a schedule asks for
-    call_clock how long calls have been under way
-    paged      the decoder that callers await: it drives the four above
-    http       a decoder that asks a server
-    teacher_forced  one sequence that was sampled before, scored by the same programs
+The story of a token:
+
+ 1. A caller awaits `PagedDecoder.generate(ids, sampling, session)`; the session becomes a `Track` of the schedule.
+ 2. `Schedule.next_read` looks which given tokens lie in pages already, and takes pages for the others.
+ 3. `XLADevice.read` computes keys and values of the others, layer by layer, and writes them to these pages.
+ 4. `Schedule.next_sample` gives each session that has read all its tokens a row, next to rows with the same prompt.
+ 5. `arguments` lays rows out as arrays: pages, last token, seed, slot, temperature, truncation.
+ 6. `programs.sample_rows` samples up to 16 tokens in every row; the last token of a row goes through all layers.
+ 7. In each layer the row attends to its pages and to the tokens of this call: on a TPU by `ragged_pages`, on a GPU by
+    `triton_pages`, elsewhere by `page_attention` itself.
+ 8. `sampling` draws the next id from the logits by a key of seed, slot and place: neighbours change no draw.
+ 9. A row ends with an end token or at its limit; the call ends when few rows go on, so that others take their places.
+10. The decoder adds ids and log-probs to the message, and answers the caller if the message has ended (`_take_in`).
+
+Files, in reading order:
+
+    interface       The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
+    sizes           Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
+    pages           The book of pages: which are free, which are in use, and which are kept for reuse.
+    tracks          Sessions as the schedule sees them, and the calls that it asks a device for.
+    schedule        The next call: the sessions whose tokens it reads or whose messages it goes on with.
+    decoder         The decoder of this process: callers await messages, and one task makes all calls.
+    device          The pages on the devices, and the calls of compiled programs that a schedule asks for.
+    arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.
+    programs        The two compiled programs: read given tokens, and sample in several rows.
+    sampling        One token per slot, drawn from its logits.
+    penalties       Penalties: logits that are taken from ids because they stand in the text already.
+    kv_pages        Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
+    rows            Rows of one layer to which new tokens are added, over pages of any layout.
+    page_attention  Attention to pages on a CPU and a GPU; its plain path is the specification.
+    triton_pages    The kernel of a GPU: attention of one new token per row to pages where they lie.
+    ragged_pages    The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
+    shared_device   One device for several hosts, which make all calls together.
 """

@@ -1,10 +1,14 @@
-"""The pages on the devices, and the calls of compiled programs that a schedule asks for."""
+"""The pages on the devices, and the calls of compiled programs that a schedule asks for.
+
+Device       the contract: read, sample, take weights, idle, leave, close
+XLADevice    pages and programs of JAX, for the shards of one host
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -12,69 +16,54 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.host_pages import MOVED_AT_ONCE, Moves
-from astra_jax.engine.page_lists import (
-    MostPages,
-    has_short_programs,
-    most_listed_pages,
-    most_pages,
-    num_prefix_pages,
-    own_table_sizes,
-)
-from astra_jax.engine.penalties import Penalties
-from astra_jax.engine.programs import Asked, Given, Sampled, copy_out, put_back, read_tokens, sample_rows
-from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, SampleRow, Track
+from astra_jax.engine.arguments import asked_of, given_of, penalties_of, said_of
+from astra_jax.engine.kv_pages import empty_pages
+from astra_jax.engine.page_attention import copies_pages
+from astra_jax.engine.programs import read_tokens, sample_rows
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, SaidRow, Sample
 from astra_jax.freed_memory import give_back, give_back_around_compiling
-from astra_jax.mesh.placement import host_shards, in_force, on_devices
+from astra_jax.mesh.placement import in_force, num_shards, on_devices, own_shards
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import Histories, KVDType, empty_pages
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, ambient_mesh, constrain, platform, spec
-from astra_jax.model.triton_pages import has_kernel
+from astra_jax.model.sharding import MESH_AXES, constrain, spec
 
 _T = TypeVar("_T")
-# A process has two decoders at most. glibc keeps what a thread frees where that thread, and few others, will look for
-# it: of the calls of many threads, or of new ones for each run, more is kept than is in use.
+# Two threads, because a process has two decoders at most. glibc keeps freed memory for the thread that freed it: with
+# many threads, or new ones for each run, more memory would be kept than is in use.
 _THREADS = ThreadPoolExecutor(2, "decoder")
 
 
 class _Kind(NamedTuple):
-    """The program of a call that samples: calls that differ in these alone are compiled anew."""
+    """The sizes that a program for sampling is compiled for."""
 
     shape: RowShape
     own_table_pages: int
-    listed: MostPages | None
-    """The lengths of the lists that pages are read as; None where rows are read side by side."""
     is_penalized: bool
 
 
 Said = list[SaidRow]
-"""Of each row, in the order of `Sample.all_rows`."""
+"""Tokens of each row of a call, in the order of `Sample.all_rows`."""
 
 
 class Device(Protocol):
-    """What carries out a schedule. A call takes its time without holding up the event loop."""
+    """Pages and programs that carry out a schedule. A call does not hold up the event loop."""
 
     num_shards: int
-    """That this host schedules."""
+    """Shards of the batch whose rows this host schedules."""
     vocab_size: int
-    page_bytes: int
-    """Of a page, on all devices of its shard."""
+    """Ids of the model's vocabulary."""
     penalizes: bool
-    """Whether it knows what rows have said."""
+    """Whether its programs apply penalties."""
 
     @property
     def num_programs(self) -> int:
-        """Shapes compiled so far."""
+        """Number of programs that were compiled."""
         ...
 
     @property
     def row_steps(self) -> int:
-        """Rows of this host × tokens that programs which sample ran for, padding and calls of other hosts included."""
-        ...
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
+        """Rows of this host × tokens of all calls that sampled, with padding and the calls of other hosts."""
         ...
 
     async def read(self, read: Read) -> None:
@@ -82,31 +71,31 @@ class Device(Protocol):
         ...
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
         ...
 
     def take_weights(self, params: Any) -> None:
-        """Go on with other weights."""
+        """Compute with other weights from the next call on."""
         ...
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Have nothing to call before the event is set; where it `holds_up` the others, they call nothing so long."""
+        """Wait for the event, without calls of its own; with `holds_up` other hosts make no calls meanwhile either."""
         ...
 
     async def leave(self, *, failed: bool) -> None:
-        """Have nothing to call any more, because all is done or because something has failed."""
+        """Make no call any more, because all messages are done or because something has `failed`."""
         ...
 
     def close(self) -> None:
-        """Give the memory of pages back; nobody calls again."""
+        """Free the memory of pages and weights; no call follows."""
         ...
 
 
 class XLADevice:
-    """Pages of one model on the devices of the mesh in force, or on the first one; two programs that work on them.
+    """Pages of one model on the devices of the mesh in force, or on the first device; a `Device`.
 
-    Where there are several hosts, each gives the rows of its own shards, if it has any, and is told of these; all make
-    the same calls, in the same order (`SharedDevice`). `own_pages` are then those that all have agreed on.
+    With several hosts, each gives and gets the rows of its own shards, and all make the same calls in the same order
+    (`SharedDevice`); `own_pages` is then the size that they have agreed on.
     """
 
     def __init__(
@@ -116,63 +105,47 @@ class XLADevice:
         limits: Limits,
         *,
         end_ids: tuple[int, ...],
-        kv_dtype: KVDType | None = None,
     ):
-        """Pages hold numbers of the model's type, or of `kv_dtype`.
-
-        Raises:
-            ConfigError: the platform knows no pages of that type.
-        """
+        """Make the pages, with numbers of the model's type; a message ends with one of `end_ids`."""
         give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
         self.num_shards = len(self._shards)
         self.vocab_size = model_config.vocab_size
-        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3, 4))
+        make = jax.jit(empty_pages, static_argnums=(0, 1, 2, 3))
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
-        self._empty_pages = lambda: on_devices(make(model_config, *sizes, kv_dtype))
+        self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        self.page_bytes = sum(x.nbytes for x in jax.tree.leaves(self._pages)) // (num_shards() * limits.num_pages)
-        # Hosts agree on a call in a few numbers (`SharedDevice`), and whether a row is penalised is none of them.
+        # Hosts do not tell one another whether a row is penalised, so that several of them could call two programs.
         self.penalizes = jax.process_count() == 1
-        self._has_kernel = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        # Only one device alone lists pages: a mesh has the same sums over one host as over several, which cannot agree
-        # on that; and a TPU, or a GPU's kernel, reads pages where they lie.
-        self._lists_pages = self._mesh.empty and platform() != "tpu" and not self._has_kernel
-        self._set_aside: list[np.ndarray] = []
-        """Of each array of the pages [d, places, …], for this host's shards; none before the first is set aside."""
+        self._copies_pages = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._shapes: set[tuple[Any, ...]] = set()
         self.row_steps = 0
 
     @property
     def num_programs(self) -> int:
-        """Shapes compiled so far."""
+        """Number of programs that were compiled."""
         return len(self._shapes)
 
     def take_weights(self, params: Params) -> None:
-        """Go on with other weights; the pages keep what they hold, so nobody may read them."""
+        """Compute with other weights from the next call on; pages still hold keys of the old ones: forget them."""
         self._params = layers_apart(params)
 
     def close(self) -> None:
-        """Give the memory of pages back; nobody calls again."""
-        # At once, whoever still knows of this device: the learner's step needs the room.
+        """Free the memory of pages and weights; no call follows."""
+        # At once, even if this object lives on: the learner's step needs the room.
         for pages in jax.tree.leaves(self._pages):
             pages.delete()
-        self._params, self._set_aside = {}, []
-        _THREADS.submit(give_back)  # 3 to 100 ms that nobody waits for
+        self._params = {}
+        _THREADS.submit(give_back)  # 3 to 100 ms, in a thread
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Wait: nobody else calls."""
+        """Wait: there is no other host."""
         await until.wait()
 
     async def leave(self, *, failed: bool) -> None:
-        """Nobody else calls, so nobody is to be told."""
-
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to their places in the host's memory, or back from there."""
-        with self._new_pages_after_failure():
-            await off_the_loop(self._copy_out if moves.is_out else self._put_back, moves, threads=_THREADS)
+        """Do nothing: there is no other host to tell."""
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
@@ -180,7 +153,7 @@ class XLADevice:
             await off_the_loop(self._read, read, threads=_THREADS)
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Sample in some rows; return what each said, and for how many tokens the program ran."""
+        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
             return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
@@ -199,181 +172,59 @@ class XLADevice:
             await off_the_loop(self._sample, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
 
     def own_pages(self, sample: Sample) -> int:
-        """Return how many pages behind their prefix the rows of a call have at most."""
+        """Return the most pages that a row of a call has behind its prefix."""
         rows = sample.all_rows()
-        return max((len(row.track.table) - num_prefix_pages(self._limits, row.track) for row in rows), default=0)
+        return max((len(row.track.table) - row.track.prefix_pages(self._limits) for row in rows), default=0)
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
         try:
             yield
         except Exception:
-            # Some of the old ones were given to the call that failed; for both there may be no room.
+            # The call that failed was given some of the old ones; memory may not suffice for old and new.
             for pages in jax.tree.leaves(self._pages):
                 pages.delete()
             self._pages = self._empty_pages()
             raise
 
-    def _copy_out(self, moves: Moves) -> None:
-        self._shapes.add(("out",))
-        copies = jax.tree.leaves(copy_out(self._pages, self._over_hosts(self._numbers(moves, beyond=0))))
-        places = 0 if self._limits.host is None else self._limits.host.num_pages
-        # Taken when it is first needed, and backed by memory page by page as it is written to.
-        self._set_aside = self._set_aside or [
-            np.empty((self.num_shards, places, *x.shape[2:]), x.dtype) for x in copies
-        ]
-        for x, held in zip(copies, self._set_aside, strict=True):
-            copied = self._of_this_host(x)
-            for (shard, number), move in _enumerated(moves.of_shards):
-                held[shard, move.place] = copied[shard, number]
-
-    def _put_back(self, moves: Moves) -> None:
-        self._shapes.add(("back",))
-        shape = (self.num_shards, MOVED_AT_ONCE)
-        # A host that only takes part in the call may have nothing set aside.
-        contents = [np.zeros((*shape, *x.shape[2:]), x.dtype) for x in jax.tree.leaves(self._pages)]
-        for x, held in zip(contents, self._set_aside or contents, strict=True):
-            for place, move in _enumerated(moves.of_shards):
-                x[place] = held[place[0], move.place]
-        given = self._over_hosts((self._numbers(moves, beyond=self._limits.num_pages), contents))
-        self._pages = put_back(self._pages, given[0], jax.tree.unflatten(jax.tree.structure(self._pages), given[1]))
-
-    def _numbers(self, moves: Moves, *, beyond: int) -> np.ndarray:
-        """Return which page each move is about, [d, m]; `beyond` stands for none."""
-        numbers = np.full((self.num_shards, MOVED_AT_ONCE), beyond, np.int32)
-        for place, move in _enumerated(moves.of_shards):
-            numbers[place] = move.page
-        return numbers
-
     def _read(self, read: Read) -> None:
-        limits, num_tokens = self._limits, read.most_tokens
-        rows = [of_shard + [None] * (read.most_rows - len(of_shard)) for of_shard in read.rows]
-        shape = (self.num_shards, read.most_rows)
-        tables, tokens = (
-            np.zeros((*shape, limits.pages_for(limits.max_tokens)), np.int32),
-            np.zeros((*shape, num_tokens), np.int32),
-        )
-        starts, counts = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        for place, row in _enumerated(rows):
-            if row is not None:
-                tables[place][: len(row.track.table)] = row.track.table
-                tokens[place][: len(row.ids)] = row.ids
-                starts[place], counts[place] = row.track.num_cached, len(row.ids)
-        self._shapes.add(("read", shape, num_tokens, read.begins))
-        copies = self._copies([None if row is None else row.copy for of_shard in rows for row in of_shard], shape)
-        given = self._over_hosts(Given(tables, starts, tokens, counts, copies))
+        given = self._over_hosts(given_of(read, self._limits, self.num_shards))
+        self._shapes.add(("read", self.num_shards, read.most_rows, read.most_tokens, read.begins))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
     def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
         is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
-        listed = most_listed_pages(self._limits, sample) if self._lists_pages and not is_penalized else None
-        kinds = (kind for kind in self._kinds(sample.shape) if kind[2:] == (listed, is_penalized))
+        kinds = (kind for kind in self._kinds(sample.shape) if kind.is_penalized == is_penalized)
         return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
 
     def _kinds(self, shape: RowShape) -> list[_Kind]:
-        """Return the programs that sample in rows of a shape, of each sort the shortest tables first."""
-        # The length of a table costs a kernel nothing, and every size is one more program; penalties are rare.
+        """Return the programs that sample in rows of a shape, short tables first."""
+        # A kernel reads no page beyond a row's own, however long the table is; and penalties are rare. Then one size
+        # is enough: each is one more program to compile.
         longest = self._limits.own_table_pages[-1:]
-        sizes = longest if self._has_kernel else own_table_sizes(self._limits, shape)
-        kinds = [_Kind(shape, size, None, False) for size in sizes]
-        if self._lists_pages and has_short_programs(self._limits, shape):
-            kinds += [_Kind(shape, size, most_pages(self._limits, shape), False) for size in sizes[1:]]
-        return kinds + [_Kind(shape, size, None, True) for size in longest if self.penalizes]
+        sizes = self._limits.own_table_sizes(shape) if self._copies_pages else longest
+        kinds = [_Kind(shape, size, is_penalized=False) for size in sizes]
+        return kinds + [_Kind(shape, size, is_penalized=True) for size in longest if self.penalizes]
 
     def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
-        prefixes, width = sample.shape
-        filled = [
-            [
-                of_prefix + [None] * (width - len(of_prefix))
-                for of_prefix in of_shard + [[]] * (prefixes - len(of_shard))
-            ]
-            for of_shard in sample.rows
-        ]
-        flat: list[list[SampleRow | None]] = [
-            [row for of_prefix in of_shard for row in of_prefix] for of_shard in filled
-        ]
-        shape = (self.num_shards, prefixes * width)
-        asked = {name: np.zeros(shape, np.int32) for name in Asked._fields}
-        for name in ("temperature_DR", "top_p_DR", "min_p_DR"):
-            asked[name] = np.zeros(shape, np.float32)
-        for place, row in _enumerated(flat):
-            if row is not None:
-                self._ask(asked, place, row)
-        tracks = [
-            [[None if row is None else row.track for row in of_prefix] for of_prefix in of_shard] for of_shard in filled
-        ]
-        histories = self._histories(tracks, kind)
-        penalties = self._penalties(flat, shape) if kind.is_penalized else None
+        asked = asked_of(sample, self._limits, self.num_shards, kind.own_table_pages)
         self._shapes.add(("sample", *kind))
-        copies = self._copies([None if row is None else row.copy for of_shard in flat for row in of_shard], shape)
         self._pages, sampled = sample_rows(
             self._model_config,
             self._params,
             self._pages,
-            *self._over_hosts((histories, Asked(**asked), copies)),
+            *self._over_hosts(asked),
             np.int32(sample.leave_at),
-            penalties,
+            penalties_of(sample, self._limits, self.num_shards) if kind.is_penalized else None,
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        said, steps = self._said(flat, sampled), int(sampled.steps)
-        self.row_steps += steps * self.num_shards * prefixes * width
+        said, steps = said_of(sample, sampled, self._of_this_host), int(sampled.steps)
+        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
         return said, steps
 
-    def _said(self, flat: list[list[SampleRow | None]], sampled: Sampled) -> Said:
-        """Return what each row said; here the host waits for the devices."""
-        asked = [(place, row.track.sampling) for place, row in _enumerated(flat) if row is not None]
-        # As large as all the rest sixty times: it stays where it is unless somebody wants it.
-        kept = self._of_this_host(sampled.kept_DRTK) if any(how.hands_out_kept for _, how in asked) else None
-        columns = [*map(self._of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT, sampled.raw_logprobs_DRT))]
-        counts = self._of_this_host(sampled.counts_DR)
-        said = []
-        for place, how in asked:
-            ids, logprobs, raw_logprobs = (column[place][: counts[place]].tolist() for column in columns)
-            of_row = SaidRow(ids, logprobs, raw_logprobs, [])
-            if kept is not None and how.hands_out_kept:
-                of_row.kept.extend(of_token[of_token >= 0].tolist() for of_token in kept[place][: counts[place]])
-            said.append(of_row)
-        return said
-
-    @staticmethod
-    def _ask(asked: dict[str, np.ndarray], place: tuple[int, int], row: SampleRow) -> None:
-        track = row.track
-        assert track.sampling is not None
-        for name, value in (
-            ("pending_DR", track.ids[-1]),
-            ("limit_DR", row.max_tokens),
-            ("drawn_DR", len(track.ids) - track.num_prompt_tokens),
-            ("seed_DR", track.session.seed),
-            ("slot_DR", track.session.slot),
-            ("temperature_DR", track.sampling.temperature),
-            ("top_k_DR", track.sampling.top_k or 0),
-            ("top_p_DR", track.sampling.top_p),
-            ("min_p_DR", track.sampling.min_p),
-        ):
-            asked[name][place] = value
-
-    def _penalties(self, flat: list[list[SampleRow | None]], shape: tuple[int, int]) -> Penalties:
-        """Return the texts of rows, and what they are penalised by."""
-        asked = [(place, row.track) for place, row in _enumerated(flat) if row is not None]
-        penalties = Penalties(
-            ids_DRL=np.full((*shape, self._limits.max_tokens), -1, np.int32),
-            num_given_DR=np.zeros(shape, np.int32),
-            presence_DR=np.zeros(shape, np.float32),
-            frequency_DR=np.zeros(shape, np.float32),
-            repetition_DR=np.ones(shape, np.float32),
-        )
-        for place, track in asked:
-            assert track.sampling is not None
-            penalties.ids_DRL[place][: len(track.ids)] = track.ids
-            penalties.num_given_DR[place] = len(track.ids) - len(track.said)
-            penalties.presence_DR[place] = track.sampling.presence_penalty
-            penalties.frequency_DR[place] = track.sampling.frequency_penalty
-            penalties.repetition_DR[place] = track.sampling.repetition_penalty
-        return penalties
-
     def _over_hosts(self, rows: _T) -> _T:
-        """Return arrays [D, …] over the shards of all hosts, from those of this one."""
+        """Return arrays [D, …] over the shards of all hosts, from the arrays of this host's shards."""
         if jax.process_count() == 1:
             return rows
         shards, devices = num_shards(), self._mesh.size // num_shards()
@@ -390,75 +241,25 @@ class XLADevice:
         return _of_first_device(jax.tree.map(of_all, rows))
 
     def _of_this_host(self, x: jax.Array) -> np.ndarray:
-        """Return the part [d, …] of an array over all shards that belongs to this host's."""
+        """Return the part [d, …] of an array over all shards that belongs to this host."""
         if jax.process_count() == 1:
             return np.asarray(x)
         parts = {part.index[0].indices(len(x))[0]: part.data for part in x.addressable_shards}
         own = [np.asarray(parts[shard]) for shard in self._shards]
         return np.concatenate(own) if own else np.zeros((0, *x.shape[1:]), x.dtype)
 
-    def _histories(self, tracks: list[list[list[Track | None]]], kind: _Kind) -> Histories:
-        """Return where the tokens of rows lie, and where their new ones go."""
-        page_tokens = self._limits.page_tokens
-        num_prefixes, width = kind.shape
-        prefix_tables = np.zeros((self.num_shards, num_prefixes, self._limits.prefix_table_pages), np.int32)
-        prefix_pages = np.zeros((self.num_shards, num_prefixes), np.int32)
-        owns: list[tuple[tuple[int, int], list[int], int]] = []
-        for shard, of_shard in enumerate(tracks):
-            for number, of_prefix in enumerate(of_shard):
-                for row, track in enumerate(of_prefix):
-                    if track is None:
-                        continue
-                    count = num_prefix_pages(self._limits, track)
-                    prefix_tables[shard, number, :count] = track.table[:count]
-                    prefix_pages[shard, number] = count
-                    owns.append(
-                        ((shard, number * width + row), track.table[count:], track.num_cached - count * page_tokens)
-                    )
-        own_tables = np.zeros((self.num_shards, num_prefixes * width, kind.own_table_pages), np.int32)
-        own_counts = np.zeros((self.num_shards, num_prefixes * width), np.int32)
-        for place, table, count in owns:
-            own_tables[place][: len(table)] = table
-            own_counts[place] = count
-        return Histories(prefix_tables, prefix_pages, own_tables, own_counts, *(kind.listed or ()))
-
-    def _copies(self, copies: Sequence[Copy | None], shape: tuple[int, int]) -> np.ndarray:
-        nothing = (0, self._limits.num_pages)  # beyond the last page: no copy
-        return np.array([nothing if copy is None else copy for copy in copies], np.int32).reshape(*shape, 2)
-
-
-def num_shards() -> int:
-    """Return over how many shards of the batch the mesh in force deals rows and pages out."""
-    mesh = ambient_mesh()
-    return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
-
-
-def num_hosts() -> int:
-    """Return how many hosts have devices of the mesh in force, be they there or only planned for."""
-    mesh = jax.sharding.get_mesh()
-    return 1 if mesh.empty else len({device.process_index for device in mesh.devices.flat})
-
 
 @jax.jit
 def _of_first_device(rows: _T) -> _T:
-    """Return arrays [D, …] from [D, devices of a shard, …]: the first device knows its shard's rows.
+    """Return arrays [D, …] from [D, devices of a shard, …]: only the first device of a shard was given its rows.
 
-    The others may belong to another host, which does not.
+    The others may belong to another host, which does not know them.
     """
     return jax.tree.map(lambda x: constrain(x[:, 0], "batch", *["slots"] * (x.ndim - 2)), rows)
 
 
-def own_shards() -> tuple[int, ...]:
-    """Return which of them are this host's: it schedules their rows."""
-    return tuple(range(num_shards())) if jax.process_count() == 1 else host_shards(jax.sharding.get_mesh())
-
-
-def _enumerated(rows: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], Any]]:
-    return [((shard, number), row) for shard, of_shard in enumerate(rows) for number, row in enumerate(of_shard)]
-
-
 async def off_the_loop(call: Callable[..., _T], *args: Any, threads: Executor | None = None) -> _T:
-    """Call what waits for the devices in one of these `threads`, or in any, under the mesh that is in force here."""
+    """Make a blocking call in one of these `threads`, or in any, under the mesh that is in force here."""
     mesh = jax.sharding.get_mesh()
 
     def under_the_mesh() -> _T:  # a thread begins without one

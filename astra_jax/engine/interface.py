@@ -1,4 +1,4 @@
-"""What whoever rolls out asks of whoever decodes: token ids in, token ids and their log-probs out.
+"""The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
 
 A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
 the suite in `tests/astra_jax/engine/conformance.py`.
@@ -6,7 +6,6 @@ the suite in `tests/astra_jax/engine/conformance.py`.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NoReturn, Protocol
@@ -20,11 +19,11 @@ MOST_KEPT_IDS: Final = 64
 """The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
 Finish = Literal["end", "length", "aborted"]
-"""Ended by an end token; by the most tokens it was allowed; by `abort`."""
+"""Why a message ended: an end token came; `Sampling.max_tokens` were sampled; `abort` was called."""
 
 
 class DecoderError(AstraError):
-    """A decoder cannot do what it was asked for; the message says why."""
+    """A decoder cannot do what it was asked for; the error says why."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +41,32 @@ class Sampling:
     """
 
     max_tokens: int
-    """At least 1."""
+    """Tokens of the message, at most; at least 1."""
     temperature: float = 1.0
-    """Divides the logits before anything is truncated; from 0 to 100, where nearly all ids are equally likely. 0 is
-    greedy and truncates nothing; so is a temperature below 1e-6, by which logits of 32 bits cannot be divided."""
+    """Divisor of the logits, from 0 to 100, before ids are truncated. 0 takes the likeliest id and truncates nothing,
+    as does a temperature below 1e-6, by which logits of 32 bits cannot be divided."""
     top_k: int | None = None
+    """Likeliest ids that are kept; None: all."""
     top_p: float = 1.0
+    """Share of the probability that the kept ids hold; 1: all."""
     min_p: float = 0.0
+    """Least probability of a kept id, relative to the likeliest; 0: all."""
     stop_ids: tuple[int, ...] = ()
-    """Tokens that end it besides those that end every message of the decoder."""
+    """Tokens that end this message, besides those that end every message of the decoder."""
     presence_penalty: float = 0.0
-    """Taken from the logit of each id that the message has said, from -2 to 2; before anything else, also greedily."""
+    """Logits taken from each id that stands in the message, from -2 to 2; before all else, at temperature 0 too."""
     frequency_penalty: float = 0.0
-    """The same, for each time that it has."""
+    """Logits taken from an id for each time that it stands in the message, from -2 to 2."""
     repetition_penalty: float = 1.0
-    """Divides what is above 0 of the logits of ids that stand in the prompt or the message, multiplies what is below;
-    from 1e-6 to 1e6, between which logits of 32 bits stay finite; 1 is none."""
+    """Divisor of the positive logits of ids in prompt or message, and factor of their negative ones; 1 changes nothing.
+    From 1e-6 to 1e6: logits of 32 bits stay finite."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 100:
             raise DecoderError(f"expected a temperature from 0 to 100, found {self.temperature}")
-        if self.temperature < _LEAST_TEMPERATURE:
+        if self.temperature < _LEAST_TEMPERATURE:  # frozen, so it is set behind the dataclass's back
             object.__setattr__(self, "temperature", 0.0)
-        # A program is told of them in 32 bits, where a top_p below 2^-126 is 0 and would keep nothing.
+        # Programs get them as 32-bit numbers: there a top_p below 2^-126 is 0 and would keep no id.
         if (
             (self.top_k is not None and not 1 <= self.top_k < 2**31)
             or not 2.0**-126 <= self.top_p <= 1
@@ -87,32 +89,33 @@ class Sampling:
 
     @property
     def is_penalized(self) -> bool:
-        """Whether what the message has said, or was given, changes what is drawn."""
+        """Whether one of the three penalties changes the logits."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
     @property
     def hands_out_kept(self) -> bool:
-        """Whether the kept ids of each token are handed out: it is truncated, and to few."""
+        """Whether the kept ids of each token are handed out: `top_k` keeps at most `MOST_KEPT_IDS`."""
         return self.temperature > 0 and self.top_k is not None and self.top_k <= MOST_KEPT_IDS
 
 
 @dataclass(frozen=True, order=True)
 class Session:
-    """One episode, or one conversation: its calls follow one another, each with the tokens of all before.
+    """One episode, or one conversation: each call gives all tokens of the calls before, and some more.
 
-    Its draws are those of seed, slot, and how many tokens come after the first call's: neither neighbours nor the time
-    of a call change them.
+    A draw follows from seed, slot, and the number of tokens since the first call's. Neither other sessions nor the time
+    of a call change it.
     """
 
     seed: int
-    """0 … 2³¹ − 1, as `slot`."""
+    """From 0 to 2³¹ − 1."""
     slot: int
+    """From 0 to 2³¹ − 1."""
     salt: str = ""
-    """What is cached is shared within one salt only."""
+    """Sessions share cached pages only with sessions of the same salt."""
     number: int = 0
-    """Tells sessions apart that draw alike."""
+    """Number that tells apart sessions with the same seed and slot."""
     num_prompt_tokens: int = 0
-    """Of its first call, where this decoder does not see that one; 0 where it does."""
+    """Tokens of its first call, if another decoder answered that one; 0 if this decoder does."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.seed < 2**31 and 0 <= self.slot < 2**31):
@@ -124,77 +127,46 @@ class Generated:
     """One message."""
 
     ids: list[int]
-    """The token that ended it included."""
+    """Tokens, with the one that ended the message."""
     logprobs: list[float]
-    """Under the distribution that was sampled from."""
+    """Log-prob of each token under the distribution that it was sampled from."""
     policy_versions: list[int]
-    """Of the weights that each token was sampled with."""
+    """Version of the weights that each token was sampled with."""
     finish: Finish
-    raw_logprobs: list[float] = field(default_factory=list)
-    """Under the raw policy: temperature 1, nothing truncated; none where a server does not tell them."""
     kept: list[list[int]] = field(default_factory=list)
-    """Of each token the ids that truncation kept, likeliest first; none where `Sampling.hands_out_kept` is false, or a
-    server does not tell them."""
+    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false, or if a
+    server does not tell."""
     computed_tokens: int | None = field(default=None, compare=False)
-    """Of the tokens that it follows, how many were computed for it, the others being found; None where a server does
-    not tell."""
+    """Given tokens that were computed for this message; the others were found in pages. None if a server does not
+    tell."""
 
 
 Told = Callable[[list[int], list[float]], None]
-"""Is told the ids and log-probs of a message's next tokens as soon as they are sampled; it may abort the session."""
-
-
-class Pause(enum.Enum):
-    """What becomes of messages under way when a decoder pauses."""
-
-    KEEP = "keep"
-    """They wait where they are."""
-    RETRACT = "retract"
-    """They wait, and what is cached of them is let go of."""
-    DRAIN = "drain"
-    """They go on to their end; none begins."""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a decoder can do beyond generating."""
-
-    takes_weights: bool
-    """Whether `update_weights` works: without it nothing can learn from what is sampled."""
-    replays: bool
-    """Whether seed and slot decide every draw."""
-    tells_raw_and_kept: bool
-    """Whether messages have `raw_logprobs` and `kept`."""
+"""Function that hears of a message's tokens, ids and log-probs, as soon as they are sampled; it may call `abort`."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a decoder is, and what it has done so far."""
+    """How busy a decoder is, and its counts since it was made."""
 
     sessions: int
-    """That it holds something of."""
+    """Sessions that were not forgotten yet."""
     waiting: int
-    """Messages asked for and not handed out yet."""
+    """Messages that were asked for and are not finished."""
     free_pages: int
+    """Pages that a sequence could be given."""
     row_steps: int
-    """Rows × tokens that programs which sample ran for, padding and calls of other hosts included."""
+    """Rows × tokens of all calls that sampled, with padding and the calls of other hosts."""
     sampled_tokens: int
-    """How many of those sampled a token that someone gets."""
+    """Tokens that were handed out."""
     read_tokens: int
     """Given tokens that were computed."""
     programs: int
-    """Shapes compiled."""
-    host_pages: int = 0
-    """Set aside in the host's memory."""
+    """Programs that were compiled."""
 
 
 class Decoder(Protocol):
     """Samples messages of many sessions at once."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-        ...
 
     @property
     def load(self) -> Load:
@@ -206,36 +178,28 @@ class Decoder(Protocol):
     ) -> Generated:
         """Sample the message that follows `ids`, all tokens of the session so far.
 
-        `told` hears of all its tokens, in order, before it is returned; where they come from a server, all at once.
+        `told` hears of all tokens, in order, before the message is returned; from a server they come all at once.
 
         Raises:
-            DecoderError: it is too long; an id is none of the vocabulary; or the session is asked for two messages at
-                once.
+            DecoderError: the sequence is too long; an id is not in the vocabulary; or a message of the session is under
+                way.
         """
         ...
 
     def abort(self, session: Session) -> None:
-        """End the session's message where it stands: its `generate` returns what there is."""
+        """End the session's message where it stands: its `generate` returns the tokens that have arrived so far."""
         ...
 
     def forget(self, session: Session) -> None:
-        """Let go of the session: nobody will ask for it again.
+        """Give up the pages of a session that has ended.
 
         Raises:
             DecoderError: a message of it is under way.
         """
         ...
 
-    async def pause(self, how: Pause) -> None:
-        """Stop sampling; return when nothing is under way any more."""
-        ...
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        ...
-
     async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; nothing that is cached outlives them.
+        """Sample with other weights from the next token on; tokens that were read with the old ones are read again.
 
         Raises:
             DecoderError: this decoder takes no weights.
@@ -243,9 +207,9 @@ class Decoder(Protocol):
         ...
 
     async def until_failed(self) -> NoReturn:
-        """Wait; raise what it has failed of, also where nobody waits for a message: other hosts may have ended."""
+        """Wait for a failure, and raise it: also if no message is under way, as other hosts may have ended."""
         ...
 
     async def close(self, *, failed: bool = False) -> None:
-        """Let go of everything; nobody may wait for a message. Other hosts hear whether this one has `failed`."""
+        """End when no message is under way, and free everything; other hosts hear whether this one has `failed`."""
         ...

@@ -1,30 +1,31 @@
-"""Which page holds what: free ones, referenced ones, and idle ones that are kept for whoever asks for the same tokens.
+"""The book of pages: which are free, which are in use, and which are kept for reuse.
 
-A full page is found by its tokens and all before them; the last page of a sequence, not full yet, too, by exactly its
-tokens. Pages that no sequence refers to any more stay until their place is needed, the longest idle one first.
+A full page is found by its tokens and all tokens before them; so is the last page of a prompt, which is not full. Pages
+that no sequence refers to stay until their place is needed, the longest idle one first.
 """
 
 from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
 
 Content = bytes
-"""Digest of all tokens up to the end of a page, and of what they were computed with."""
+"""Digest of all tokens up to the end of a page, of the version of the weights, and of the salt."""
 Known = tuple[Content, int]
-"""What is known to lie in a page, and in how many of its tokens."""
+"""Content of the first so many tokens of a page."""
 
 
 def first_content(salt: str, policy_version: int) -> Content:
-    """Return what stands before the first page."""
+    """Return the content before the first page."""
     # A digest too, so that no salt can be mistaken for tokens.
     return hashlib.blake2b(f"{policy_version}/{salt}".encode(), digest_size=16).digest()
 
 
 def content_after(before: Content, ids: Sequence[int]) -> Content:
-    """Return what a page with these tokens, full or not, is known by."""
+    """Return the content of a page with these tokens, full or not, behind another."""
+    # The digest of the page before is part of it: equal tokens behind other tokens are another content.
     digest = hashlib.blake2b(before, digest_size=16)
     digest.update(array("i", ids).tobytes())
     return digest.digest()
@@ -33,9 +34,8 @@ def content_after(before: Content, ids: Sequence[int]) -> Content:
 class PageBook:
     """The pages of one shard, by number: 0 … `num_pages` − 1."""
 
-    def __init__(self, num_pages: int, taken_over: Callable[[int, list[Known]], None] = lambda page, known: None):
-        """`taken_over` is told of an idle page whose place is taken, and of what is known to lie in it."""
-        self.num_pages, self._taken_over = num_pages, taken_over
+    def __init__(self, num_pages: int):
+        self.num_pages = num_pages
         self._free = list(range(num_pages - 1, -1, -1))
         self._references = [0] * num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -48,16 +48,16 @@ class PageBook:
         return len(self._free) + len(self._idle)
 
     def take(self, count: int) -> list[int] | None:
-        """Return so many pages that are nobody's, each referred to once; None if there are fewer."""
+        """Return so many free or idle pages, each with one reference; None if there are fewer."""
         if count > self.num_available:
             return None
         pages = []
         for _ in range(count):
+            # Idle pages may be found again, so a free one is taken first, and then the one that is idle longest.
             if self._free:
                 page = self._free.pop()
             else:
                 page, _ = self._idle.popitem(last=False)
-                self._taken_over(page, self._contents[page])
                 self._forget(page, 0)
             self._references[page] = 1
             pages.append(page)
@@ -69,7 +69,7 @@ class PageBook:
         self._references[page] += 1
 
     def release(self, page: int) -> None:
-        """Drop a reference; a page without one is idle if something is known to lie in it, else free."""
+        """Drop a reference; a page without one is idle if its content is known, else free."""
         if self._references[page] < 1:
             raise ValueError(f"page {page} has no reference to release")
         self._references[page] -= 1
@@ -79,30 +79,41 @@ class PageBook:
             else:
                 self._free.append(page)
 
-    def num_references(self, page: int) -> int:
-        """Return how many sequences refer to a page."""
-        return self._references[page]
+    def how_many_free(self, tables: Sequence[Sequence[int]], wanted: int) -> int:
+        """Return how many tables, from the first on, must be released to free so many pages; 0 if all are too few.
+
+        A page is free when every table that refers to it is released.
+        """
+        references: Counter[int] = Counter()
+        for number, table in enumerate(tables, 1):
+            for page in table:
+                references[page] += 1
+                wanted -= references[page] == self._references[page]
+            if wanted <= 0:
+                return number
+        return 0
 
     def is_shared(self, page: int) -> bool:
         """Say whether more than one sequence refers to a page: then none may write to it."""
         return self._references[page] > 1
 
     def find(self, content: Content) -> int | None:
-        """Return the page in which this lies."""
+        """Return the page with this content; None if there is none."""
         return self._by_content.get(content)
 
     def know(self, page: int, content: Content, num_tokens: int) -> None:
-        """Keep in mind what lies in the first so many tokens of a page; what lies in another already is left there."""
+        """Note the content of the first so many tokens of a page, unless another page has it already."""
+        # A second page with the same content is not found, and is free as soon as its sequence releases it.
         if content not in self._by_content:
             self._by_content[content] = page
             self._contents[page].append((content, num_tokens))
 
     def write_after(self, page: int, num_tokens: int) -> None:
-        """Forget what is known of a page beyond its first so many tokens: others are written there."""
+        """Forget the content of a page beyond its first so many tokens: other tokens are written there."""
         self._forget(page, num_tokens)
 
     def forget_all(self) -> None:
-        """Know nothing of any page any more: other weights would have computed something else."""
+        """Forget the content of all pages: with other weights it would be another."""
         for page in list(self._idle):
             self._free.append(page)
         self._idle.clear()

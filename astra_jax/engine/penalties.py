@@ -1,7 +1,7 @@
-"""Penalties on what was said before: what is taken from a token's logit because it stands in the text already.
+"""Penalties: logits that are taken from ids because they stand in the text already.
 
-As OpenAI's `presence_penalty` and `frequency_penalty` have it, of the tokens of the message alone; as CTRL's and
-HuggingFace's `repetition_penalty` has it, of the prompt's, too.
+`presence_penalty` and `frequency_penalty` are OpenAI's and count the tokens of the message. `repetition_penalty` is
+CTRL's and HuggingFace's and counts the prompt's, too.
 
 Dimensions: D shards · R rows of a shard · L tokens of a sequence · V vocabulary.
 """
@@ -13,32 +13,32 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from astra_jax.model.kv_pages import Rows
+from astra_jax.engine.kv_pages import Rows
 
 
 class Penalties(NamedTuple):
-    """What each row is penalised for, and by how much."""
+    """The text of each row, and its penalties."""
 
     ids_DRL: Rows
-    """All its tokens so far, then -1."""
+    """Tokens so far, then -1."""
     num_given_DR: Rows
-    """How many of them came before its message."""
+    """Tokens before the message."""
     presence_DR: Rows
     frequency_DR: Rows
     repetition_DR: Rows
 
 
 class SoFar(NamedTuple):
-    """What stands in the text of each row."""
+    """The ids in the text of each row."""
 
     said_RV: jax.Array
-    """How often the message has said each id, int32."""
+    """Times that each id stands in the message, int32."""
     is_given_RV: jax.Array
-    """Whether it stands before the message."""
+    """Whether an id stands before the message."""
 
 
 def so_far(ids_RL: jax.Array, num_given_R: jax.Array, vocab_size: int) -> SoFar:
-    """Count what stands in each row's text.
+    """Count the ids in the text of each row.
 
     >>> said, given = so_far(jnp.array([[2, 0, 2, 2, -1]]), jnp.array([2]), 4)
     >>> said.tolist(), given.tolist()
@@ -63,9 +63,9 @@ def and_then(before: SoFar, ids_R: jax.Array, goes_on_R: jax.Array) -> SoFar:
 def penalized(
     logits_RV: jax.Array, before: SoFar, presence_R: jax.Array, frequency_R: jax.Array, repetition_R: jax.Array
 ) -> jax.Array:
-    """Return the logits that a token is drawn from; the policy's own are those that were given.
+    """Return the logits that a token is drawn from.
 
-    Repetition first, as vLLM has it. Penalties of 0, 0 and 1 leave the logits as they are, to the bit.
+    Repetition comes first, as in vLLM. Penalties of 0, 0 and 1 change no bit of the logits.
 
     >>> before = so_far(jnp.array([[0, 1, 2, 2]]), jnp.array([1]), 4)
     >>> of_row = lambda x: jnp.array([x])

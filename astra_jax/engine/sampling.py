@@ -1,4 +1,6 @@
-"""Sampling one token per slot. A token depends on its slot's key and its position alone, never on its neighbours.
+"""One token per slot, drawn from its logits.
+
+The draw depends on the slot's key and its position, not on neighbours.
 
 Dimensions: E slots · V vocabulary · N blocks of B tokens each · K likeliest ids.
 
@@ -27,7 +29,7 @@ def slot_keys(seed: jax.Array, first_slot: jax.Array, num_slots: int) -> jax.Arr
 
 
 class Truncation(NamedTuple):
-    """What is kept of each slot's distribution, as `interface.Sampling` has it."""
+    """The ids that each slot keeps, as in `interface.Sampling`."""
 
     top_k_E: jax.Array
     """0 is no bound."""
@@ -42,11 +44,9 @@ class Drawn(NamedTuple):
 
     ids_E: jax.Array
     logprobs_E: jax.Array
-    """Under the distribution that was drawn from: what was kept adds up to 1."""
-    raw_logprobs_E: jax.Array
-    """Under softmax(logits)."""
+    """Log-probs under the distribution that was drawn from: the kept ids add up to 1."""
     kept_EK: jax.Array
-    """What truncation kept, likeliest first, then -1; all -1 where there is no `top_k` of at most K."""
+    """Ids that truncation kept, likeliest first, then -1; all -1 without a `top_k` of at most K."""
 
 
 def sample_tokens(
@@ -56,9 +56,9 @@ def sample_tokens(
     temperature_E: jax.Array,
     truncation: Truncation,
 ) -> Drawn:
-    """Draw a token per slot from softmax(logits / temperature), or from what truncation keeps of it.
+    """Draw a token per slot from softmax(logits / temperature), among the ids that truncation keeps.
 
-    `counts_E` says how many tokens each slot has after its prompt: with the slot's key they decide the draw.
+    `counts_E` are the tokens of each slot since its prompt: with the slot's key they decide the draw.
 
     At temperature 0 the most likely token is taken, and its log-prob is that of the raw policy.
     """
@@ -77,7 +77,7 @@ def sample_tokens(
     slots_E = jnp.arange(len(ids_E))
     logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
 
-    # Only where a slot truncates is anything sorted, and no more of it than its `top_k` asks for.
+    # Ids are sorted only if a slot truncates, and no more of them than its `top_k` asks for.
     top_k_E, top_p_E, min_p_E = truncation
     is_truncated_E = ((top_k_E > 0) | (top_p_E < 1) | (min_p_E > 0)) & ~is_greedy_E
     is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
@@ -85,18 +85,11 @@ def sample_tokens(
     drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
     drawn = _redrawn(is_short_E, functools.partial(draw, MOST_KEPT_IDS), drawn)
     ids_E, logprobs_E, _ = _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
-    kept_EK = drawn[2]
-    is_raw_E = (is_greedy_E | (temperature_E == 1)) & ~is_truncated_E
-    raw_logprobs_E = jax.lax.cond(
-        is_raw_E.all(),
-        lambda: logprobs_E,
-        lambda: jnp.where(is_raw_E, logprobs_E, logits_EV[slots_E, ids_E] - jax.nn.logsumexp(logits_EV, axis=-1)),
-    )
-    return Drawn(ids_E, logprobs_E, raw_logprobs_E, kept_EK)
+    return Drawn(ids_E, logprobs_E, drawn[2])
 
 
 def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _Draw:
-    """Return what was drawn, in some slots what `draw` draws; it is not called where there are none."""
+    """Return `drawn`, with the tokens of `draw` in some slots; without such slots it is not computed."""
     again = jax.lax.cond(is_its_E.any(), draw, lambda: drawn)
     ids_E, logprobs_E = (jnp.where(is_its_E, *both) for both in zip(again[:2], drawn[:2], strict=True))
     return ids_E, logprobs_E, jnp.where(is_its_E[:, None], again[2], drawn[2])
@@ -105,16 +98,16 @@ def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _D
 def _draw_truncated(
     logits_EV: jax.Array, divisor_E1: jax.Array, uniform_E2: jax.Array, truncation: Truncation, most_ids: int
 ) -> _Draw:
-    """Draw from what truncation keeps of the `most_ids` likeliest ids."""
+    """Draw among the ids that truncation keeps of the `most_ids` likeliest."""
     # Of equally likely ones the lowest comes first. Each bound keeps a beginning of this order.
     logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
-    # Relative to the likeliest, whose own is exactly 0: no log-prob is above it.
+    # Relative to the likeliest id, which has exactly 0: no log-prob is above that.
     scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
     weights_EM = jnp.exp(scaled_EM)
     top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)
     is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
     cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
-    # At 1 nothing is cut, also where a running sum no longer grows.
+    # At 1 no id is cut, even if rounding keeps the running sum from growing.
     is_kept_EM &= (top_p_E1 == 1) | (cumulative_EM - weights_EM < top_p_E1 * cumulative_EM[:, -1:])
     is_kept_EM &= weights_EM >= min_p_E1
     place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)
@@ -129,7 +122,7 @@ def _by_inverse_cdf(weights_EV: jax.Array, uniform_E2: jax.Array) -> tuple[jax.A
     """Draw each id as often as its weight says, by two numbers of [0, 1); return ids [E] and the sum of weights [E].
 
     The first number chooses a block, the second a token of it. One running sum over the whole vocabulary would round
-    away what is rare; and a Gumbel number per token, the other way to draw, costs more than the model's own step.
+    rare ids away; and a Gumbel number per id, the other way to draw, costs more than the model's own step.
     """
     num_slots, vocabulary = weights_EV.shape
     blocks_ENB = jnp.pad(weights_EV, ((0, 0), (0, -vocabulary % _BLOCK_TOKENS))).reshape(num_slots, -1, _BLOCK_TOKENS)
@@ -142,5 +135,5 @@ def _by_inverse_cdf(weights_EV: jax.Array, uniform_E2: jax.Array) -> tuple[jax.A
 
 
 def _first_above(cumulative_EN: jax.Array, uniform_E: jax.Array) -> jax.Array:
-    """Return where running sums first exceed a share of their total: never at a weight of 0, since strictly above."""
+    """Return where running sums first exceed a share of their total, strictly: a weight of 0 never wins."""
     return (cumulative_EN > (uniform_E * cumulative_EN[:, -1])[:, None]).argmax(-1)

@@ -1,17 +1,19 @@
-"""One device for several hosts: each schedules the shards that its own devices hold, and all make the same calls.
+"""One device for several hosts, which make all calls together.
 
-A program runs on the devices of all hosts at once. So before each call the hosts agree on which it is: each proposes
-what its own schedule wants next, in a few numbers that all of them gather, and all draw the same conclusion (`agreed`).
-A call that samples has one of the shapes of every decoder, in which as many proposals as can have their places. A host
-whose proposal is not next takes part with rows of padding, and proposes again:
+Each host schedules the shards that its own devices hold.
+
+A program runs on the devices of all hosts at once, so before each call the hosts agree on one. Each proposes the next
+call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). A call
+that samples has a shape in which as many proposals as possible have room. A host whose proposal is not the next call
+takes part with rows of padding, and proposes again:
 
     host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
 
-A host that has nothing to call, because its episodes wait for tools, says so and takes part in the calls of others; or,
-where all is to happen in one order, the others wait, and it says every second that they still have to. Nobody leaves
-before all are done; who fails says so, and the others stop. A signal at any host is heard by all of them before the
-same call, which is not made.
+A host without a call, because its episodes wait for tools, says so and takes part in the calls of others. If all calls
+must have one order, it holds the others up instead, and says so every second. No host leaves before all are done. A
+host that fails says so, and the others stop. A signal at one host reaches all of them before the same call, which is
+not made.
 
 Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
@@ -29,63 +31,63 @@ import jax
 import numpy as np
 
 from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
-from astra_jax.engine.host_pages import Moves
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_are_to_end
 
 _T = TypeVar("_T")
 _PAUSE_SECONDS = 0.01
-"""Where no host has anything to call, they ask one another again after this long."""
+"""Seconds after which hosts ask one another again if none has a call."""
 _HOLD_SECONDS = 1.0
-"""A host that holds the others up says so again and again after this long: meanwhile they hear of no signal."""
+"""Seconds after which a host that holds the others up says so again; only then do they hear of a signal."""
 
 
 class Kind(enum.IntEnum):
-    """What a host proposes; what comes first goes first."""
+    """The kinds of proposals; a smaller number goes first."""
 
     FAILED = 0
     HOLD = 1
-    """Nobody calls anything before this host goes on."""
-    OUT = 2
-    BACK = 3
-    READ = 4
-    FIRST_READ = 5
-    SAMPLE = 6
-    NOTHING = 7
-    DONE = 8
+    """No host makes a call before this one goes on."""
+    READ = 2
+    FIRST_READ = 3
+    SAMPLE = 4
+    NOTHING = 5
+    DONE = 6
 
 
 class Proposal(NamedTuple):
-    """What a host proposes to call, as numbers."""
+    """The next call that a host wants, as numbers."""
 
     kind: int
     prefixes: int = 0
-    """Of a shard; where it reads, each row is its own."""
+    """Prefixes per shard; in a call that reads, rows."""
     rows_per_prefix: int = 0
     tokens: int = 0
-    """The most that a row reads."""
+    """Tokens that a row reads, at most."""
     own_pages: int = 0
+    """Pages of a row behind its prefix, at most."""
     leave_at: int = 0
+    """Number of rows at which a call that samples ends."""
     waited: int = 0
-    """Calls that others have made since this was proposed."""
+    """Calls of other hosts since this was proposed."""
 
     @property
     def num_rows(self) -> int:
-        """Of a shard."""
+        """Rows per shard."""
         return self.prefixes * self.rows_per_prefix
 
     def is_part_of(self, call: Proposal) -> bool:
-        """Say whether the rows of a proposal have their places in a call."""
+        """Say whether a call has room for the rows of this proposal."""
         if self.kind == call.kind == Kind.SAMPLE:
             return self.prefixes <= call.prefixes and self.rows_per_prefix <= call.rows_per_prefix
         return self[:4] == call[:4]
 
 
 def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Proposal:
-    """Return what all hosts do next: what is read comes before what is sampled, who has waited, more rows before fewer.
+    """Return the next call of all hosts: reading before sampling, then the longest wait, then the most rows.
 
-    A call that samples has one of the `row_shapes`: of those that hold what is first, one that holds as many others as
-    can be, and of these the smallest. What it does not hold waits, and comes first when it has waited longest.
+    A call that samples has one of the `row_shapes`: of those with room for the first proposal, one with room for the
+    most others, and of these the smallest. Other proposals wait, and the one that has waited longest comes first.
 
     >>> shapes = [RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1)]
     >>> few, many = Proposal(Kind.SAMPLE, 2, 1, own_pages=3), Proposal(Kind.SAMPLE, 3, 4, own_pages=2, leave_at=12)
@@ -99,6 +101,7 @@ def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Pro
     >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)], shapes)[1:]
     (8, 1, 32, 0, 0, 0)
     """
+    # The whole proposal comes last in the key: equal ones are told apart alike on every host.
     first = min(proposals, key=lambda proposal: (proposal.kind, -proposal.waited, -proposal.num_rows, proposal))
     if first.kind == Kind.SAMPLE:
         calls = [first._replace(prefixes=shape.prefixes, rows_per_prefix=shape.rows_per_prefix) for shape in row_shapes]
@@ -106,33 +109,34 @@ def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Pro
             (call for call in calls if first.is_part_of(call)),
             key=lambda call: (sum(proposal.is_part_of(call) for proposal in proposals), -call.num_rows),
         )
+    # Every host computes this from the same numbers, so all come to the same call without another message.
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
-    # A row that goes on is more than `leave_at` of each host's: while one host waits for all of its rows, so do others.
+    # `leave_at` counts the rows of all hosts.
     return first._replace(
         own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts), waited=0
     )
 
 
 def shared(device: XLADevice, limits: Limits) -> Device:
-    """Return the device as all hosts call it together; where there is one host, as it is."""
+    """Return the device for calls that all hosts make together; with one host, the device itself."""
     return device if jax.process_count() == 1 else SharedDevice(device, limits.row_shapes, _gather)
 
 
 async def _gather(proposal: Proposal) -> np.ndarray:
     if hosts_are_to_end():
-        raise HostsEnd("a signal at one of the hosts ends what they compute")
+        raise HostsEnd("a signal at one of the hosts ends the rollout")
     return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
 
 
 class PartOfDevice(Device, Protocol):
-    """A host's shards of a device, in calls that have room for the rows of others."""
+    """A host's shards of a device, in calls with room for the rows of other hosts."""
 
     def own_pages(self, sample: Sample) -> int:
-        """Return how many pages behind their prefix the rows of a call have at most."""
+        """Return the most pages that a row of a call has behind its prefix."""
         ...
 
     async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Sample as `Device` does; `own_pages` are those that all hosts have agreed on."""
+        """Sample as `Device` does, with the `own_pages` that all hosts have agreed on."""
         ...
 
 
@@ -145,56 +149,53 @@ class SharedDevice:
         row_shapes: Sequence[RowShape],
         gather: Callable[[Proposal], Awaitable[np.ndarray]],
     ):
-        """Agree by `gather`: it takes what this host proposes, and returns what all do, one row each.
+        """`gather` takes the proposal of this host and returns those of all, one row each.
 
-        A call that samples has one of the `row_shapes`, the same ones on every host.
+        Every host has the same `row_shapes`: shapes of calls that sample.
         """
         self._device, self._row_shapes, self._gather = device, row_shapes, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
+        self.penalizes = device.penalizes
         self._ended: Exception | None = None
-        """Why nothing is called any more."""
+        """Error that ended the calls; None while they go on."""
 
     @property
     def num_programs(self) -> int:
-        """Shapes compiled so far."""
+        """Number of programs that were compiled."""
         return self._device.num_programs
 
     @property
     def row_steps(self) -> int:
-        """Rows of this host × tokens of all calls, those that it only took part in included."""
+        """Rows of this host × tokens of all calls that sampled, with those that it only took part in."""
         return self._device.row_steps
 
     def take_weights(self, params: Any) -> None:
-        """Go on with other weights; every host is given them before the same call."""
+        """Compute with other weights from the next call on; every host is given them before the same call."""
         self._device.take_weights(params)
 
     def close(self) -> None:
-        """Give the memory of pages back; nobody calls again."""
+        """Free the memory of pages and weights; no call follows."""
         self._device.close()
 
-    async def move(self, moves: Moves) -> None:
-        """Copy pages to the host's memory, or back, as soon as all hosts have agreed to."""
-        await self._its_turn(Proposal(Kind.OUT if moves.is_out else Kind.BACK))
-        await self._called(self._device.move(moves))
-
     async def read(self, read: Read) -> None:
-        """Read the given tokens of some rows, as soon as all hosts have agreed to."""
+        """Read the given tokens of some rows, as soon as all hosts agree."""
         kind = Kind.FIRST_READ if read.begins else Kind.READ
         await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens))
         await self._called(self._device.read(read))
 
     async def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows, as soon as all hosts have agreed to; return what each said, and for how many tokens."""
+        """Sample in some rows, as soon as all hosts agree; return as `Device.sample` does."""
         own_pages = self._device.own_pages(sample)
         call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))
         shape = RowShape(call.prefixes, call.rows_per_prefix)
+        # The call may be larger than this host's own rows; the rest is padding here and rows elsewhere.
         sample = dataclasses.replace(sample, shape=shape, leave_at=call.leave_at)
         return await self._called(self._device.sample(sample, call.own_pages))
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Have nothing to call before the event is set; take part in the calls of others meanwhile, or hold them up."""
+        """Wait for the event; meanwhile take part in the calls of others, or hold them up."""
         while not until.is_set():
+            # A gather returns when all hosts have come, so a host that does not ask holds the others up.
             if holds_up:
                 if not await _is_set_within(_HOLD_SECONDS, until):
                     await self._agree(Proposal(Kind.HOLD))
@@ -202,11 +203,11 @@ class SharedDevice:
                 await _is_set_within(_PAUSE_SECONDS, until)
 
     async def leave(self, *, failed: bool) -> None:
-        """Have nothing to call any more: where all is done, go on with the others until they are done as well.
+        """Make no call of its own any more; without a failure, take part in those of others until all are done.
 
         Raises:
             HostFailed: another host has failed.
-            HostsEnd: a signal ends all hosts; whatever has failed here, the others save.
+            HostsEnd: a signal ends all hosts, which save; also if this one has failed.
         """
         if failed:
             if isinstance(self._ended, HostsEnd):
@@ -219,14 +220,14 @@ class SharedDevice:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _its_turn(self, own: Proposal) -> Proposal:
-        """Take part in other calls until the next one is what this host proposes; return that."""
+        """Take part in other calls until the next one has room for what this host proposes; return that call."""
         while not own.is_part_of(call := await self._agree(own)):
             if await self._take_part(call):
                 own = own._replace(waited=own.waited + 1)
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
-        """Return what all hosts do next; where one has failed, whoever asks again hears of it.
+        """Return the next call of all hosts; after a failure, raise the same error each time.
 
         Raises:
             HostFailed: another host has failed.
@@ -249,7 +250,7 @@ class SharedDevice:
         return call
 
     async def _called(self, call: Awaitable[_T]) -> _T:
-        """Make the call that all have agreed on; where it fails here, nobody is asked again: others may be in it."""
+        """Make a call that all have agreed on; if it fails here, agree on no other: some hosts may still be in it."""
         try:
             return await call
         except Exception as error:
@@ -257,15 +258,13 @@ class SharedDevice:
             raise
 
     async def _take_part(self, call: Proposal) -> bool:
-        """Make a call with no row of this host; return whether there was one."""
-        nobody: list[list[Any]] = [[] for _ in range(self.num_shards)]
-        if call.kind in (Kind.OUT, Kind.BACK):
-            await self._called(self._device.move(Moves(call.kind == Kind.OUT, nobody)))
-        elif call.kind in (Kind.READ, Kind.FIRST_READ):
-            read = Read(nobody, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
+        """Make a call without a row of this host; return whether there was one."""
+        no_rows: list[list[Any]] = [[] for _ in range(self.num_shards)]
+        if call.kind in (Kind.READ, Kind.FIRST_READ):
+            read = Read(no_rows, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
             await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:
-            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), nobody, call.leave_at)
+            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), no_rows, call.leave_at)
             await self._called(self._device.sample(sample, call.own_pages))
         else:
             return False

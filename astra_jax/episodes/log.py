@@ -18,10 +18,16 @@ from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import num_irrelevant_calls
-from astra_jax.episodes.rewards import EpisodeResult, f1
+from astra_jax.episodes.finished import (
+    CallOutcome,
+    FinishedEpisode,
+    SubQuestionOutcome,
+    call_outcomes,
+    messages_of,
+    sub_question_outcomes,
+)
+from astra_jax.episodes.rewards import f1
 from astra_jax.errors import AstraError
-from synthesis.answers.counting import count_solved
-from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Expectation, JsonObject, JsonValue, Language, Scenario
 from synthesis.run.destination import whole_file
 
@@ -61,30 +67,6 @@ class EpisodeLengths(NamedTuple):
     """Sampled."""
     given: tuple[int, ...]
     """After each message but the last: what tools said, and the template."""
-
-
-class LoggedSubQuestion(BaseModel):
-    """One sub-question with its gold answer, and whether the episode solved it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    question: str
-    answer: JsonValue
-    tool: str | None
-    """The tool that answers it; None where no tool is needed."""
-    solved: bool | None
-    """None where no tool is needed: it is no sub-task of the F1 reward."""
-
-
-class LoggedCall(BaseModel):
-    """One tool call of the policy, in order, and what it was shown."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    arguments: JsonObject
-    ok: bool
-    response: str
 
 
 class RolledOut(BaseModel):
@@ -127,11 +109,11 @@ class LoggedEpisode(BaseModel):
     num_irrelevant_calls: int
     num_turns: int
     stop_reason: str
-    sub_questions: tuple[LoggedSubQuestion, ...]
+    sub_questions: tuple[SubQuestionOutcome, ...]
     # Logs of older versions have none of the next six; their pages do without.
     tools: tuple[str, ...] = ()
     """The tools that were shown, in order."""
-    calls: tuple[LoggedCall, ...] = ()
+    calls: tuple[CallOutcome, ...] = ()
     policy_version: int | None = None
     """Updates that the policy had seen when it began to speak."""
     expectation: Expectation | None = None
@@ -153,28 +135,19 @@ class LoggedEpisode(BaseModel):
         )
 
     @property
-    def result(self) -> EpisodeResult:
-        """What its reward is made of, as `rewards.result_of` has it.
+    def finished(self) -> FinishedEpisode:
+        """The episode as a reward sees it.
 
         Raises:
             ValueError: the log is of a version that kept neither calls nor what ending is right.
         """
         if self.expectation is None:
             raise ValueError("expected calls and the ending that is right, found a line of an older version")
-        names, must_refuse = Counter(call.name for call in self.calls), self.expectation == "refuse"
-        by_tool: dict[str, list[bool]] = {}
-        for sub_question in self.sub_questions:
-            if sub_question.tool is not None:
-                by_tool.setdefault(sub_question.tool, []).append(bool(sub_question.solved))
-        return EpisodeResult(
-            self.num_solved,
-            self.num_subtasks,
-            self.num_tool_calls,
-            num_attempted=sum(min(len(solved), names[tool]) - sum(solved) for tool, solved in by_tool.items()),
-            is_answer_accurate=self.is_answer_accurate,
-            must_refuse=must_refuse,
-            # Where a refusal is the right ending it is what is accurate.
-            has_refused=self.is_answer_accurate if must_refuse else meets_expectation("refuse", self.final_text),
+        runs = itertools.groupby(self.tokens, key=lambda token: (token.turn, token.source))
+        said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
+        same = FinishedEpisode.__dataclass_fields__.keys() & LoggedEpisode.model_fields.keys()
+        return FinishedEpisode(
+            messages=messages_of(self.question, said), **{name: getattr(self, name) for name in same}
         )
 
 
@@ -208,12 +181,9 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
         num_irrelevant_calls=num_irrelevant_calls(episode),
         num_turns=episode.num_turns,
         stop_reason=episode.stop_reason,
-        sub_questions=_sub_questions(episode),
+        sub_questions=sub_question_outcomes(episode),
         tools=tuple(tool.document.name for tool in episode.tools),
-        calls=tuple(
-            LoggedCall(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
-            for each in episode.outcomes
-        ),
+        calls=call_outcomes(episode),
         policy_version=versions[0] if versions else None,
         expectation=environment.expectation,
         met_expectation=episode.met_expectation,
@@ -297,27 +267,10 @@ def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
     return tokenizer.decode([token_id]).startswith(_REPLACEMENT)
 
 
-def _sub_questions(episode: Episode) -> tuple[LoggedSubQuestion, ...]:
-    """Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is."""
-    # `count_solved` counts and names no sub-task; adding them one by one shows which one raised the count.
-    returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
-    sub_tasks = episode.environment.sub_tasks
-    num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]
-    solved = {sub_task.id: num_solved[k + 1] > num_solved[k] for k, sub_task in enumerate(sub_tasks)}
-    return tuple(
-        LoggedSubQuestion(
-            question=sub_question.question,
-            answer=sub_question.answer,
-            tool=sub_question.call.name if sub_question.call else None,
-            solved=solved.get(sub_question.id),
-        )
-        for sub_question in episode.environment.sub_questions
-    )
-
-
 _SOURCE_NAMES: dict[Source, SourceName] = {
     Source.PROMPT: "prompt",
     Source.TEMPLATE: "template",
     Source.MODEL: "model",
     Source.TOOL: "tool",
 }
+_SOURCES: dict[SourceName, Source] = {name: source for source, name in _SOURCE_NAMES.items()}

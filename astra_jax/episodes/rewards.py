@@ -12,21 +12,25 @@ never for an answer. Where a tool is missing, n counts what the others allow: F1
 rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been answered.
 `synthesis/answers/counting.py` counts all three.
 
-The others are functions of the same counts and of little else (`EpisodeResult`), so that `astra rescore` can apply
-them to logged episodes. A run names its own (`reward` in its config); one more is a function here and its name.
+A reward is a function of a `FinishedEpisode` that returns a finite number. A run names its reward in its config: one
+of `REWARDS`, or `MODULE:FUNCTION` of a file of the user (docs/variants.md). `astra rescore` applies either to logged
+episodes.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from pathlib import Path
+from typing import Final
 
+from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode
-from synthesis.answers.counting import count_solved
-from synthesis.answers.expectation import meets_expectation
-from synthesis.records import SubQuestion
+from astra_jax.episodes.finished import FinishedEpisode
+from astra_jax.named_functions import function_named
 
-RewardName = Literal["f1", "recall", "precision", "call_budget", "partial_credit", "refusals", "f1_and_answer"]
+Reward = Callable[[FinishedEpisode], float]
 
 PRECISION_EPSILON = 1e-6
 """ε of the precision's denominator: an episode without calls has precision 0 instead of 0/0."""
@@ -81,125 +85,93 @@ def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
     return 0.0 if num_solved == 0 else 2 * p * r / (p + r)
 
 
-class EpisodeResult(NamedTuple):
-    """What a reward can be made of."""
-
-    num_solved: int
-    """n̂."""
-    num_subtasks: int
-    """n."""
-    num_tool_calls: int
-    """c."""
-    num_attempted: int
-    """Sub-tasks that are not solved, though their tool was called for them: with other arguments, or it failed."""
-    is_answer_accurate: bool
-    """Whether the final message tells the gold answer, or refuses as it should."""
-    must_refuse: bool
-    """Whether a refusal is the right ending."""
-    has_refused: bool
-    """Whether the final message refuses."""
-
-
-def result_of(episode: Episode) -> EpisodeResult:
-    """Return what a finished episode's reward is made of."""
-    returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
-    names = [outcome.name for outcome in episode.outcomes]
-    num_attempted = 0
-    by_tool: dict[str, list[SubQuestion]] = {}
-    for sub_task in episode.environment.sub_tasks:
-        if sub_task.call is not None:
-            by_tool.setdefault(sub_task.call.name, []).append(sub_task)
-    for name, sub_tasks in by_tool.items():
-        num_solved = count_solved(sub_tasks, returned)
-        num_attempted += min(len(sub_tasks), names.count(name)) - num_solved
-    must_refuse = episode.environment.expectation == "refuse"
-    return EpisodeResult(
-        *episode.counts,
-        num_attempted=num_attempted,
-        is_answer_accurate=episode.is_answer_accurate,
-        must_refuse=must_refuse,
-        has_refused=episode.met_expectation if must_refuse else meets_expectation("refuse", episode.final_text),
-    )
+def episode_reward(episode: Episode) -> float:
+    """Return the paper's reward of an episode in memory, F1; evaluations report it, whatever a run learnt from."""
+    return f1(**episode.counts._asdict())
 
 
 # --- the rewards; all in [0, 1] ---
 
 
-def f1_reward(result: EpisodeResult) -> float:
+def f1_reward(episode: FinishedEpisode) -> float:
     """Return F1 of n̂, n and c: the paper's reward.
 
-    >>> round(f1_reward(EpisodeResult(1, 2, 2, 0, False, False, False)), 4)
+    >>> round(f1_reward(FinishedEpisode(num_solved=1, num_subtasks=2, num_tool_calls=2)), 4)
     0.5
     """
-    return f1(num_solved=result.num_solved, num_subtasks=result.num_subtasks, num_tool_calls=result.num_tool_calls)
+    return f1(num_solved=episode.num_solved, num_subtasks=episode.num_subtasks, num_tool_calls=episode.num_tool_calls)
 
 
-def recall_reward(result: EpisodeResult) -> float:
+def recall_reward(episode: FinishedEpisode) -> float:
     """Return r = n̂ / n: a call in vain costs nothing, so that calling everything is best.
 
-    >>> recall_reward(EpisodeResult(1, 2, 30, 0, False, False, False))
+    >>> recall_reward(FinishedEpisode(num_solved=1, num_subtasks=2, num_tool_calls=30))
     0.5
     """
-    return recall(result.num_solved, result.num_subtasks)
+    return recall(episode.num_solved, episode.num_subtasks)
 
 
-def precision_reward(result: EpisodeResult) -> float:
+def precision_reward(episode: FinishedEpisode) -> float:
     """Return p = n̂ / (c + ε): what is left undone costs nothing, so that one sure call is best.
 
-    >>> round(precision_reward(EpisodeResult(1, 4, 1, 0, False, False, False)), 4)
+    >>> round(precision_reward(FinishedEpisode(num_solved=1, num_subtasks=4, num_tool_calls=1)), 4)
     1.0
     """
-    return precision(result.num_solved, result.num_tool_calls)
+    return precision(episode.num_solved, episode.num_tool_calls)
 
 
-def call_budget_reward(result: EpisodeResult) -> float:
+def call_budget_reward(episode: FinishedEpisode) -> float:
     """Return r · min(1, n / c): recall, scaled down by as much as the calls exceed those of the gold chain.
 
-    >>> call_budget_reward(EpisodeResult(2, 2, 2, 0, True, False, False))
+    >>> call_budget_reward(FinishedEpisode(num_solved=2, num_subtasks=2, num_tool_calls=2))
     1.0
-    >>> call_budget_reward(EpisodeResult(2, 2, 8, 0, True, False, False))
+    >>> call_budget_reward(FinishedEpisode(num_solved=2, num_subtasks=2, num_tool_calls=8))
     0.25
     """
-    return recall_reward(result) * min(1.0, result.num_subtasks / max(1, result.num_tool_calls))
+    return recall_reward(episode) * min(1.0, episode.num_subtasks / max(1, episode.num_tool_calls))
 
 
-def partial_credit_reward(result: EpisodeResult) -> float:
+def partial_credit_reward(episode: FinishedEpisode) -> float:
     """Return 2ŝ / (n + c + ε) with ŝ = n̂ + a/2: F1 in which the right tool, called in vain, is half of a solution.
 
-    >>> round(partial_credit_reward(EpisodeResult(1, 2, 2, 1, False, False, False)), 4)
-    0.75
+    >>> from astra_jax.episodes.finished import CallOutcome, SubQuestionOutcome
+    >>> in_vain = CallOutcome(name="find_flat", arguments={}, ok=False, response="error")
+    >>> open_sub_task = SubQuestionOutcome(question="Where?", answer="Paris", tool="find_flat", solved=False)
+    >>> tried = FinishedEpisode(num_subtasks=1, num_tool_calls=1, calls=(in_vain,), sub_questions=(open_sub_task,))
+    >>> round(partial_credit_reward(tried), 4)
+    0.5
     """
-    solved = result.num_solved + result.num_attempted / 2
-    return 2 * solved / (result.num_subtasks + result.num_tool_calls + PRECISION_EPSILON)
+    solved = episode.num_solved + episode.num_attempted / 2
+    return 2 * solved / (episode.num_subtasks + episode.num_tool_calls + PRECISION_EPSILON)
 
 
-def refusals_reward(result: EpisodeResult) -> float:
+def refusals_reward(episode: FinishedEpisode) -> float:
     """Return F1 where nothing is to be refused, and 0 if it was; else r for a refusal: what was done of what could be.
 
     Of F1 a refusal after a call that was tried is worth less than one at once; here trying is free.
 
-    >>> refusals_reward(EpisodeResult(1, 1, 4, 0, True, True, True))
-    1.0
-    >>> refusals_reward(EpisodeResult(1, 2, 1, 0, True, True, True))
-    0.5
-    >>> refusals_reward(EpisodeResult(2, 2, 2, 0, False, False, True))
+    >>> import dataclasses
+    >>> refused = FinishedEpisode(expectation="refuse", is_answer_accurate=True, num_solved=1, num_subtasks=2)
+    >>> refusals_reward(refused), refusals_reward(dataclasses.replace(refused, is_answer_accurate=False))
+    (0.5, 0.0)
+    >>> refusals_reward(FinishedEpisode(final_text="I cannot look that up.", num_solved=2, num_subtasks=2))
     0.0
     """
-    if result.must_refuse:
-        return recall_reward(result) if result.has_refused else 0.0
-    return 0.0 if result.has_refused else f1_reward(result)
+    if episode.must_refuse:
+        return recall_reward(episode) if episode.has_refused else 0.0
+    return 0.0 if episode.has_refused else f1_reward(episode)
 
 
-def f1_and_answer_reward(result: EpisodeResult) -> float:
+def f1_and_answer_reward(episode: FinishedEpisode) -> float:
     """Return the mean of F1 and whether the final message is right: F1 alone says nothing of what the user is told.
 
-    >>> round(f1_and_answer_reward(EpisodeResult(1, 1, 1, 0, False, False, False)), 4)
+    >>> round(f1_and_answer_reward(FinishedEpisode(num_solved=1, num_subtasks=1, num_tool_calls=1)), 4)
     0.5
     """
-    return (f1_reward(result) + result.is_answer_accurate) / 2
+    return (f1_reward(episode) + episode.is_answer_accurate) / 2
 
 
-REWARDS: Final[Mapping[RewardName, Callable[[EpisodeResult], float]]] = {
+REWARDS: Final[Mapping[str, Reward]] = {
     "f1": f1_reward,
     "recall": recall_reward,
     "precision": precision_reward,
@@ -208,9 +180,40 @@ REWARDS: Final[Mapping[RewardName, Callable[[EpisodeResult], float]]] = {
     "refusals": refusals_reward,
     "f1_and_answer": f1_and_answer_reward,
 }
-"""By the name that configs and commands know them by."""
+"""Built-in rewards by their names in configs and commands."""
 
 
-def episode_reward(episode: Episode, reward: RewardName = "f1") -> float:
-    """Return the reward of a finished episode."""
-    return REWARDS[reward](result_of(episode))
+def reward_named(name: str, folder: Path | None = None) -> Reward:
+    """Return the reward that a config names; `folder` is that of the config.
+
+    Raises:
+        ValueError: there is no such function, or it does not take one episode.
+    """
+    reward = function_named(name, REWARDS, folder)
+    try:
+        inspect.signature(reward).bind(FinishedEpisode())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a reward takes one argument, the episode ({error}): write def reward(episode)") from error
+    return reward
+
+
+def earned(reward: str, episode: FinishedEpisode) -> float:
+    """Return the reward of an episode by the name of the reward.
+
+    Raises:
+        ConfigError: the function returned no finite number.
+
+    >>> earned("recall", FinishedEpisode(num_solved=1, num_subtasks=4))
+    0.25
+    """
+    value = reward_named(reward)(episode)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(
+            f"reward {reward} returned {value!r} for an episode in environment {episode.environment_id}; return a "
+            "finite number"
+        )
+    return number

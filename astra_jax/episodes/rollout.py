@@ -15,7 +15,7 @@ included), so the same policy, environments and seed give the same episodes; gre
 In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`);
 rollouts go on until there are as many groups as a batch has whose rewards differ within the group, and only then one
 update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
-`max_staleness` updates at most unless `stale_groups` says otherwise, and are learnt from first.
+`max_staleness` updates at most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
@@ -23,7 +23,6 @@ Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,56 +31,27 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.config import ConfigError
-from astra_jax.engine.call_clock import CallClock
-from astra_jax.engine.device import XLADevice, num_hosts, num_shards, own_shards
-from astra_jax.engine.host_pages import HostMemory
+from astra_jax.engine.decoder import PagedDecoder
+from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape
 from astra_jax.engine.shared_device import shared
+from astra_jax.engine.sizes import limits_of_decoders
+from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.errors import AstraError
+from astra_jax.mesh.placement import num_shards, own_shards
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KVDType, require_kv_dtype
 from astra_jax.model.qwen3 import Params, layers_apart
-from astra_jax.model.sharding import TPU_LANES, platform
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
 
-_PAGE_TOKENS: Final = 32
-_SAMPLE_TOKENS: Final = 16
 _CALLS_AWAY: Final = 2
-_FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
-_READ_ROWS: Final = 8
-_READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
-_ROWS_OF_CPU: Final = 16
-_LEAVE_SHARE_OF_CPU: Final = 3 / 4  # to begin a call costs as much as four tokens of every row
-_ROWS_PER_PREFIX: Final = 4
-_LAST_ROWS: Final = (8, 2)
 Group = list[Episode]
 """The episodes of one environment."""
-
-
-class HostKV(BaseModel):
-    """Cached keys and values in the hosts' memory: what episodes that wait had to let go of on the devices.
-
-    Of each page the two rates decide whether it is set aside there, or read again when its episode comes back. They are
-    stated, not measured on the way: what is computed must not depend on a clock.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    share: float = Field(gt=0)
-    """Of the pages that all episodes at once fill at full length."""
-    bytes_per_second: float = Field(default=1e10, gt=0)
-    """Between the devices of a shard and their host."""
-    read_tokens_per_second: float = Field(default=1e4, gt=0)
-    """Given tokens that the devices of a shard compute."""
 
 
 class RolloutConfig(BaseModel):
@@ -90,41 +60,37 @@ class RolloutConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_prompt_tokens: int = Field(gt=0)
+    """Tokens of the longest prompt; an environment with a longer one is left out and counted."""
     max_response_tokens: int = Field(gt=0)
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
+    """Assistant messages of an episode."""
     max_consecutive_invalid_calls: int | None = Field(default=None, gt=0)
-    """Calls in a row that no tool could take (`ToolOutcome.is_valid`) after which an episode ends."""
+    """Calls in a row that no tool could take after which an episode ends; without it there is no such limit."""
     max_tool_response_tokens: int | None = Field(default=None, gt=0)
-    """Of a longer tool response the policy is shown so many tokens, and how many follow."""
+    """Tokens of a tool response that the policy is shown, and the number of those left out; without it all."""
     max_tool_seconds: float | None = Field(default=None, gt=0)
-    """How long an episode may wait for its tools, all turns together; then it is cut off (`Episode.is_unfinished`), and
-    what is learnt no longer follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage
-    cuts episodes off before it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
+    """Seconds that an episode may wait for its tools, all turns together; then it is cut off. What is learnt no longer
+    follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage cuts episodes off before
+    it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
     temperature: float = Field(default=1.0, ge=0)
-    """What divides the logits; at 0 each token is the most likely one (greedy)."""
+    """Divisor of the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)
-    """Tokens are drawn from so many likeliest ids; none: from all. `engine.interface.Sampling` says in which order the
-    three truncate, and what is kept where ids are equally likely."""
+    """Number of likeliest ids that a token is drawn from; without it all. `engine.interface.Sampling` says in which
+    order the three truncate, and which ids are kept where several are equally likely."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Of those, from as few likeliest as have this share of their probability."""
+    """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Of those, from the ones at least so many times as likely as the likeliest."""
+    """Least probability of an id that a token is drawn from, as a share of the likeliest id's."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
-    """Of a tool response so many are computed at once; a shorter one takes as long."""
-    kv_dtype: KVDType | None = None
-    """What cached keys and values are rounded to; none: nothing, they have the model's own type. With int8 they take a
-    quarter of the memory of float32, half of bfloat16's; tokens are sampled by a policy that is a little another one,
-    whose log-probs are the ones that are recorded."""
+    """Tokens of a tool response that are computed at once; a shorter one takes as long."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
-    """Cached keys and values on the devices, as a share of what all episodes at once fill at full length; where it runs
-    out, episodes that wait for their tools give way first, then those that asked last."""
-    host_kv: HostKV | None = None
-    """Where what they let go of waits; none: it is read again."""
+    """Cached keys and values on the devices, as a share of those of all episodes at once at full length; if room runs
+    out, episodes that wait for their tools give way first, then those that asked last; their tokens are read again."""
 
 
 class PromptTooLong(AstraError, ValueError):
@@ -151,7 +117,7 @@ class RolloutEngine:
     """Runs groups of episodes of a policy.
 
     Raises:
-        ConfigError: the limits allow episodes beyond the model's context, or whoever samples knows no such `kv_dtype`.
+        ConfigError: the limits allow episodes beyond the model's context.
     """
 
     def __init__(
@@ -165,14 +131,8 @@ class RolloutEngine:
     ):
         """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
-        require_kv_dtype(model_config, config.kv_dtype)
-        if decoder is not None and config.kv_dtype is not None:
-            raise ConfigError(
-                f"expected no rollout.kv_dtype where a server samples, found {config.kv_dtype}: its cache is its own"
-            )
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder, self._judge = decoder, judge
-        self._at_work: list[Decoder] = []
         """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
         """What each decoder of the last `run` had done when it was closed."""
@@ -274,7 +234,7 @@ class RolloutEngine:
         num_alike = len(temperatures) * group_size
         decoders = self._decoders(params, max(len(starts), room_for), num_alike, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
-        failed, self._at_work = True, decoders
+        failed = True
         try:
             if self._decoder is not None and params is not None:
                 await decoders[0].update_weights(params, policy_version)
@@ -290,7 +250,6 @@ class RolloutEngine:
             await _while_none_fails(decoders, episodes)
             failed = False
         finally:
-            self._at_work = []
             await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
         return [exchanged(groups, is_own) for groups in of_temperatures]
@@ -324,14 +283,6 @@ class RolloutEngine:
             )
         ]
 
-    async def update_weights(self, params: Params, policy_version: int) -> None:
-        """Go on with other weights where a `run` is under way: its episodes from their next token on.
-
-        Raises:
-            DecoderError: a decoder of one's own takes no weights.
-        """
-        await asyncio.gather(*(decoder.update_weights(params, policy_version) for decoder in self._at_work))
-
     def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""
         if self._decoder is not None:
@@ -341,7 +292,7 @@ class RolloutEngine:
         return [
             PagedDecoder(
                 shared(
-                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids, kv_dtype=self.config.kv_dtype),
+                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
                     limits,
                 ),
                 limits,
@@ -443,74 +394,6 @@ def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
     """
     shards: dict[tuple[int, ...], int] = {}
     return [shards.setdefault(tuple(prompt), len(shards) % num_shards) for prompt in prompts]
-
-
-def limits_of_decoders(config: RolloutConfig, num_groups: int, group_size: int) -> list[Limits]:
-    """Return the limits of each decoder that a run makes for so many groups, on the devices of the mesh in force.
-
-    Two, with half of the groups each, where all rows are one shard of one host, on a single device or over `tensor`:
-    one computes while the other's host works. A plan counts as many.
-    """
-    count = 2 if num_shards() == num_hosts() == 1 and num_groups > 1 else 1
-    return [decode_limits(config, -(-num_groups // count), group_size)] * count
-
-
-def decode_limits(config: RolloutConfig, num_groups: int, group_size: int) -> Limits:
-    """Return the pages and rows of a decoder for so many groups at once, whose episodes may all be of full length.
-
-    With a `kv_share` of 1 there are pages for all of them.
-
-    >>> config = RolloutConfig(max_prompt_tokens=384, max_response_tokens=160, max_turns=3)
-    >>> decode_limits(config, num_groups=4, group_size=8).row_shapes[0].rows_per_prefix
-    4
-    """
-    shards = num_shards()
-    groups = -(-num_groups // shards)
-    width = max(width for width in (1, 2, _ROWS_PER_PREFIX) if width <= group_size)
-    rows = groups * width * -(-group_size // width)
-    max_tokens = config.max_prompt_tokens + config.max_response_tokens
-    prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
-    response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
-    most_read = min(_round_up(config.max_prompt_tokens, TPU_LANES), _FIRST_READ_TOKENS)
-    is_cpu = platform() == "cpu" and shards == 1
-    all_pages, host = groups * (prompt_pages + group_size * response_pages), config.host_kv
-    return Limits(
-        max_prompt_tokens=config.max_prompt_tokens,
-        max_tokens=max_tokens,
-        # At least one sequence has room, and a page to copy.
-        num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
-        page_tokens=_PAGE_TOKENS,
-        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width),
-        sample_tokens=_SAMPLE_TOKENS,
-        read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
-        read_tokens=config.read_tokens,
-        first_read_rows=min(_READ_ROWS, groups),
-        first_read_tokens=most_read,
-        # On a CPU what lies behind the end of a prompt costs as much as a prompt.
-        shorter_read_tokens=(most_read // 2,) if is_cpu else (),
-        leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
-        host=None
-        if host is None
-        else HostMemory(math.ceil(all_pages * host.share), host.bytes_per_second, host.read_tokens_per_second),
-    )
-
-
-def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
-    """Return the shapes of a call: all rows, half of them, and for the last episodes fewer that share no prefix.
-
-    On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
-
-    >>> [tuple(shape) for shape in _row_shapes(16, 4)], [tuple(shape) for shape in _row_shapes(2, 2)]
-    ([(4, 4), (2, 4), (8, 1), (2, 1)], [(1, 2)])
-    """
-    prefixes = -(-rows // width)
-    shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
-    shapes += [RowShape(last, 1) for last in _LAST_ROWS if last < rows]
-    return tuple(dict.fromkeys(shapes))
-
-
-def _round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
 
 
 def _slot(episode: Episode) -> int:

@@ -1,4 +1,8 @@
-"""What a policy can do: held-out environments, with intervals for every figure; logged episodes again (`replay`).
+"""The abilities of a policy: held-out environments, with intervals for every figure, and logged episodes again.
 
-`mismatch` splits what the log-probs of sampler and learner differ by, by cause.
+replay        a logged episode is run or sampled again, and compared token by token
+scoring       the log-probs of sampled tokens by the learner's program
+mismatch      the difference of sampler and learner, split by cause
+endpoint      the address of a server, its key, and the first contact
+http_decoder  a decoder that asks a server
 """

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.http import Endpoint
 from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import (
@@ -29,6 +28,7 @@ from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Star
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.conduct import figures_of
+from astra_jax.evaluate.endpoint import Endpoint
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
@@ -49,21 +49,24 @@ class EvaluationConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
     policy: Path
-    """The policy folder to evaluate."""
+    """Policy folder to evaluate."""
     environments: Path
-    """A record directory of environments that the policy has not been trained on."""
+    """Record directory of environments that the policy has not been trained on."""
     out: Path
+    """Folder of figures and episodes."""
     rollout: RolloutConfig
-    """`rollout.temperature=0` evaluates greedily."""
+    """Limits and sampling of an episode; `rollout.temperature=0` evaluates greedily."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
     """K: the most distractors of each similarity band that an episode is shown."""
     ending_judge: Path | None = None
-    """A TOML file as the `[teacher]` of a synthesis: its role `judges` says whether messages refuse or ask back, where
-    an environment expects that; without one a lexicon does."""
+    """TOML file like the `[teacher]` of a synthesis, whose role `judges` says whether messages refuse or ask back where
+    an environment expects that; without it a lexicon decides."""
     episodes_per_environment: int = Field(default=1, gt=0)
+    """Episodes in each environment."""
     environments_at_once: int = Field(default=16, gt=0)
-    """Pages and rows are made for so many, also where there are fewer: one size, one set of compiled programs."""
+    """Environments rolled out side by side; memory is taken for so many, also where there are fewer."""
     log_episodes_per_environment: int = Field(default=1, ge=0)
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 

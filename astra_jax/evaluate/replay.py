@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, parse_turn
 from astra_jax.checkpoints.policy import Policy
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
+from astra_jax.engine.sizes import decode_limits
 from astra_jax.episodes.endings import as_judged_before, by_lexicon
 from astra_jax.episodes.episode import Episode, response_segments
 from astra_jax.episodes.log import (
@@ -31,9 +32,8 @@ from astra_jax.episodes.log import (
     token_texts,
 )
 from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start, decode_limits
-from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KVDType
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.model.config import DType
 from sandbox.client import AsyncSandboxClient
 from synthesis.records import Environment
 
@@ -41,7 +41,7 @@ _COMPARED: Final = (
     *("stop_reason", "num_turns", "final_text", "is_answer_accurate", "num_solved", "num_subtasks", "num_tool_calls"),
     *("f1", "reward"),
 )
-_TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 5e-2, "int8": 5e-2}
+_TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
 """How far log-probs may be apart: alone an episode decodes in another batch than it did among others."""
 
 
@@ -97,9 +97,9 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     how, config = _how(logged)
     limits = decode_limits(config, num_groups=1, group_size=1)
     end_ids = (policy.tokenizer.end_id, policy.tokenizer.end_of_text_id)
-    device = XLADevice(policy.model_config, policy.params, limits, end_ids=end_ids, kv_dtype=config.kv_dtype)
+    device = XLADevice(policy.model_config, policy.params, limits, end_ids=end_ids)
     decoder = PagedDecoder(device, limits, end_ids=end_ids)
-    session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config, config.kv_dtype)
+    session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config.dtype)
     most_tokens = logged.lengths.prompt + config.max_response_tokens
     largest, difference, num_calls = 0.0, "", 0
     try:
@@ -198,8 +198,7 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
     """Compare an episode with its log: tokens, log-probs, calls, replies, how it ended and what it earned."""
     line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=episode_reward(episode))
     again = LoggedEpisode.model_validate(line)
-    limits = {} if logged.rolled_out is None else logged.rolled_out.limits
-    tolerance = tolerance_of(policy.model_config, limits.get("kv_dtype"))
+    tolerance = tolerance_of(policy.model_config.dtype)
     largest, difference = _first_difference(logged.tokens, again.tokens, tolerance)
     difference = difference or _difference_beside_tokens(logged, again)
     return Replay(len(logged.tokens), len(logged.calls), largest, difference)
@@ -226,9 +225,9 @@ def _first_difference(
     return largest, ""
 
 
-def tolerance_of(config: ModelConfig, kv_dtype: KVDType | None) -> float:
-    """Return how far log-probs of such a model, with such cached keys and values, may be apart, in nats."""
-    return max(_TOLERANCE[config.dtype], _TOLERANCE[kv_dtype or config.dtype])
+def tolerance_of(dtype: DType) -> float:
+    """Return the nats by which two computations of a log-prob may differ in a type."""
+    return _TOLERANCE[dtype]
 
 
 def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> str:

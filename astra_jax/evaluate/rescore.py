@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
-from astra_jax.episodes.rewards import REWARDS, RewardName
+from astra_jax.episodes.rewards import earned
 
 
 class Rescored(NamedTuple):
@@ -17,7 +17,7 @@ class Rescored(NamedTuple):
     num_episodes: int
     logged: float
     """Mean reward as the run had it."""
-    means: dict[RewardName, float]
+    means: dict[str, float]
     """Mean of each reward that was asked for."""
 
 
@@ -35,23 +35,28 @@ def all_logs(run: Path) -> list[Path]:
     return logs
 
 
-def with_reward(path: Path, episodes: Sequence[LoggedEpisode], reward: RewardName) -> list[LoggedEpisode]:
+def with_reward(path: Path, episodes: Sequence[LoggedEpisode], reward: str) -> list[LoggedEpisode]:
     """Return the episodes of the log at `path` with another reward.
 
     Raises:
         EpisodeLogError: the log is of a version that kept too little.
+        ConfigError: the reward is no finite number.
     """
     try:
-        return [each.model_copy(update={"reward": REWARDS[reward](each.result)}) for each in episodes]
+        finished = [each.finished for each in episodes]
     except ValueError as error:
         raise EpisodeLogError(f"{path}: {error}; write it again by running again") from error
+    return [
+        each.model_copy(update={"reward": earned(reward, view)}) for each, view in zip(episodes, finished, strict=True)
+    ]
 
 
-def rescore(path: Path, rewards: Sequence[RewardName]) -> Rescored:
+def rescore(path: Path, rewards: Sequence[str]) -> Rescored:
     """Apply each of `rewards` to the episodes of a log.
 
     Raises:
         EpisodeLogError: the log is empty, damaged, or of a version that kept too little.
+        ConfigError: a reward is no finite number.
     """
     episodes = read_episodes(path)
     if not episodes:

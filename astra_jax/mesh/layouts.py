@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -53,12 +52,6 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
     if mesh is None and config.dtype == config.param_dtype:
         return layers_apart(params)
     return weights_for_decoding(config, mesh)(params)
-
-
-def copied_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
-    """Return a learner's weights as they are decoded with, in arrays that live on when an update gives its own away."""
-    laid_out = laid_out_for_decoding(config, mesh, params)
-    return {name: jnp.copy(x) if x is params[name] else x for name, x in laid_out.items()}
 
 
 class Layout(NamedTuple):

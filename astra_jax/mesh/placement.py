@@ -17,7 +17,15 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.config import ConfigError
 from astra_jax.model.config import Params
 from astra_jax.model.context_parallel import balance, balanced_tokens
-from astra_jax.model.sharding import TPU_LANES, TPU_PREFIX_BLOCK, MeshConfig, make_mesh, param_shardings, spec
+from astra_jax.model.sharding import (
+    TPU_LANES,
+    TPU_PREFIX_BLOCK,
+    MeshConfig,
+    ambient_mesh,
+    make_mesh,
+    param_shardings,
+    spec,
+)
 
 T = TypeVar("T")
 Batch = TypeVar("Batch", bound=tuple)
@@ -110,6 +118,23 @@ def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
     # From the first held to the last: were there gaps between, it would make rows for nothing, but miss none.
     bounds = [rows.indices(num_rows) for (rows,) in held]
     return slice(min(start for start, _, _ in bounds), max(stop for _, stop, _ in bounds))
+
+
+def num_shards() -> int:
+    """Return the number of shards of the batch, `data` × `fsdp`, of the mesh in force; 1 without a mesh."""
+    mesh = ambient_mesh()
+    return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
+
+
+def num_hosts() -> int:
+    """Return the number of hosts with devices of the mesh in force, whether the devices exist or are planned for."""
+    mesh = jax.sharding.get_mesh()
+    return 1 if mesh.empty else len({device.process_index for device in mesh.devices.flat})
+
+
+def own_shards() -> tuple[int, ...]:
+    """Return this host's shards of the batch in the mesh in force: it schedules their rows."""
+    return tuple(range(num_shards())) if jax.process_count() == 1 else host_shards(jax.sharding.get_mesh())
 
 
 def host_shards(mesh: Mesh) -> tuple[int, ...]:

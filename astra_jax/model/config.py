@@ -25,9 +25,13 @@ class YarnScaling(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     factor: float = Field(gt=1.0, allow_inf_nan=False, strict=True)
+    """Ratio of the stretched context to the trained one, above 1."""
     original_max_position_embeddings: int = Field(gt=0, strict=True)
+    """Tokens of the trained context."""
     beta_fast: float = Field(default=32.0, gt=0, strict=True)
+    """Rotations in the trained context above which a wavelength is left as it is; 32 in the paper and in Qwen3."""
     beta_slow: float = Field(default=1.0, gt=0, strict=True)
+    """Rotations in the trained context below which a wavelength is stretched whole; 1 in the paper and in Qwen3."""
 
 
 class ModelConfig(BaseModel):
@@ -36,24 +40,36 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(gt=0)
+    """Embeddings: token ids that the model knows."""
     hidden_size: int = Field(gt=0)
+    """Width of the residual stream."""
     num_layers: int = Field(gt=0)
+    """Transformer blocks."""
     num_heads: int = Field(gt=0)
+    """Query heads of a layer."""
     num_kv_heads: int = Field(gt=0)
+    """Key and value heads of a layer, a divisor of `num_heads`."""
     head_dim: int = Field(gt=0)
+    """Width of a head, even."""
     intermediate_size: int = Field(gt=0)
+    """Width of the MLP's hidden layer."""
     rope_theta: float = Field(default=1_000_000.0, gt=0, allow_inf_nan=False, strict=True)
+    """Base of the rotary wavelengths."""
     rms_norm_eps: float = Field(default=1e-6, ge=0, allow_inf_nan=False)
+    """Number added to the mean square in RMS norms."""
     tie_word_embeddings: bool = False
+    """Whether the output embedding is the input embedding."""
     max_position_embeddings: int = Field(default=40_960, gt=0)
+    """Tokens of the longest sequence without YaRN."""
     yarn: YarnScaling | None = None
+    """YaRN scaling of the rope; without it the context is `max_position_embeddings`."""
     dtype: DType = "float32"
-    """What the matrix products compute in, and what the gradients of their weights are rounded to before they are
-    summed over devices; softmax, norms and rope are always float32."""
+    """Type that matrix products compute in, and that gradients of their weights are rounded to before they are summed
+    over devices; softmax, norms and rope are always float32."""
     param_dtype: DType = "float32"
-    """What the parameters are stored in."""
+    """Type that parameters are stored in."""
     remat: RematPolicy = "none"
-    """What the backward pass recomputes instead of keeping; see `model.remat`."""
+    """Intermediate values that the backward pass recomputes instead of keeping; see `model.remat`."""
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -251,9 +267,13 @@ class ModelOverrides(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     yarn: YarnScaling | None = None
+    """YaRN scaling of the rope in place of the model's own."""
     dtype: DType | None = None
+    """Type that matrix products compute in."""
     param_dtype: DType | None = None
+    """Type that parameters are stored in."""
     remat: RematPolicy | None = None
+    """Intermediate values that the backward pass recomputes: `none`, `full`, `attention` or `offload`."""
 
     def of(self, model: ModelConfig) -> ModelConfig:
         """Return the model with these keys.

@@ -56,9 +56,13 @@ class MeshConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: int = Field(default=1, ge=1)
+    """Devices that hold copies of the weights and share out the rows of a batch."""
     fsdp: int = Field(default=1, ge=1)
+    """Devices that share out weights, optimiser state and rows."""
     context: int = Field(default=1, ge=1)
+    """Devices that share out the tokens of each row, and the weights."""
     tensor: int = Field(default=1, ge=1)
+    """Devices that share out heads, the MLP's width and the vocabulary."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

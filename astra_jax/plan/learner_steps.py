@@ -72,11 +72,11 @@ def rl_learner_steps(config: RLConfig, model: ModelConfig, mesh: Mesh) -> dict[s
 
 
 def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
+    objective = objective_of(config)
     trace = functools.partial(
-        rl_step.trace, objective=objective_of(config), accumulation=config.accumulation, packing=config.packing
+        rl_step.trace, objective=objective, accumulation=config.accumulation, packing=config.packing
     )
     rows = _full_rows(config, mesh)
-    optional = {"loss_weights_BT": config.sequence_mean, "start_logprobs_BT": config.has_start_logprobs}
     return _learner_step(
         trace,
         RLBatch,
@@ -86,7 +86,7 @@ def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> Abstra
         mesh,
         rows,
         config.rollout.top_k,
-        optional=[name for name, is_there in optional.items() if is_there],
+        optional=objective.optional_columns,
     )
 
 

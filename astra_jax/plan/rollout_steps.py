@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from astra_jax.engine.kv_pages import Histories, Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
-from astra_jax.engine.schedule import Limits
-from astra_jax.episodes.rollout import limits_of_decoders
+from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
+from astra_jax.engine.sizes import Limits, limits_of_decoders
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
-from astra_jax.model.kv_pages import Histories, KVDType, Pages, empty_pages, pages_shardings
-from astra_jax.model.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.model.sharding import spec
 from astra_jax.plan.abstract_step import (
     AbstractStep,
@@ -52,7 +51,7 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
     def calls_for(num_groups: int, group_size: int) -> _Calls:
         with jax.set_mesh(mesh):
             limits, *others = limits_of_decoders(config.rollout, num_groups, group_size)
-        return _Calls(model, params, limits, 1 + len(others), config.rollout.kv_dtype, mesh, left)
+        return _Calls(model, params, limits, 1 + len(others), mesh, left)
 
     calls = calls_for(config.groups_per_rollout, config.group_size)
     steps = {
@@ -152,7 +151,6 @@ class _Calls:
     limits: Limits
     num_decoders: int
     """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
-    kv_dtype: KVDType | None
     mesh: Mesh
     left_bytes: Mapping[str, int]
     """What the learner leaves on a chip meanwhile."""
@@ -169,29 +167,20 @@ class _Calls:
         limits = self.limits
         with jax.set_mesh(self.mesh):
             sizes = (rows_shards(self.mesh), limits.num_pages, limits.page_tokens)
-            make = functools.partial(empty_pages, self.model, *sizes, self.kv_dtype)
+            make = functools.partial(empty_pages, self.model, *sizes)
             pages: Pages = jax.eval_shape(make)
         return with_shardings(pages, pages_shardings(pages, self.mesh))
-
-    @property
-    def host_bytes(self) -> int:
-        """Of pages that are set aside, per chip."""
-        host = self.limits.host
-        if host is None:
-            return 0
-        return self.num_decoders * (bytes_per_chip(self.pages) // self.limits.num_pages * host.num_pages)
 
     def steps(self) -> dict[str, AbstractStep]:
         """Return all that is called while episodes are sampled, by name."""
         limits = self.limits
-        steps = {
+        return {
             "prefill": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
             # Of long prompts, of long tool responses, and of histories whose pages were let go of.
             "prefill_on": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
             "append": self.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
             "decode": self.sample(),
         }
-        return {name: dataclasses.replace(step, host_bytes=self.host_bytes) for name, step in steps.items()}
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
         """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""

@@ -10,7 +10,9 @@
     episodes            which episodes are shown, token by token     episodes.html.jinja
     environments        evaluations side by side                     environments.html.jinja
     benchmarks          these, and benchmarks beside the paper's     benchmarks .html.jinja and .md.jinja
-    benchmark_charts    bars and curves of these benchmarks          benchmark_charts.html.jinja
+    benchmark_tables    their scores, differences and failures; what makes a run not comparable
+    benchmark_charts    their bars                                   benchmark_charts.html.jinja
+    paper               the paper's figures, by the table that they stand in
 
 The page runs no script and loads nothing.
 """

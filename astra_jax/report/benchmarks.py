@@ -8,10 +8,10 @@ from typing import Final
 
 import jinja2
 
-from astra_jax.benchmarks.comparison import EFFORTS, compare
 from astra_jax.benchmarks.results import read_results
 from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
 from astra_jax.report.benchmark_charts import benchmark_charts
+from astra_jax.report.benchmark_tables import compare
 from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
 from synthesis.run.destination import MARK, Result, whole_folder
@@ -24,7 +24,7 @@ _EVALUATIONS: Final = "Policies in held-out environments"
 def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
     """Write `report.html` and `report.md` into `out`, of finished runs; of each kind the first is the one to beat.
 
-    What lies in a folder says whether it is an evaluation in environments; any other is to be a run of a benchmark.
+    A folder that is no evaluation in environments must be a run of a benchmark.
 
     Raises:
         BenchmarkFailed, EvaluationUnreadable: a folder holds no finished run.
@@ -41,7 +41,6 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         "evaluations": side_by_side(in_environments) if in_environments else None,
         "comparisons": comparisons,
         "charts": {each.benchmark: benchmark_charts(each) for each in comparisons},
-        "effort_columns": list(EFFORTS.values()),
     }
     names = ", ".join(labels)
     markdown = jinja2.Environment(
@@ -49,7 +48,7 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # Markdown; what a run is called is the one text that is not ours
+        autoescape=False,  # Markdown; the label of a run is the one text that is not ours
     )
     markdown.filters["cell"] = _cell
     with whole_folder(out, REPORT) as folder:

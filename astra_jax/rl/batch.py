@@ -17,7 +17,7 @@ Decided: docs/decisions/rl.md, “Packed rows keep the batch's shape, and empty 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ import numpy as np
 
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group
-from astra_jax.rl.advantage import group_advantages
+from astra_jax.rl.advantage import group_advantages, reward_std
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.training.packing import pack
 
@@ -47,10 +47,11 @@ class RLBatch(NamedTuple):
     """Where the run truncates: the ids that were kept where the target was sampled, then -1."""
     prefix_ids_BT: jax.Array | None = None
     """Where rows have several episodes: the segment of their prompt."""
-    loss_weights_BT: jax.Array | None = None
-    """What the loss of each token weighs, where sampled tokens do not all weigh the same."""
-    start_logprobs_BT: jax.Array | None = None
-    """Of the policy before the step's first update, where the loss has another base than the sampler's."""
+    reward_std_BT: jax.Array | None = None
+    """Std(R) of the token's group, if the objective asks for it: times the advantage, R − mean(R)."""
+    episode_weights_BT: jax.Array | None = None
+    """Mean number of sampled tokens of an episode over that of the token's episode, if the objective asks for it: times
+    the loss, each episode weighs the same."""
 
 
 class Segment(NamedTuple):
@@ -89,14 +90,6 @@ def segment_starts(lengths_tokens: Sequence[int], *, multiple: int) -> list[int]
     return list(itertools.accumulate((-(-length // multiple) * multiple for length in lengths_tokens[:-1]), initial=0))
 
 
-class Packing(NamedTuple):
-    """How a batch of packed rows is worked through; a mini-batch has whole groups of its own."""
-
-    mini_batches: int
-    parts: int
-    """Of a mini-batch: part i has the rows i, i + parts, …."""
-
-
 def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
     """Return the columns of a batch whose longest row has so many tokens.
 
@@ -114,18 +107,17 @@ def make_rl_batch(
     top_k: int | None = None,
     episodes_per_row: int = 1,
     segment_multiple: int = 1,
-    divide_by_std: bool = True,
-    sequence_mean: bool = False,
+    optional_columns: Collection[str] = (),
     num_rows: int = 0,
-    packing: Packing | None = None,
+    packed_parts: int | None = None,
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
 
     `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
-    segment of a row begins at a multiple of `segment_multiple` tokens. With `sequence_mean` the tokens of every episode
-    that has any weigh 1 together. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a
-    smaller batch is of the shape of a whole one. With `packing` a row takes as many episodes as fit: those of a
-    mini-batch stand in the rows of its first parts, and the other rows have no loss.
+    segment of a row begins at a multiple of `segment_multiple` tokens. `optional_columns` are those that the objective
+    asks for. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a smaller batch is of the
+    shape of a whole one. With `packed_parts`, the parts that a batch is worked through in, a row takes as many episodes
+    as fit: they stand in the rows of the first parts, and the other rows have no loss.
 
     Raises:
         ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
@@ -141,10 +133,19 @@ def make_rl_batch(
         )
     if min(sizes) % episodes_per_row:
         raise ValueError(f"expected groups of a multiple of {episodes_per_row} episodes, found {min(sizes)}")
-    advantages = np.concatenate([group_advantages(group.rewards, divide_by_std=divide_by_std) for group in groups])
+    advantages = np.concatenate([group_advantages(group.rewards) for group in groups])
+    stds = [reward_std(group.rewards) for group in groups for _ in group.rewards]
+    counts = [episode.ledger.loss_mask.sum() for episode in episodes]
+    mean_tokens = sum(counts) / max(1, np.count_nonzero(counts))
     columns = [
-        _columns(episode.ledger, advantage, pad_id, top_k)
-        for episode, advantage in zip(episodes, advantages, strict=True)
+        _columns(
+            episode.ledger,
+            {"advantages_BT": advantage, "reward_std_BT": std, "episode_weights_BT": mean_tokens / max(1, count)},
+            optional_columns,
+            pad_id,
+            top_k,
+        )
+        for episode, advantage, std, count in zip(episodes, advantages, stds, counts, strict=True)
     ]
     of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
     bundles = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
@@ -152,10 +153,10 @@ def make_rl_batch(
     starts = [segment_starts(of_bundle, multiple=segment_multiple) for of_bundle in lengths]
     spans = [of_bundle[-1] + last[-1] for of_bundle, last in zip(starts, lengths, strict=True)]
     shape = (max(len(bundles), num_rows), row_tokens(max(spans), length_bucket_tokens))
-    if packing is None:
+    if packed_parts is None:
         rows = {row: {row: 0} for row in range(len(bundles))}
     else:
-        rows = packed_rows(spans, *shape, packing, multiple=segment_multiple)
+        rows = packed_rows(spans, *shape, packed_parts, multiple=segment_multiple)
     batch = {
         name: np.full((*shape, *column.shape[1:]), _PADDING.get(name, pad_id), column.dtype)
         for name, column in columns[0].items()
@@ -178,8 +179,6 @@ def make_rl_batch(
     segment_ids[without_loss, 0] = prefix_ids[without_loss, 0] = 1
     # K times as large as the rest: it goes from the host straight to where it belongs.
     kept = batch.pop("kept_BTK") if top_k is not None else None
-    if not sequence_mean:
-        del batch["loss_weights_BT"]
     arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     return RLBatch(
         segment_ids_BT=jnp.asarray(segment_ids),
@@ -190,66 +189,56 @@ def make_rl_batch(
 
 
 def packed_rows(
-    spans_tokens: Sequence[int], num_rows: int, row_tokens: int, packing: Packing, *, multiple: int = 1
+    spans_tokens: Sequence[int], num_rows: int, row_tokens: int, parts: int, *, multiple: int = 1
 ) -> dict[int, dict[int, int]]:
     """Return which bundles of episodes stand in which rows, and where in it each begins: the longest are placed first.
 
-    The rows of a mini-batch are dealt out part after part, so that the first parts are full and the last have none.
+    Part i of a batch has the rows i, i + parts, …. Rows are dealt out part after part, so that the first parts are full
+    and the last have none.
 
-    >>> packed_rows([3, 4, 2, 5], num_rows=4, row_tokens=6, packing=Packing(mini_batches=1, parts=2))
+    >>> packed_rows([3, 4, 2, 5], num_rows=4, row_tokens=6, parts=2)
     {0: {3: 0}, 2: {1: 0, 2: 4}, 1: {0: 0}}
-    >>> packed_rows([3, 3, 1, 5], num_rows=4, row_tokens=6, packing=Packing(mini_batches=2, parts=1))
-    {0: {0: 0, 1: 3}, 2: {3: 0, 2: 5}}
     """
-    rows_of_mini = num_rows // packing.mini_batches
-    rows_of_part = rows_of_mini // packing.parts
     # What follows begins at a multiple, and nothing follows what fills a row.
     room = [min(-(-span // multiple) * multiple, row_tokens) for span in spans_tokens]
     rows = {}
-    for first in range(0, len(room), rows_of_mini):
-        of_mini = sorted(range(first, min(first + rows_of_mini, len(room))), key=lambda bundle: -room[bundle])
-        for number, bundles in enumerate(pack(of_mini, room, row_tokens=row_tokens)):
-            part, place = divmod(number, rows_of_part)
-            begins = itertools.accumulate((room[bundle] for bundle in bundles[:-1]), initial=0)
-            rows[first + place * packing.parts + part] = dict(zip(bundles, begins, strict=True))
+    longest_first = sorted(range(len(room)), key=lambda bundle: -room[bundle])
+    for number, bundles in enumerate(pack(longest_first, room, row_tokens=row_tokens)):
+        part, place = divmod(number, num_rows // parts)
+        begins = itertools.accumulate((room[bundle] for bundle in bundles[:-1]), initial=0)
+        rows[place * parts + part] = dict(zip(bundles, begins, strict=True))
     return rows
-
-
-def mini_batches(batch: RLBatch, count: int) -> list[RLBatch]:
-    """Cut a batch into so many of as many rows each, in order: groups stay whole where `count` divides their number.
-
-    Those that have no loss, of a batch with fewer groups than it could have, are left out: nothing is learnt from them.
-    """
-    if count == 1:
-        return [batch]
-    rows = len(batch.tokens_BT) // count
-    minis = [
-        jax.tree.map(lambda x_BT, first=first: x_BT[first : first + rows], batch)
-        for first in range(0, rows * count, rows)
-    ]
-    return [mini for mini in minis if np.asarray(mini.loss_mask_BT).any()]
 
 
 _PADDING = {
     "loss_mask_BT": 0,
-    "loss_weights_BT": 0,
     "sampled_logprobs_BT": 0,
     "advantages_BT": 0,
+    "reward_std_BT": 0,
+    "episode_weights_BT": 0,
     "kept_BTK": -1,
 }
 
 
-def _columns(ledger: TokenLedger, advantage: float, pad_id: int, top_k: int | None) -> dict[str, np.ndarray]:
-    """The columns of an episode's tokens; mask, log-prob, advantage and kept ids are the target's, shifted with it."""
+def _columns(
+    ledger: TokenLedger, of_episode: Mapping[str, float], optional: Collection[str], pad_id: int, top_k: int | None
+) -> dict[str, np.ndarray]:
+    """Return the columns of an episode's tokens; those that are the target's are shifted with it.
+
+    Numbers `of_episode` stand on its sampled tokens: its advantage, and the `optional` ones of the others.
+    """
     ids, loss_mask = np.asarray(ledger.ids, np.int32), ledger.loss_mask
     kept = np.full((len(ledger), top_k or 0), -1, np.int32)
     kept[_kept_places(ledger, top_k)] = ledger.kept_ids
     of_targets = {
         "targets_BT": ids,
         "loss_mask_BT": loss_mask,
-        "loss_weights_BT": loss_mask / np.float32(max(1, loss_mask.sum())),
         "sampled_logprobs_BT": np.asarray(ledger.sampled_logprobs, np.float32),
-        "advantages_BT": loss_mask * advantage,
+        **{
+            name: loss_mask * np.float32(value)
+            for name, value in of_episode.items()
+            if name == "advantages_BT" or name in optional
+        },
         "kept_BTK": kept,
     }
     if top_k is None:

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from astra_jax.errors import AstraError
 from astra_jax.rl.advantage import is_valid_group
 
 GroupT = TypeVar("GroupT")
-StaleGroups = Literal["drop", "pace", "wait"]
 
 
 class BatchFillingStalled(AstraError):
@@ -67,8 +66,6 @@ class BatchFiller(Generic[GroupT]):
     """δ."""
     max_staleness: int
     """Updates after which a waiting group is too old."""
-    stale_groups: StaleGroups = "drop"
-    """What becomes of groups that would be."""
     buffer: deque[ScoredGroup[GroupT]] = field(default_factory=deque)
     counts: GroupCounts = field(default_factory=GroupCounts)
 
@@ -94,29 +91,10 @@ class BatchFiller(Generic[GroupT]):
         return is_valid_group(group.rewards, min_reward_std=self.min_reward_std)
 
     def drop_stale(self, policy_version: int) -> None:
-        """Let go of groups whose policy is more than `max_staleness` updates old, unless they are to `wait`."""
-        if self.stale_groups == "wait":
-            return
+        """Let go of groups whose policy is more than `max_staleness` updates old."""
         fresh = [group for group in self.buffer if policy_version - group.policy_version <= self.max_staleness]
         self.counts.stale += len(self.buffer) - len(fresh)
         self.buffer = deque(fresh)
-
-    def rollout_groups(self, most: int, *, updates_behind: int = 0) -> int:
-        """Return how many groups to roll out next: `most`, or with `pace` no more than are learnt from in time.
-
-        This update and the next `max_staleness` take n each, the oldest first: whoever would come after is too old.
-        Where the weights are `updates_behind` those that this update begins with, so many fewer are in time.
-
-        >>> filler = BatchFiller(num_groups=4, min_reward_std=0.01, max_staleness=1, stale_groups="pace")
-        >>> filler.add(ScoredGroup(name, (0, 1), 0) for name in "abc")
-        >>> filler.rollout_groups(most=20), filler.rollout_groups(most=2)
-        (5, 2)
-        >>> filler.rollout_groups(most=20, updates_behind=1)
-        1
-        """
-        if self.stale_groups != "pace":
-            return most
-        return min(most, self.num_groups * (self.max_staleness + 1 - updates_behind) - len(self.buffer))
 
     @property
     def is_full(self) -> bool:

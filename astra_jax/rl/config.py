@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from astra_jax.engine.interface import MOST_KEPT_IDS
-from astra_jax.episodes.rewards import RewardName
+from astra_jax.episodes.rewards import reward_named
 from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.sharding import MeshConfig
-from astra_jax.rl.batch_filling import StaleGroups
+from astra_jax.named_functions import own_modules
+from astra_jax.rl.grpo_loss import objective_named
+from astra_jax.rl.solved_rates import curriculum_named
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import RL_RUN, digest_of_policy, digest_of_records, open_run
 from synthesis.records import SimilarityBand
@@ -40,19 +44,21 @@ class SampledRollout(RolloutConfig):
 
 
 class HeldOutConfig(BaseModel):
-    """On what, and how often, the policy is evaluated while it learns; what is learnt does not depend on it."""
+    """Evaluation of the policy on held-out environments while it learns; learning does not depend on it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments: Path
-    """A record directory of environments, none of which is learnt from."""
+    """Record directory of environments, none of which is learnt from."""
     every_steps: int = Field(gt=0)
     """Updates between two evaluations; the policy after the last update is evaluated in any case."""
     num_environments: int | None = Field(default=None, gt=0)
-    """How many of them, drawn by the seed; none: all."""
+    """Number of environments, drawn by the seed; without it all of the directory."""
     temperature: float = Field(default=0.0, ge=0)
-    """Of its episodes, one in each environment; at 0 they are greedy. All other limits are those of `rollout`."""
+    """Sampling temperature of the one episode in each environment; 0 is greedy. All other limits are those of
+    `rollout`."""
     environments_at_once: int = Field(default=16, gt=0)
+    """Environments that are rolled out side by side; more need more memory."""
 
     @property
     def most_at_once(self) -> int:
@@ -60,45 +66,35 @@ class HeldOutConfig(BaseModel):
         return min(self.environments_at_once, self.num_environments or self.environments_at_once)
 
 
-class CurriculumConfig(BaseModel):
-    """Which solved rates an environment must have to be rolled out in every epoch; outside it is in every other one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    min_solved_rate: float = Field(default=0.2, ge=0, le=1)
-    """Of all its episodes since the run began, the least share that solved everything."""
-    max_solved_rate: float = Field(default=0.8, ge=0, le=1)
-    """The largest."""
-
-    @model_validator(mode="after")
-    def _is_a_band(self) -> CurriculumConfig:
-        if self.min_solved_rate > self.max_solved_rate:
-            raise ValueError(
-                f"expected min_solved_rate of at most max_solved_rate = {self.max_solved_rate:g}, found "
-                f"{self.min_solved_rate:g}"
-            )
-        return self
+_NAMED: Final[Mapping[str, Callable[[str, Path | None], object]]] = {
+    "reward": reward_named,
+    "objective": objective_named,
+    "curriculum": curriculum_named,
+}
+"""Keys that name a function, each with the look-up of its functions."""
 
 
 class RLConfig(TrainingConfig):
-    """What to learn from, for how long, and where to write.
+    """An RL run: the data, the method's parameters, and the folder to write to.
 
     Where the paper is silent, group size, ε, δ, temperature and K are keys. A group may wait for its update; it is
     learnt from with the sampled log-probs as the denominator of the ratio.
     """
 
     init: Path
-    """The policy folder to start from."""
+    """Policy folder to start from."""
     steps: int = Field(gt=0)
-    reward: RewardName = "f1"
-    """What an episode earns; the paper's is F1."""
+    """Optimiser updates of the run."""
+    reward: str = "f1"
+    """Reward of an episode: a built-in one, of which f1 is the paper's, or `MODULE:FUNCTION` of your own file."""
     environments: Path
-    """A record directory of environments."""
+    """Record directory of environments."""
     ending_judge: Path | None = None
-    """A TOML file as the `[teacher]` of a synthesis: its role `judges` says whether messages refuse or ask back, where
-    an environment expects that; without one a lexicon does. The same seed gives the same episodes while its replies are
-    kept, which is beside `out`."""
+    """TOML file like the `[teacher]` of a synthesis, whose role `judges` says whether messages refuse or ask back where
+    an environment expects that; without it a lexicon decides. The same seed gives the same episodes while the judge's
+    replies are kept, which lie beside `out`."""
     rollout: SampledRollout
+    """Limits and sampling of an episode."""
     group_size: int = Field(gt=1)
     """G: episodes per environment."""
     groups_per_step: int = Field(gt=0)
@@ -108,51 +104,47 @@ class RLConfig(TrainingConfig):
     min_reward_std: float = Field(default=0.01, ge=0)
     """δ: groups whose rewards vary less are degenerate."""
     max_staleness: int = Field(default=1, ge=0)
-    """Updates after its own that a waiting group may be used for; later ones find it too old."""
-    stale_groups: StaleGroups = "drop"
-    """What becomes of groups that would be too old: `drop` lets go of them; `pace` rolls out no more groups at once
-    than are learnt from in time, so that none is; `wait` learns from them all the same, however old."""
+    """Updates after its own for which a waiting group is kept; then it is dropped."""
     max_rollouts_per_step: int = Field(default=16, gt=0)
     """Rollouts after which an update learns from the groups that are there, even if they do not fill a batch; the run
-    stops where there are none."""
+    stops if there are none."""
+    objective: str = "grpo"
+    """Loss of each token: `grpo`, the paper's, or `MODULE:FUNCTION` of your own file."""
     clip_epsilon: float = Field(default=0.2, gt=0)
-    """ε: how far the ratio of a token may move its loss."""
-    clip_epsilon_high: float | None = Field(default=None, gt=0)
-    """ε of ratios above 1, where it is another: "clip higher" of DAPO."""
-    divide_advantages_by_std: bool = True
-    """Whether advantages are in units of their group's Std(R), as GRPO has them; Dr. GRPO does without."""
-    sequence_mean: bool = False
-    """Whether every episode weighs the same in the loss, as in the first GRPO, instead of every token."""
-    mini_batches: int = Field(default=1, gt=0)
-    """Optimiser updates per step, each on as many of its groups; with 1, as in the paper, RL is strictly on-policy."""
-    importance_cap: float | None = Field(default=None, gt=0)
-    """C: truncated importance weights correct what sampler and learner differ by, up to this; None: none do."""
+    """ε: distance from 1 at which the ratio of a token is clipped."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
-    """K: the most distractors of each similarity band that an episode is shown."""
+    """K: the most distractors of each similarity band (`high`, `medium`, `low`) that an episode is shown."""
     length_bucket_tokens: int = Field(default=128, gt=0)
-    """Training rows are padded to multiples of this."""
-    curriculum: CurriculumConfig | None = None
-    """Which environments are passed over for being solved too often or too seldom; none: no one is."""
+    """Tokens to a multiple of which training rows are padded."""
+    curriculum: str | None = None
+    """Function `MODULE:FUNCTION` of your own file that says which environments are rolled out in an epoch; without it
+    all are."""
     held_out: HeldOutConfig | None = None
-    """What the policy is evaluated on while it learns, by which `OUT/best` is chosen; none: nothing."""
+    """Evaluation while the policy learns, by which `OUT/best` is chosen; without it there is none."""
     episodes_per_row: int = Field(default=1, gt=0)
     """Episodes of a group that share a training row, and in it their prompt, which is then computed once for them."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
     packing: bool = False
-    """Several episodes, or bundles of them that share a prompt, in one row as long as the longest, apart by segments;
-    `accumulation` parts that are left empty cost nothing."""
+    """Whether a training row holds as many episodes as fit, apart by segments; parts of `accumulation` that stay empty
+    cost nothing."""
     rollout_mesh: MeshConfig | None = None
-    """Where episodes are sampled, over the devices of `mesh`; without it all of its axes but `tensor` are `data`."""
+    """Mesh that episodes are sampled on, over the devices of `mesh`; without it all axes of `mesh` but `tensor` become
+    `data`."""
     optimizer_waits_on_host: bool = False
     """Whether the optimiser's state lies in the host's memory while episodes are rolled out."""
-    overlap_rollouts: bool = False
-    """Whether the next rollouts go on while an update is made, and take its weights in flight: one
-    episode may hold tokens of several versions, and which ones depends on the time that things take, not on the seed
-    alone. Off as in the paper, which is strictly online."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
+    """Updates between two checkpoints."""
     log_episodes_every_steps: int = Field(default=10, gt=0)
-    """How often, and at the last step, the first episode of every group is written to `episodes/`, with token ids."""
+    """Updates between two logs in `episodes/`: the first episode of every group, with token ids; the last step is
+    always logged."""
+
+    @field_validator(*_NAMED)
+    @classmethod
+    def _names_a_function(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and info.field_name is not None:
+            _NAMED[info.field_name](name, (info.context or {}).get("folder"))
+        return name
 
     @model_validator(mode="after")
     def _rows_hold_groups(self) -> RLConfig:
@@ -162,46 +154,10 @@ class RLConfig(TrainingConfig):
             )
         return self
 
-    @model_validator(mode="after")
-    def _mini_batches_hold_groups(self) -> RLConfig:
-        if self.groups_per_step % self.mini_batches:
-            raise ValueError(
-                f"expected mini_batches that divide groups_per_step = {self.groups_per_step}, found {self.mini_batches}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _can_overlap(self) -> RLConfig:
-        refusals = (
-            (self.importance_cap is None, "importance_cap", "none: a token is learnt from after an update"),
-            (self.rollout.reproducible, "rollout.reproducible = false", "true: time decides what is sampled by whom"),
-            (self.optimizer_waits_on_host, "optimizer_waits_on_host = false", "true: rollouts are always under way"),
-            (self.mesh is not None, "no [mesh]", "one: learner and decoder would each need their own in force"),
-            (
-                self.max_staleness == 0 and self.stale_groups != "wait",
-                "max_staleness of at least 1",
-                "0: a group is one update old when it is learnt from",
-            ),
-        )
-        for is_met, expected, found in refusals:
-            if self.overlap_rollouts and is_met:
-                raise ValueError(f"expected {expected} beside overlap_rollouts, found {found}")
-        return self
-
     @property
     def rows_per_update(self) -> int:
         """Training rows of an update."""
-        return self.groups_per_step // self.mini_batches * self.group_size // self.episodes_per_row
-
-    @property
-    def has_start_logprobs(self) -> bool:
-        """Whether a step begins with a pass for its policy's log-probs: with one update they are the update's own."""
-        return self.importance_cap is not None and self.mini_batches > 1
-
-    @property
-    def num_updates(self) -> int:
-        """Optimiser updates of the whole run, over which the learning rate is scheduled."""
-        return self.steps * self.mini_batches
+        return self.groups_per_step * self.group_size // self.episodes_per_row
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
@@ -228,4 +184,5 @@ def open_rl_run(config: RLConfig) -> RunManifest:
             *("optimizer_waits_on_host", "log_episodes_every_steps"),
         ),
         stage="astra_jax.rl.stage",
+        own_modules=own_modules(config.reward, config.objective, config.curriculum),
     )

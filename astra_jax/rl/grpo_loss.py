@@ -1,31 +1,25 @@
-"""The GRPO objective as ASTRA uses it: clipped ratio, batch-level token mean, no KL term, no entropy term.
+"""The objective of RL: the loss of each token, the paper's GRPO unless a config names another function.
 
-Beside it, each off by default: a higher clip for tokens that gain (DAPO), truncated importance weights for what sampler
-and learner differ by, the mean over episodes of their token means (GRPO as it was published).
+ASTRA's: clipped ratio, batch-level token mean, no KL term, no entropy term. Another objective is a function of the user
+(docs/variants.md); the trainer sums its losses over the sampled tokens and divides by their number in the whole batch.
 
-Decided: docs/decisions/rl.md, “Variants of the objective are off by default, and each has a float64 reference”.
+Decided: docs/decisions/rl.md, “Variants of the objective, the reward and the curriculum are functions”.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from astra_jax.config import ConfigError
+from astra_jax.named_functions import function_named
 
-class Objective(NamedTuple):
-    """What the loss is told beside its batch."""
-
-    temperature: float
-    """At which the tokens were sampled."""
-    clip_epsilon: float
-    chunk_tokens: int
-    """Tokens whose logits exist at once."""
-    clip_epsilon_high: float | None = None
-    """ε of ratios above 1, where it is another."""
-    importance_cap: float | None = None
-    """C: the most that a token's importance weight may be; None: no weights, the ratio is to the sampler's policy."""
+TokenLosses = Callable[..., jax.Array]
 
 
 def grpo_token_losses(
@@ -34,33 +28,85 @@ def grpo_token_losses(
     advantages_BT: jax.Array,
     *,
     clip_epsilon: float,
-    clip_epsilon_high: float | None = None,
-    importance_cap: float | None = None,
-    start_logprobs_BT: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the loss of each token, −w·min(ρA, clip(ρ, 1−ε, 1+ε_high)A); float32 [B, T].
-
-    Without an importance cap ρ = π(token) / π_sampled(token) and w = 1. With the cap C the two things that a ratio
-    corrects are told apart: ρ = π / π_start is what the updates of this step have changed, and
-    w = min(π_start / π_sampled, C), without gradient, what sampler and learner differ by (truncated importance
-    sampling; decoupled PPO, arXiv 2110.00641, has the same two). π_start is the policy before the step's first update,
-    and without `start_logprobs_BT` the policy itself.
+    """Return the loss of each token, −min(ρA, clip(ρ, 1−ε, 1+ε)A) with ρ = π(token) / π_sampled(token); float32 [B, T].
 
     The mean over the active tokens of the whole batch is the loss: divide their sum by the global count once
-    (DAPO, arXiv 2503.14476, eq. 8; ε_high is its section 3.1), never row by row.
+    (DAPO, arXiv 2503.14476, eq. 8), never row by row.
 
     >>> zero = jnp.zeros((1, 1))
     >>> float(grpo_token_losses(zero, zero, jnp.full((1, 1), 2.0), clip_epsilon=0.2)[0, 0])
     -2.0
     """
-    if importance_cap is None:
-        base_BT, weights_BT = sampled_logprobs_BT, jnp.ones(())
-    else:
-        # Until a step's first update, the policy that it began with is this one.
-        base_BT = jax.lax.stop_gradient(policy_logprobs_BT) if start_logprobs_BT is None else start_logprobs_BT
-        weights_BT = jnp.minimum(jnp.exp(base_BT - sampled_logprobs_BT), importance_cap)
     # ρ is 1 but for rounding where the policy that learns has sampled; the clip is for groups that have waited.
-    ratio_BT = jnp.exp(policy_logprobs_BT - base_BT)
-    high = clip_epsilon if clip_epsilon_high is None else clip_epsilon_high
-    clipped_BT = jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + high)
-    return -weights_BT * jnp.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
+    ratio_BT = jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)
+    clipped_BT = jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + clip_epsilon)
+    return -jnp.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
+
+
+OBJECTIVES: Final[Mapping[str, TokenLosses]] = {"grpo": grpo_token_losses}
+"""Built-in objectives by their names in configs."""
+OPTIONAL_COLUMNS: Final = ("reward_std_BT", "episode_weights_BT")
+"""Arrays of a batch (`RLBatch`) that are laid out only for an objective with a parameter of that name."""
+_GIVEN: Final = (
+    *("policy_logprobs_BT", "sampled_logprobs_BT", "advantages_BT"),
+    *OPTIONAL_COLUMNS,
+    "clip_epsilon",
+)
+
+
+def objective_named(name: str, folder: Path | None = None) -> TokenLosses:
+    """Return the objective that a config names; `folder` is that of the config.
+
+    Raises:
+        ValueError: there is no such function, or it has other parameters than the trainer can give.
+    """
+    function = function_named(name, OBJECTIVES, folder)
+    parameters = _parameters(function)
+    if others := [parameter for parameter in parameters if parameter not in _GIVEN]:
+        raise ValueError(f"an objective takes some of {', '.join(_GIVEN)}: rename or leave out {', '.join(others)}")
+    if "policy_logprobs_BT" not in parameters:
+        raise ValueError("an objective takes policy_logprobs_BT, without which nothing is learnt: add the parameter")
+    return function
+
+
+def _parameters(function: TokenLosses) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"its parameters cannot be read ({error}): name a function that is written in Python"
+        ) from error
+
+
+class Objective(NamedTuple):
+    """The part of the loss that is the same for all batches of a run."""
+
+    temperature: float
+    """Temperature at which the tokens were sampled."""
+    clip_epsilon: float
+    """ε: half the width of the range that the ratio is clipped to."""
+    chunk_tokens: int
+    """Tokens whose logits exist at once."""
+    token_losses: TokenLosses = grpo_token_losses
+    """Function of the loss of each token."""
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """The optional arrays of a batch that the function asks for."""
+        return tuple(name for name in OPTIONAL_COLUMNS if name in _parameters(self.token_losses))
+
+    def losses(self, policy_logprobs_BT: jax.Array, given: Mapping[str, Any]) -> jax.Array:
+        """Return the loss of each token from the policy's log-probs and the arrays of a batch by name; [B, T].
+
+        Raises:
+            ConfigError: the function returns another shape.
+        """
+        values = {**given, "policy_logprobs_BT": policy_logprobs_BT, "clip_epsilon": self.clip_epsilon}
+        losses_BT = self.token_losses(**{name: values[name] for name in _parameters(self.token_losses)})
+        if jnp.shape(losses_BT) != policy_logprobs_BT.shape:
+            raise ConfigError(
+                f"the objective returned an array of shape {jnp.shape(losses_BT)} for tokens of shape "
+                f"{policy_logprobs_BT.shape}; return one loss for each token"
+            )
+        return losses_BT

@@ -18,7 +18,8 @@ from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import episode_figures
-from astra_jax.episodes.rewards import episode_reward
+from astra_jax.episodes.finished import finished_episode
+from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import laid_out_for_decoding
@@ -54,6 +55,7 @@ class HeldOut:
         """
         self._config, self._held_out, self._num_steps = config, held_out, config.steps
         self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
+        self._tokenizer = tokenizer
         environments = held_out_environments(config, held_out)
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
         self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout, judge=judge)
@@ -99,7 +101,7 @@ class HeldOut:
         episodes = [episode for group in whole for episode in group]
         means: dict[str, float] = {}
         if episodes:
-            rewards = [episode_reward(episode, self._config.reward) for episode in episodes]
+            rewards = [earned(self._config.reward, finished_episode(each, self._tokenizer)) for each in episodes]
             means = dataclasses.asdict(episode_figures(episodes, rewards))
             self.best_policy.keep(Best(state.step, means["f1"]), state.params)
         return {

@@ -63,7 +63,6 @@ def time_metrics(
     started: float,
     rollout_seconds: float,
     num_devices: int,
-    overlapped_seconds: float | None = None,
 ) -> dict[str, float]:
     """Return what a step's line says of its time, when its update is done; `started` is the clock's reading before it.
 
@@ -71,30 +70,22 @@ def time_metrics(
     `other_share` is the rest of the step. `tool_seconds` are what an episode waited for its tools in all, over
     this host's episodes that called one. `useful_row_steps_share` is how many of the tokens for which this host's rows
     ran programs someone got. Tokens per second are those sampled while episodes were rolled out, and those
-    learnt from; `mfu` is of the learner, where the device's peak is known. For `overlapped_seconds` of the step before
-    the batch was rolled out already, while that one's update was made; then `rollout_seconds` are what was still waited
-    for it, and phases that lie side by side have no `other_share`.
+    learnt from; `mfu` is of the learner, where the device's peak is known.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, rollouts.decode_seconds
-    before = overlapped_seconds or 0.0
     num_sampled, num_learnt = sum(rollouts.sampled_tokens["rolled_out"]), float(batch.loss_mask_BT.sum())
     mfu = utilisation(learner_flops(batch, model_config), learn_seconds, devices=num_devices)
     return {
-        **({"sampled_tokens_per_second": round(num_sampled / (before + rollout_seconds), 1)} if num_sampled else {}),
+        **({"sampled_tokens_per_second": round(num_sampled / rollout_seconds, 1)} if num_sampled else {}),
         "learnt_tokens_per_second": round(num_learnt / learn_seconds, 1),
         **({} if mfu is None else {"mfu": round(mfu, 4)}),
         **{name: round(value, 3) for name, value in quantiles("tool_seconds", rollouts.tool_seconds).items()},
         **({"useful_row_steps_share": round(rollouts.useful_row_steps, 4)} if rollouts.useful_row_steps else {}),
         "decode_seconds": round(decode_seconds, 3),
         "rollout_seconds": round(rollout_seconds, 3),
-        **({} if overlapped_seconds is None else {"overlapped_seconds": round(overlapped_seconds, 3)}),
         "learn_seconds": round(learn_seconds, 3),
-        **(
-            {"other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4)}
-            if overlapped_seconds is None
-            else {}
-        ),
+        "other_share": round(1 - (decode_seconds + learn_seconds) / seconds, 4),
         "seconds": round(seconds, 3),
     }
 

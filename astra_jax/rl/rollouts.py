@@ -8,57 +8,45 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Load
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.figures import call_errors, num_sampled_tokens, service_errors
+from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.log import episode_to_json, step_episodes_path, write_episodes
-from astra_jax.episodes.rewards import episode_reward
+from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
-from astra_jax.mesh.layouts import copied_for_decoding, laid_out_for_decoding
+from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.solved_rates import SolvedRates
+from astra_jax.rl.solved_rates import SolvedRates, curriculum_named
 from sandbox.client import AsyncSandboxClient, ServiceError
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
 
 
-class _Weights(NamedTuple):
-    """What is sampled with."""
-
-    params: Params
-    """Laid out for decoding."""
-    version: int
-    """Updates that they have seen."""
-
-
 @dataclass
-class Filling:
+class _Filling:
     """The rollouts for the batch of one step, and what they were."""
 
     step: int
     counts_before: GroupCounts
     service_errors_before: Counter[ServiceError]
     decode_seconds_before: float
-    started_seconds: float = field(default_factory=time.monotonic)
-    """The clock's reading."""
-    ended_seconds: float | None = None
-    """None while rollouts are under way."""
     num_rollouts: int = 0
     rolled_out: list[ScoredGroup[Group]] = field(default_factory=list)
     """Groups with rewards, valid or not."""
@@ -93,15 +81,16 @@ class Rollouts:
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
-            config.groups_per_step, config.min_reward_std, config.max_staleness, config.stale_groups
+            config.groups_per_step, config.min_reward_std, config.max_staleness
         )
         self.num_drawn = 0
         """Environments since the run began; some of them more often than once."""
         self.num_left_out = 0
         """Of these, such that no policy can be rolled out in: a prompt too long, nothing to solve."""
         self.num_passed_over = 0
-        """Of these, such that `curriculum` lets sit out."""
+        """Of these, draws that `curriculum` passed over."""
         self.solved_rates = SolvedRates()
+        self._curriculum = None if config.curriculum is None else curriculum_named(config.curriculum)
         self.errors: Counter[str] = Counter()
         """Of the calls that were made for the last batch, by whose they were and their kind."""
         self.sampled_tokens: dict[str, list[int]] = {"rolled_out": [], "kept": []}
@@ -112,9 +101,6 @@ class Rollouts:
         """Share of rows × tokens that programs which sample ran for, of which someone got a token; 0 where none ran."""
         self.decode_seconds = 0.0
         """For how long a decoder's call was under way for the last batch."""
-        self._weights: _Weights | None = None
-        self._drawn_before: JsonObject | None = None
-        """Where the draws stood before the rollout that is under way; none is."""
 
     def _draw(self) -> tuple[int, Environment]:
         """Return the next environment, in seeded random order, epoch after epoch, and its epoch."""
@@ -130,15 +116,14 @@ class Rollouts:
 
         Raises:
             PromptTooLong: there is none.
+            ConfigError: the curriculum passes all of them over.
         """
-        config, band = self._config, self._config.curriculum
-        # Each epoch has an order of its own: what is first in one, sits the next one out and is last in the one after
-        # comes nearly three epochs later.
+        config, num_passed_over = self._config, self.num_passed_over
+        # Each epoch has an order of its own: an environment that is first in one, sits the next one out and is last in
+        # the one after comes nearly three epochs later.
         for _ in range(3 * len(self._environments)):
             epoch, environment = self._draw()
-            if band is not None and self.solved_rates.sits_out(
-                environment.id, epoch, low=band.min_solved_rate, high=band.max_solved_rate
-            ):
+            if self.solved_rates.sits_out(environment.id, epoch, self._curriculum):
                 self.num_passed_over += 1
                 continue
             seed = config.seed + epoch
@@ -156,6 +141,11 @@ class Rollouts:
                     file=sys.stderr,
                 )
             self.num_left_out += 1
+        if self.num_passed_over > num_passed_over:
+            raise ConfigError(
+                f"the curriculum {config.curriculum} passed over all environments for three epochs; let it return True "
+                "for some of them"
+            )
         raise none_can_run(config.rollout, len(self._environments))
 
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
@@ -170,57 +160,27 @@ class Rollouts:
             HostFailed: another host has failed.
             HostsEnd: a signal at one of several hosts ends all.
         """
-        filling = self.begin(step)
-        # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
-        if not self.filler.is_full:
-            # Only here: while the learner learns, these weights and the pages are gone.
-            self._weights = _Weights(laid_out_for_decoding(self._model_config, self._mesh, params), step)
-        try:
-            await self.fill(filling)
-        finally:
-            self._weights = None
-        return self.take(filling)
-
-    # --- a batch in its parts, for whoever learns meanwhile ---
-
-    def begin(self, step: int) -> Filling:
-        """Let go of groups that are too old for a step, and begin to fill its batch."""
-        filler = self.filler
-        filler.drop_stale(step)
-        return Filling(
+        self.filler.drop_stale(step)
+        filling = _Filling(
             step,
-            dataclasses.replace(filler.counts),
+            dataclasses.replace(self.filler.counts),
             Counter(self._engine.sandbox.service_errors),
             self._engine.call_clock.seconds,
         )
-
-    async def fill(self, filling: Filling) -> None:
-        """Roll groups out until a batch is full, or after `max_rollouts_per_step` rollouts.
-
-        Raises:
-            PromptTooLong, SandboxUnavailable, HostFailed, HostsEnd: as `batch`.
-        """
-        with in_force(self._mesh):
-            while not self.filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
-                await self._roll_out(filling)
-                filling.loads += self._engine.loads
-                filling.num_rollouts += 1
+        # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
+        if not self.filler.is_full:
+            # Decoded with only here: while the learner learns, these weights and the pages are gone.
+            weights = laid_out_for_decoding(self._model_config, self._mesh, params)
+            with in_force(self._mesh):
+                while not self.filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
+                    await self._roll_out(filling, weights)
+                    filling.loads += self._engine.loads
+                    filling.num_rollouts += 1
         filling.errors += service_errors(self._engine.sandbox.service_errors, filling.service_errors_before)
         filling.decode_seconds = self._engine.call_clock.seconds - filling.decode_seconds_before
-        filling.ended_seconds = time.monotonic()
+        return self._taken(filling)
 
-    async def update_weights(self, params: Params, version: int) -> None:
-        """Sample with a copy of a learner's weights from here on: what is under way, from its next token."""
-        old, self._weights = (
-            self._weights,
-            _Weights(copied_for_decoding(self._model_config, self._mesh, params), version),
-        )
-        await self._engine.update_weights(*self._weights)
-        # At once, whoever still knows of them: a rollout that began with them holds them to its end.
-        for leaf in jax.tree.leaves(() if old is None else old.params):
-            leaf.delete()
-
-    def take(self, filling: Filling) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
+    def _taken(self, filling: _Filling) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
         """Return a batch that has been filled, and all groups with rewards that came for it; its figures are ours.
 
         Raises:
@@ -244,7 +204,7 @@ class Rollouts:
         )
         return groups, filling.rolled_out
 
-    def _require_a_group(self, filling: Filling) -> None:
+    def _require_a_group(self, filling: _Filling) -> None:
         if self.filler.buffer:
             return
         now, before = self.filler.counts, filling.counts_before
@@ -263,25 +223,18 @@ class Rollouts:
             f"found 0 after {filling.num_rollouts} rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
         )
 
-    async def _roll_out(self, filling: Filling) -> None:
+    async def _roll_out(self, filling: _Filling, weights: Params) -> None:
         """Roll out as many groups as the next rollout has, and take them in."""
-        config, filler, weights = self._config, self.filler, self._weights
-        assert weights is not None, "nothing is sampled without weights"
-        self._drawn_before = self._drawn()
-        updates_behind = filling.step - weights.version
+        config, filler = self._config, self.filler
         # The seed follows from how many groups came before, which a checkpoint keeps: no generator is saved.
         groups = await self._engine.run(
-            weights.params,
-            [
-                self._next_start()
-                for _ in range(filler.rollout_groups(config.groups_per_rollout, updates_behind=updates_behind))
-            ],
+            weights,
+            [self._next_start() for _ in range(config.groups_per_rollout)],
             group_size=config.group_size,
             seed=random.Random(f"{config.seed}/rollout/{filler.counts.submitted}").getrandbits(31),
-            policy_version=weights.version,
+            policy_version=filling.step,
             room_for=config.groups_per_rollout,
         )
-        self._drawn_before = None
         filling.errors += call_errors(episode for group in groups for episode in group)
         whole = finished(groups)
         usable = [group for group in whole if not any(episode.met_broken_tool for episode in group)]
@@ -290,7 +243,9 @@ class Rollouts:
         assert all(len(group) == config.group_size for group in usable)
         scored = [
             ScoredGroup(
-                group, tuple(episode_reward(episode, config.reward) for episode in group), oldest_version(group)
+                group,
+                tuple(earned(config.reward, finished_episode(episode, self._tokenizer)) for episode in group),
+                oldest_version(group),
             )
             for group in usable
         ]
@@ -343,7 +298,12 @@ class Rollouts:
         filler = self.filler
         return {
             "groups": dataclasses.asdict(filler.counts),
-            **(self._drawn() if self._drawn_before is None else self._drawn_before),
+            "environments": {
+                "drawn": self.num_drawn,
+                "left_out": self.num_left_out,
+                "passed_over": self.num_passed_over,
+            },
+            "solved_rates": self.solved_rates.position(),
             "waiting": [
                 {
                     "episodes": [saved_episode(episode) for episode in group.group],
@@ -352,16 +312,6 @@ class Rollouts:
                 }
                 for group in filler.buffer
             ],
-        }
-
-    def _drawn(self) -> JsonObject:
-        return {
-            "environments": {
-                "drawn": self.num_drawn,
-                "left_out": self.num_left_out,
-                "passed_over": self.num_passed_over,
-            },
-            "solved_rates": self.solved_rates.position(),
         }
 
     def go_on_from(self, position: JsonObject) -> None:

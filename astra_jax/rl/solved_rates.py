@@ -1,14 +1,24 @@
-"""How often each environment has been solved since an RL run began, and which of them sit an epoch out for it."""
+"""How often each environment has been solved since an RL run began, and the curriculum that is told of it.
+
+A curriculum is a function of the user (docs/variants.md): `rolls_out(rate, epoch)` says of an environment with finished
+episodes whether it is rolled out again when its turn comes in an epoch. Without one each environment is.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from astra_jax.config import ConfigError
 from astra_jax.episodes.rollout import Group
+from astra_jax.named_functions import function_named
 from synthesis.records import JsonObject
 from synthesis.run.destination import whole_file
 
@@ -17,19 +27,40 @@ SOLVED_RATES_FILE: Final = "solved_rates.jsonl"
 
 @dataclass
 class EnvironmentRate:
-    """What came of the episodes of one environment."""
+    """Outcomes of the episodes of one environment since the run began."""
 
     episodes: int = 0
+    """Episodes that have a reward."""
     solved: int = 0
     """Episodes that solved every sub-task, a checked ending included."""
     reward_sum: float = 0.0
+    """Sum of the rewards of its episodes."""
     last_epoch: int = -1
-    """The last one in which it was drawn."""
+    """The last epoch in which it was rolled out, from 0."""
 
     @property
     def solved_rate(self) -> float:
         """Share of its episodes that solved everything, from 0 to 1; there must be some."""
         return self.solved / self.episodes
+
+
+Curriculum = Callable[[EnvironmentRate, int], bool]
+
+
+def curriculum_named(name: str, folder: Path | None = None) -> Curriculum:
+    """Return the curriculum that a config names; `folder` is that of the config.
+
+    Raises:
+        ValueError: there is no such function, or it does not take a rate and an epoch.
+    """
+    curriculum = function_named(name, {}, folder)
+    try:
+        inspect.signature(curriculum).bind(EnvironmentRate(), 0)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"a curriculum takes two arguments, a rate and an epoch ({error}): write def rolls_out(rate, epoch)"
+        ) from error
+    return curriculum
 
 
 @dataclass
@@ -50,22 +81,23 @@ class SolvedRates:
         rate.solved += sum(each.num_solved == each.num_subtasks for each in counts)
         rate.reward_sum += sum(rewards)
 
-    def sits_out(self, environment_id: str, epoch: int, *, low: float, high: float) -> bool:
-        """Say whether an environment is passed over: drawn in the epoch before, its rate is outside [low, high].
+    def sits_out(self, environment_id: str, epoch: int, rolls_out: Curriculum | None) -> bool:
+        """Say whether a curriculum passes an environment over; one without finished episodes never is.
 
-        It comes back in the epoch after, since a policy that learns may have left its rate behind.
+        Raises:
+            ConfigError: the curriculum returned neither True nor False.
 
-        >>> rates = SolvedRates({"hard": EnvironmentRate(8, 1, 2.0, last_epoch=3)})
-        >>> [rates.sits_out("hard", epoch, low=0.2, high=0.8) for epoch in (4, 5)]
-        [True, False]
+        >>> rates = SolvedRates({"hard": EnvironmentRate(episodes=8, solved=1)})
+        >>> rates.sits_out("hard", 4, lambda rate, epoch: rate.solved_rate > 0.5), rates.sits_out("hard", 4, None)
+        (True, False)
         """
         rate = self.of.get(environment_id)
-        return (
-            rate is not None
-            and rate.episodes > 0
-            and rate.last_epoch == epoch - 1
-            and not low <= rate.solved_rate <= high
-        )
+        if rolls_out is None or rate is None or rate.episodes == 0:
+            return False
+        decision = rolls_out(dataclasses.replace(rate), epoch)
+        if not isinstance(decision, bool | np.bool_):
+            raise ConfigError(f"the curriculum returned {decision!r} for {rate}; return True or False")
+        return not decision
 
     def write(self, path: Path) -> None:
         """Write one JSON line for each environment with an episode, by id.

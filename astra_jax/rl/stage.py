@@ -16,7 +16,6 @@ from astra_jax.chat.template import require_chat_template
 from astra_jax.checkpoints.checkpoint import TrainState, load_params
 from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
-from astra_jax.config import ConfigError
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
@@ -26,7 +25,6 @@ from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import RLConfig, open_rl_run
 from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import SHOWN
-from astra_jax.rl.overlap import Overlap
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE
 from astra_jax.rl.train import train_rl
@@ -65,11 +63,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: first_state(config, parts.mesh))
         rollouts.go_on_from(state.data_position)
-        if config.overlap_rollouts:
-            async with Overlap(rollouts, num_steps=config.steps) as overlap:
-                state = await train_rl(config, parts, state, rollouts, run, held_out, overlap)
-        else:
-            state = await train_rl(config, parts, state, rollouts, run, held_out)
+        state = await train_rl(config, parts, state, rollouts, run, held_out)
     if jax.process_index() == 0:
         rollouts.solved_rates.write(config.out / SOLVED_RATES_FILE)
     best = None if held_out is None else held_out.best_policy.best
@@ -130,14 +124,8 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     """See to it that batches, weights and episodes of a run can be laid over its mesh.
 
     Raises:
-        ConfigError: a mesh does not divide them; there is one beside overlapping rollouts; or episodes may exceed the
-            model's context.
+        ConfigError: a mesh does not divide them, or episodes may exceed the model's context.
     """
-    if config.overlap_rollouts and mesh is not None:  # on TPU there is one without a [mesh]
-        raise ConfigError(
-            f"expected one device without a mesh beside overlap_rollouts, found a mesh of {mesh.size}: learner and "
-            "decoder each need a mesh of their own in force; leave the key out"
-        )
     require_rows(config.rows_per_update, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
@@ -152,5 +140,5 @@ def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:
         ConfigError: the mesh does not fit the model.
     """
     _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
-    optimizer = make_optimizer(config.optimizer, config.num_updates)
+    optimizer = make_optimizer(config.optimizer, config.steps)
     return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})

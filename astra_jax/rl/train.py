@@ -3,7 +3,7 @@
 One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
-    learn      group-relative advantages, clipped ratio, one AdamW update a mini-batch  (rl_loss, rl_step, rl_updates)
+    learn      group-relative advantages, clipped ratio, one AdamW update               (rl_loss, rl_step, rl_update)
     evaluate   every so many steps: held-out environments, the best policy kept                 (held_out, best)
 
 `stage.py` begins and ends the run.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,27 +26,22 @@ from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_m
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.rl.batch import Packing, RLBatch, make_rl_batch, mini_batches
+from astra_jax.rl.batch import RLBatch, make_rl_batch
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
+from astra_jax.rl.grpo_loss import Objective, objective_named
 from astra_jax.rl.held_out import HeldOut
 from astra_jax.rl.metrics import filling_metrics, rl_metrics, time_metrics
-from astra_jax.rl.overlap import Overlap
 from astra_jax.rl.rollouts import Rollouts
-from astra_jax.training.accumulation import loss_and_gradients, per_token_in_parts
+from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
 from astra_jax.training.parts import Parts
 from astra_jax.training.run import TrainingRun
 
 
 def objective_of(config: RLConfig) -> Objective:
-    """Return what a run's loss is told beside its batch."""
+    """Return the part of a run's loss that is the same for all batches."""
     return Objective(
-        config.rollout.temperature,
-        config.clip_epsilon,
-        config.logprob_chunk_tokens,
-        clip_epsilon_high=config.clip_epsilon_high,
-        importance_cap=config.importance_cap,
+        config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens, objective_named(config.objective)
     )
 
 
@@ -77,34 +71,10 @@ def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model_config", "objective", "accumulation"))
-def start_logprobs(
-    params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective, accumulation: int = 1
-) -> jax.Array:
-    """Return the log-probs [B, T] of the policy that a step begins with, for the loss of its later updates."""
-
-    def of_part(part: RLBatch) -> jax.Array:
-        return policy_logprobs(params, part, model_config=model_config, objective=objective)
-
-    return per_token_in_parts(of_part, batch, parts=accumulation)
-
-
-def weights_of(batch: RLBatch) -> jax.Array:
-    """Return what the loss of each token weighs in the mean over a batch; float32 [B, T], 0 where none was sampled."""
-    return batch.loss_mask_BT if batch.loss_weights_BT is None else batch.loss_weights_BT
-
-
-def token_losses(logprobs_BT: jax.Array, batch: RLBatch, objective: Objective) -> jax.Array:
-    """Return the loss of each token of a batch to a policy with these log-probs; float32 [B, T]."""
-    return grpo_token_losses(
-        logprobs_BT,
-        batch.sampled_logprobs_BT,
-        batch.advantages_BT,
-        clip_epsilon=objective.clip_epsilon,
-        clip_epsilon_high=objective.clip_epsilon_high,
-        importance_cap=objective.importance_cap,
-        start_logprobs_BT=batch.start_logprobs_BT,
-    )
+@functools.partial(jax.jit, static_argnames=("model_config", "objective"))
+def batch_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
+    """Return `policy_logprobs` in a program of its own, without a loss; float32 [B, T]."""
+    return policy_logprobs(params, batch, model_config=model_config, objective=objective)
 
 
 def rl_loss(
@@ -113,18 +83,17 @@ def rl_loss(
     *,
     model_config: ModelConfig,
     objective: Objective,
-    total_weight: jax.Array | None = None,
+    num_sampled: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the GRPO loss, summed and divided by `total_weight`, and the policy's log-probs [B, T].
+    """Return the loss, summed over sampled tokens and divided by `num_sampled`, and the policy's log-probs [B, T].
 
-    Without that weight, by the batch's own: the mean per sampled token, or per episode where those weigh the same.
+    `num_sampled` is the number of sampled tokens in the whole batch; without it, in the rows that are given.
     """
     logprobs_BT = policy_logprobs(params, batch, model_config=model_config, objective=objective)
-    losses_BT = token_losses(logprobs_BT, batch, objective)
-    weights_BT = weights_of(batch)
-    if total_weight is None:
-        total_weight = weights_BT.sum()
-    return (losses_BT * weights_BT).sum() / total_weight, logprobs_BT
+    losses_BT = objective.losses(logprobs_BT, batch._asdict())
+    if num_sampled is None:
+        num_sampled = batch.loss_mask_BT.sum()
+    return (losses_BT * batch.loss_mask_BT).sum() / num_sampled, logprobs_BT
 
 
 # Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
@@ -150,11 +119,11 @@ def rl_step(
     With `packing` only the first of them hold anything, and the others are passed over. Returns its metrics as well.
     """
     # Of the whole batch: the mean is over tokens, not over parts.
-    total_weight, num_sampled = weights_of(batch).sum(), batch.loss_mask_BT.sum()
+    num_sampled = batch.loss_mask_BT.sum()
 
     def loss_of(params: Params, part: RLBatch) -> tuple[jax.Array, jax.Array]:
         loss, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=objective, total_weight=total_weight
+            params, part, model_config=model_config, objective=objective, num_sampled=num_sampled
         )
         difference_BT = jnp.abs(logprobs_BT - part.sampled_logprobs_BT) * part.loss_mask_BT
         return loss, difference_BT.sum() / num_sampled
@@ -166,50 +135,21 @@ def rl_step(
     return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
 
 
-def of_all_updates(of_updates: Sequence[Mapping[str, jax.Array]]) -> dict[str, jax.Array]:
-    """Return the means of updates' metrics over those that were `applied`, how many were, and whether all were.
-
-    >>> one, other = {"applied": jnp.array(True), "loss": 2.0}, {"applied": jnp.array(False), "loss": jnp.nan}
-    >>> {name: value.item() for name, value in of_all_updates([one, other]).items()}
-    {'loss': 2.0, 'updates_applied': 1, 'applied': False}
-    """
-    applied_U = jnp.stack([each["applied"] for each in of_updates])
-    means = {
-        name: jnp.where(applied_U, jnp.stack([each[name] for each in of_updates]), 0.0).sum() / applied_U.sum()
-        for name in of_updates[0]
-        if name != "applied"
-    }
-    return means | {"updates_applied": applied_U.sum(), "applied": applied_U.all()}
-
-
-def rl_updates(
+def rl_update(
     config: RLConfig, parts: Parts, state: TrainState, batch: RLBatch
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make an update on each mini-batch of a step's batch, in order; return what `of_all_updates` says as well."""
-    objective, model_config = objective_of(config), parts.model_config
-    params, optimizer_state = state.params, in_memory("device", state.optimizer_state)
-    minis = [place_batch(mini, len(mini.tokens_BT), parts.mesh) for mini in mini_batches(batch, config.mini_batches)]
-    if config.has_start_logprobs:
-        started = functools.partial(
-            start_logprobs, params, model_config=model_config, objective=objective, accumulation=config.accumulation
-        )
-        # All of them before the first update gives the weights away.
-        minis = [mini._replace(start_logprobs_BT=started(mini)) for mini in minis]
-    of_updates = []
-    for mini in minis:
-        params, optimizer_state, of_update = rl_step(
-            params,
-            optimizer_state,
-            mini,
-            model_config=model_config,
-            optimizer_config=config.optimizer,
-            steps=config.num_updates,
-            objective=objective,
-            accumulation=config.accumulation,
-            packing=config.packing,
-        )
-        of_updates.append(of_update)
-    return params, optimizer_state, of_updates[0] if len(of_updates) == 1 else of_all_updates(of_updates)
+    """Make the update of a step on its batch; return its metrics as well."""
+    return rl_step(
+        state.params,
+        in_memory("device", state.optimizer_state),
+        place_batch(batch, len(batch.tokens_BT), parts.mesh),
+        model_config=parts.model_config,
+        optimizer_config=config.optimizer,
+        steps=config.steps,
+        objective=objective_of(config),
+        accumulation=config.accumulation,
+        packing=config.packing,
+    )
 
 
 def moments_on_host(state: TrainState) -> TrainState:
@@ -245,11 +185,8 @@ async def train_rl(
     rollouts: Rollouts,
     run: TrainingRun,
     held_out: HeldOut | None = None,
-    overlap: Overlap | None = None,
 ) -> TrainState:
     """Learn from `state` on, to the last step; return the state after it.
-
-    With `overlap` the next rollouts go on while an update is made.
 
     Raises:
         BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
@@ -265,7 +202,7 @@ async def train_rl(
         if config.optimizer_waits_on_host:
             state = moments_on_host(state)
         # Until it is learnt from, a batch is no part of the state: its groups come again, or wait there as before.
-        groups, rolled_out = await run.unless_it_ends(state, (overlap or rollouts).batch(state.params, step=step))
+        groups, rolled_out = await run.unless_it_ends(state, rollouts.batch(state.params, step=step))
         batch = make_rl_batch(
             groups,
             length_bucket_tokens=config.length_bucket_tokens,
@@ -273,16 +210,13 @@ async def train_rl(
             top_k=config.rollout.top_k,
             episodes_per_row=config.episodes_per_row,
             segment_multiple=segment_multiple(parts.mesh),
-            divide_by_std=config.divide_advantages_by_std,
-            sequence_mean=config.sequence_mean,
-            num_rows=config.rows_per_update * config.mini_batches,
-            packing=Packing(config.mini_batches, config.accumulation) if config.packing else None,
+            optional_columns=objective_of(config).optional_columns,
+            num_rows=config.rows_per_update,
+            packed_parts=config.accumulation if config.packing else None,
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
-            update = functools.partial(rl_updates, config, parts, state, batch)
-            of_update = update() if overlap is None else await overlap.while_rolling_out(update, step=step)
-        params, optimizer_state, of_step = of_update
+            params, optimizer_state, of_step = rl_update(config, parts, state, batch)
         # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
@@ -295,7 +229,6 @@ async def train_rl(
             started=started,
             rollout_seconds=rollout_seconds,
             num_devices=1 if parts.mesh is None else parts.mesh.size,
-            overlapped_seconds=None if overlap is None else overlap.overlapped_seconds,
         )
         rollouts.log_episodes(step, shown)
         run.note_update(step, metrics, batch)

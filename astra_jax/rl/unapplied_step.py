@@ -15,7 +15,7 @@ from astra_jax.model.config import ModelConfig, Params
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
-from astra_jax.rl.train import objective_of, rl_loss, token_losses, weights_of
+from astra_jax.rl.train import objective_of, rl_loss
 
 _TOKENS_SHOWN = 8
 
@@ -55,8 +55,8 @@ def _explained(params: Params, batch: RLBatch, model_config: ModelConfig, object
         return jax.value_and_grad(loss_of, has_aux=True)(params)
 
     (loss, logprobs_BT), gradients = compute(params)
-    losses_BT = np.asarray(token_losses(logprobs_BT, batch, objective))
-    is_bad_BT = ~np.isfinite(losses_BT) & (np.asarray(weights_of(batch)) > 0)
+    losses_BT = np.asarray(objective.losses(logprobs_BT, batch._asdict()))
+    is_bad_BT = ~np.isfinite(losses_BT) & (np.asarray(batch.loss_mask_BT) > 0)
     of_token = {
         "token": batch.targets_BT,
         "logprob": logprobs_BT,

@@ -17,19 +17,16 @@ from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.hf import load_hf, read_hf_config
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Decoder
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, RowShape
+from astra_jax.engine.sizes import Limits, serving_limits
 from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelOverrides
 from astra_jax.training.run_record import digest_of_policy
 
 log = logging.getLogger("astra.serve")
 _DEFAULT_MOST_TOKENS: Final = 8192
-_PAGE_TOKENS: Final = 16
-_FEW_ROWS: Final = 4
-_SHORTER_READ_TOKENS: Final = (128, 256)
 
 
 @dataclass(frozen=True)
@@ -93,32 +90,6 @@ def served_policy(
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
         template=_template(folder),
-    )
-
-
-def serving_limits(most_tokens: int, rows: int) -> Limits:
-    """Return pages and row shapes that hold `rows` conversations of `most_tokens` tokens each at the same time.
-
-    It is unknown which prompts will be alike, so each row reads its own list of pages; rows may share pages.
-
-    >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
-    [16, 4, 1]
-    """
-    first_read_tokens = min(512, -(-most_tokens // 128) * 128)
-    return Limits(
-        max_prompt_tokens=0,
-        max_tokens=most_tokens,
-        num_pages=rows * -(-most_tokens // _PAGE_TOKENS) + 1,
-        page_tokens=_PAGE_TOKENS,
-        row_shapes=tuple(RowShape(count, 1) for count in (rows, _FEW_ROWS, 1) if count == rows or count < rows),
-        sample_tokens=16,
-        first_sample_tokens=1,
-        read_rows=min(_FEW_ROWS, rows),
-        read_tokens=32,
-        first_read_rows=1,
-        first_read_tokens=first_read_tokens,
-        # A turn of a conversation is longer than a tool's answer, and mostly much shorter than a prompt.
-        shorter_read_tokens=tuple(most for most in _SHORTER_READ_TOKENS if most < first_read_tokens),
     )
 
 

@@ -27,9 +27,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from astra_jax.engine.http import key_or_none
 from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
+from astra_jax.evaluate.endpoint import key_or_none
 from astra_jax.serve.policy import ServedPolicy, follow
 from astra_jax.serve.replies import TextEndpoints
 from astra_jax.serve.requests import RequestRefused, refusal_of
@@ -120,7 +120,7 @@ def application(service: Service, key: str | None = None) -> Admission:
             "created": service.served.created,
             "owned_by": "astra-jax",
             "max_model_len": service.served.limits.max_tokens,
-            "replays": service.decoder.capabilities.replays,  # this field and the next one are not OpenAI's
+            "replays": True,  # this field and the next one are not OpenAI's
             "policy": service.digest,
         }
 

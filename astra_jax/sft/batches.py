@@ -35,15 +35,17 @@ class SFTDataConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
     steps: int | None = Field(default=None, gt=0)
+    """Optimiser updates of the run; a run has either this or `epochs`."""
     epochs: int | None = Field(default=None, gt=0)
     """Passes over all samples; a run has either this or `steps`."""
     trajectories: tuple[Path, ...] = ()
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
-    """Record directories of environments, whose demonstrations are learnt: gold episodes, or such with a habit."""
+    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit."""
     environments_share: float = Field(default=1.0, ge=0, le=1)
-    """Of each such directory the first so many records are learnt from; the paper's SFT learns from none."""
+    """Share of each such directory that is learnt from, its first records; the paper's SFT learns from none."""
     conversations: tuple[Path, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = {}
@@ -51,11 +53,9 @@ class SFTDataConfig(BaseModel):
     length_buckets: tuple[int, ...] = Field(min_length=1)
     """Lengths in tokens that rows are padded to, rising; a sample over the largest is dropped and counted."""
     packing: bool = False
-    """Several samples a row, apart by segments; every row then has the length of the largest bucket."""
+    """Whether a row holds several samples, apart by segments; each row then has the length of the largest bucket."""
     batch_tokens: int = Field(gt=0)
     """Tokens per step, padding included."""
-    short_first_epochs: int = Field(default=0, ge=0)
-    """Epochs at the start that go from short samples to long ones."""
 
     @model_validator(mode="after")
     def _check(self) -> SFTDataConfig:
@@ -150,9 +150,7 @@ class SFTBatches(StepBatches):
             seed=config.seed,
             index=index,
         )
-        order = config.model_dump(
-            mode="json", include={"seed", "length_buckets", "packing", "batch_tokens", "short_first_epochs"}
-        )
+        order = config.model_dump(mode="json", include={"seed", "length_buckets", "packing", "batch_tokens"})
         self._schedule = batch_schedule(
             self._samples.lengths_tokens.tolist(), steps=config.steps, epochs=config.epochs, **order
         )

@@ -17,7 +17,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
     """What to learn from, for how long, and where to write."""
 
     tokenizer: Path | None = None
-    """Without `init`: that of the model that starts from random weights."""
+    """Tokenizer folder of a model that starts from random weights, without `init`."""
     accumulation: int = Field(default=1, gt=0)
     """Parts that a batch is worked through in, one after the other: the same update in less memory."""
 

@@ -40,7 +40,6 @@ def batch_schedule(
     length_buckets: Sequence[int],
     batch_tokens: int,
     packing: bool,
-    short_first_epochs: int,
     seed: int,
     steps: int | None = None,
     epochs: int | None = None,
@@ -49,13 +48,12 @@ def batch_schedule(
 
     Without packing a batch holds samples of one length bucket, one a row, so that few shapes are compiled and little is
     padding. With packing a row has the length of the largest bucket and holds as many samples as fit. Samples over the
-    largest bucket are in no batch. Batches of an epoch come in random order; in the first `short_first_epochs` epochs
-    from short samples to long ones.
+    largest bucket are in no batch. Batches of an epoch come in random order.
 
     Raises:
         ConfigError: every sample is longer than the largest bucket.
 
-    >>> options = {"length_buckets": [4, 10], "short_first_epochs": 1, "seed": 0, "epochs": 1}
+    >>> options = {"length_buckets": [4, 10], "seed": 0, "epochs": 1}
     >>> for batch in batch_schedule([3, 9, 4, 8], batch_tokens=8, packing=False, **options):
     ...     print(batch)
     ScheduledBatch(num_rows=2, row_tokens=4, rows=((0,), (2,)))
@@ -77,8 +75,7 @@ def batch_schedule(
         if steps is not None and len(schedule) >= steps:
             break
         rng = random.Random(f"{seed}/{epoch}")
-        short_first = epoch < short_first_epochs
-        schedule += _epoch(lengths_tokens, length_buckets, batch_tokens, packing, short_first, rng)
+        schedule += _epoch(lengths_tokens, length_buckets, batch_tokens, packing, rng)
     return schedule[:steps]
 
 
@@ -87,10 +84,9 @@ def _epoch(
     length_buckets: Sequence[int],
     batch_tokens: int,
     packing: bool,
-    short_first: bool,
     rng: random.Random,
 ) -> list[ScheduledBatch]:
-    # Each sample lies in the smallest bucket that holds it; within a bucket the order is random, short first or not.
+    # Each sample lies in the smallest bucket that holds it; within a bucket the order is random.
     members: dict[int, list[int]] = {}
     shortest = 0
     for bucket in length_buckets:
@@ -100,8 +96,7 @@ def _epoch(
     rows: dict[int, list[tuple[int, ...]]]
     if packing:
         order = list(itertools.chain.from_iterable(members.values()))
-        if not short_first:
-            rng.shuffle(order)
+        rng.shuffle(order)
         rows = {length_buckets[-1]: pack(order, lengths_tokens, row_tokens=length_buckets[-1])}
     else:
         rows = {bucket: [(index,) for index in indices] for bucket, indices in members.items()}
@@ -110,6 +105,5 @@ def _epoch(
         num_rows = rows_per_batch(batch_tokens, row_tokens)
         for first in range(0, len(rows_of_length), num_rows):
             batches.append(ScheduledBatch(num_rows, row_tokens, tuple(rows_of_length[first : first + num_rows])))
-    if not short_first:
-        rng.shuffle(batches)
+    rng.shuffle(batches)
     return batches

@@ -49,14 +49,6 @@ def loss_and_gradients(
     return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]
 
 
-def per_token_in_parts(per_token_of: Callable[[Batch], jax.Array], batch: Batch, *, parts: int) -> jax.Array:
-    """Return what `per_token_of` says of each token of a batch, [B, T], worked out part by part."""
-    if parts == 1:
-        return per_token_of(batch)
-    of_parts_PBT = jax.lax.map(lambda part: per_token_of(_pinned(part)), _parts_of(batch, parts))
-    return of_parts_PBT.swapaxes(0, 1).reshape(-1, *of_parts_PBT.shape[2:])
-
-
 def _parts_of(batch: Batch, parts: int) -> Batch:
     """Part i, along the first axis, has the rows i, i + parts, …: so no row moves to another device."""
     return jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)

@@ -19,27 +19,30 @@ class TrainingConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
     out: Path
-    """Where the run writes, and goes on from."""
+    """Folder of the run, which the same command goes on with."""
     init: Path | None = None
-    """The policy folder to start from."""
+    """Policy folder to start from."""
     model: ModelConfig | None = None
-    """The sizes that `init` must have, or a preset's name such as qwen3-14b; what `astra plan` plans. Only SFT can do
-    without `init`: then it is the model that starts from random weights."""
+    """Sizes that `init` must have, or the name of a preset such as qwen3-14b; `astra plan` plans them. SFT without
+    `init` starts this model from random weights."""
     model_overrides: ModelOverrides = ModelOverrides()
-    """What changes of its model: numerics, remat, rope scaling."""
+    """Numerics, remat and rope scaling that differ from the model's own."""
     optimizer: OptimizerConfig
+    """AdamW and its learning rate."""
     logprob_chunk_tokens: int = Field(default=256, gt=0)
     """Tokens whose logits exist at once."""
     mesh: MeshConfig | None = None
-    """Which devices; without it, the first alone."""
+    """Devices of the run, by axis; without it the first device alone."""
     max_not_finite_steps: int = Field(default=5, gt=0)
-    """Steps in a row whose loss or gradient is not finite, and that are therefore not applied, before the run stops."""
+    """Steps in a row without a finite loss or gradient after which the run stops; none of them is applied."""
     checkpoint_every_steps: int = Field(default=100, gt=0)
+    """Updates between two checkpoints."""
     keep_weights: int | None = Field(default=None, gt=0)
-    """Checkpoints whose weights are kept; without it all, for analysis. Optimiser state is kept for the newest two."""
+    """Newest checkpoints whose weights are kept; without it all. Optimiser state is kept for the newest two."""
     wandb: WandbConfig | None = None
-    """Where Weights & Biases shows the run, live; without it, nowhere. Needs the extra `astra-jax[wandb]`."""
+    """Weights & Biases project that shows the run live; without it none. Needs the extra `astra-jax[wandb]`."""
 
     @field_validator("model", mode="before")
     @classmethod

@@ -19,18 +19,23 @@ class OptimizerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     learning_rate: float = Field(gt=0)
-    """The peak."""
+    """Peak of the learning rate."""
     schedule: Literal["constant", "cosine"] = "constant"
+    """Course of the rate after the warm-up: `constant`, or a `cosine` that falls to `final_fraction`."""
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps over which the rate climbs linearly from 0."""
     final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Where the cosine ends, as a share of the peak."""
+    """End of the cosine as a share of the peak."""
     b1: float = 0.9
+    """Decay of Adam's first moments in one update."""
     b2: float = 0.95
+    """Decay of Adam's second moments in one update."""
     eps: float = 1e-8
+    """Number added to the root of Adam's second moments."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Share of a matrix that one update at a rate of 1 would take away; norms do not decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients whose global norm exceeds this are scaled down to it."""
+    """Global norm to which larger gradients are scaled down."""
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pydantic import BaseModel
@@ -40,12 +41,13 @@ def open_run(
     contents: Mapping[str, str],
     may_change: Collection[str],
     stage: str,
+    own_modules: Mapping[str, Path] = MappingProxyType({}),
 ) -> RunManifest:
     """Return the manifest of the run in `out`, before anything is written there; every host calls this.
 
     `product` is the file that is there when the run is finished. `contents` are digests, which stand for the paths of
     the config's keys of these names. Keys in `may_change` do not count. `stage` is the module whose code, imports
-    included, decides the result.
+    included, decides the result; so does that of `own_modules`, the user's, each with the folder of its imports.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier run of this kind; or one that was begun with something
@@ -56,7 +58,7 @@ def open_run(
     made_with: Fingerprint = {
         **flattened(config.model_dump(mode="json"), leave_out={"out", *may_change, *contents}),
         **contents,
-        **source_of(stage),
+        **source_of(stage, own=own_modules),
     }
     _require_same_on_all_hosts(made_with)
     refusal: DestinationRefused | None = None

@@ -26,10 +26,11 @@ class WandbConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     project: str = Field(pattern=r"^[^/\\#?%:]+$", max_length=128)
+    """Name of the W&B project."""
     entity: str | None = None
-    """The user or team that the project belongs to; without it, the account's default."""
+    """User or team that the project belongs to; without it the account's default."""
     name: str | None = None
-    """What the run is called there; without it, W&B makes one up."""
+    """Name of the run in W&B; without it W&B makes one up."""
 
 
 def require_wandb(config: WandbConfig | None) -> None:

@@ -8,7 +8,8 @@ What stands between the program and the machine:
 - a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
   five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
 - a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
-  whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`;
+  whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
+  `has_network` leaves this wall out, for a tool server that asks services of the internet;
 - rlimits on the files, descriptors and processes of a program, and on memory and processor time of each process;
 - it ends with whoever started it, killed as it may be, and with it all that it started.
 
@@ -41,11 +42,13 @@ _MOST_CAPABILITIES = 64
 def main() -> NoReturn:
     """Build the walls, hand out the listening sockets, wait for the word, run the program, end as it ended."""
     plan = json.loads(sys.argv[1])
-    control = socket.socket(fileno=plan["control_fd"])
-    os.set_inheritable(control.fileno(), False)
+    control = None if plan["control_fd"] is None else socket.socket(fileno=plan["control_fd"])
+    if control is not None:
+        os.set_inheritable(control.fileno(), False)
     try:
         unshare_user(os.geteuid() == 0)
-        linux.unshare(linux.ALL_NAMESPACES)
+        namespaces = linux.ALL_NAMESPACES
+        linux.unshare(namespaces & ~linux.CLONE_NEWNET if plan["has_network"] else namespaces)
         # Only now: the new credentials would have cleared it.
         linux.die_with_parent()
         if os.getppid() != plan["parent"]:
@@ -56,23 +59,25 @@ def main() -> NoReturn:
         os._exit(1)
     if first == 0:
         _become_first_process(plan, control)
-    control.close()
+    if control is not None:
+        control.close()
     os._exit(_exit_code(os.waitpid(first, 0)[1]))
 
 
-def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoReturn:
+def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -> NoReturn:
     """Run the program as a child: the first process of a namespace is deaf to signals that it does not handle."""
     try:
         linux.die_with_parent()
         _build_root(plan["readable"], plan["folder"])
         os.chdir(plan["folder"])
-        listening = _listen(plan["ports"])
+        listening = [] if plan["has_network"] else _listen(plan["ports"])
         _become_unprivileged()
-        socket.send_fds(control, [READY], [each.fileno() for each in listening])
-        for each in listening:
-            each.close()
-        if control.recv(len(GO)) != GO:
-            os._exit(1)
+        if control is not None:
+            socket.send_fds(control, [READY], [each.fileno() for each in listening])
+            for each in listening:
+                each.close()
+            if control.recv(len(GO)) != GO:
+                os._exit(1)
         program = os.fork()
     except OSError as error:
         _say(control, error)
@@ -86,7 +91,8 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket) -> NoRet
         except OSError as error:
             _say(control, error)
         os._exit(127)
-    control.close()
+    if control is not None:
+        control.close()
     while True:
         ended, status = os.wait()  # also orphans, which are this process's
         if ended == program:
@@ -97,6 +103,7 @@ def _build_root(readable: list[str], folder: str) -> None:
     """Assemble the root from where the paths really lie; what led there by symbolic links leads there again."""
     places = [(path, os.path.realpath(path)) for path in (*readable, folder)]
     system = {path: os.readlink(path) if os.path.islink(path) else "" for path in _SYSTEM if os.path.lexists(path)}
+    shown = [os.path.realpath(path) for path in system]
     os.umask(0o022)
     # Private first: what is mounted below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
@@ -120,8 +127,11 @@ def _build_root(readable: list[str], folder: str) -> None:
             _bind(path)
             linux.restrict_mount(f"/inside{path}", linux.MOUNT_READ_ONLY)
     for path, real in places:
-        _bind(real)
-        linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+        # A file in a folder that is there already is there as well; to make it again would open it for writing.
+        if path == folder or not any(f"{real}/".startswith(f"{place}/") for place in shown):
+            _bind(real)
+            linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+            shown.append(real)
         if not os.path.lexists(f"/inside{path}"):
             os.makedirs(os.path.dirname(f"/inside{path}"), exist_ok=True)
             os.symlink(real, f"/inside{path}")
@@ -163,9 +173,14 @@ def _become_unprivileged() -> None:
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _say(control: socket.socket, error: OSError) -> None:
-    with contextlib.suppress(OSError):  # whoever started it may have gone
-        control.send(f"{type(error).__name__}: {error}"[:1000].encode())
+def _say(control: socket.socket | None, error: OSError) -> None:
+    """Tell the starter why the program does not begin: over the control socket, or else as its error output."""
+    said = f"{type(error).__name__}: {error}"[:1000]
+    with contextlib.suppress(OSError):  # the starter may have gone
+        if control is None:
+            os.write(2, f"{said}\n".encode())
+        else:
+            control.send(said.encode())
 
 
 def _exit_code(status: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-    from astra_jax.engine.paged import PagedDecoder
+    from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.model.config import ModelConfig
 
 THREADS = len(os.sched_getaffinity(0))
@@ -70,9 +70,10 @@ def our_decoders(
     turns: int,
 ) -> list[PagedDecoder]:
     """Return `count` decoders that share `groups` groups evenly, with the limits of a rollout of these lengths."""
+    from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.engine.device import XLADevice
-    from astra_jax.engine.paged import PagedDecoder
-    from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+    from astra_jax.engine.sizes import decode_limits
+    from astra_jax.episodes.rollout import RolloutConfig
 
     rollout = RolloutConfig(max_prompt_tokens=prompt, max_response_tokens=response, max_turns=turns)
     limits = decode_limits(rollout, groups // count, group_size)

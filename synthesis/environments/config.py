@@ -40,8 +40,11 @@ class EnvironmentsConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
     count: int = Field(ge=1)
+    """Number of environments to make."""
     out: Path
+    """Record directory to write."""
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     knowledge: tuple[Path, ...] = ()
@@ -57,7 +60,9 @@ class EnvironmentsConfig(BaseModel):
         "multi_hop": 0.174,
         "parallel_multi_hop": 0.478,
     }
+    """Shares of the four scenarios; the paper says 0.478 for parallel multi-hop."""
     languages: dict[Language, float] = {"en": 0.712, "zh": 0.288}
+    """Shares of languages; the paper's."""
     domains: dict[str, float] = {
         "real_estate": 0.156,
         "ecommerce": 0.106,
@@ -70,6 +75,7 @@ class EnvironmentsConfig(BaseModel):
         "dining": 0.0935,
         "employment": 0.0935,
     }
+    """Shares of domains; the paper's where it names them."""
     lookups: dict[Scenario, dict[int, float]] = {
         "single_hop": {1: 1.0},
         "parallel_single_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
@@ -91,6 +97,7 @@ class EnvironmentsConfig(BaseModel):
     difficulty: Difficulty = "plain"
     """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
     max_hops: int = Field(default=5, ge=1)
+    """Hops of the longest question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
     """Least QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)

@@ -6,10 +6,11 @@ A run that goes on compares these digests. They are found from the imports, so t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from synthesis.python_source import syntax_tree
@@ -20,23 +21,32 @@ ROOT: Final = Path(__file__).parents[2]
 _PACKAGES: Final = ("astra_jax", "synthesis", "sandbox")
 
 
-def source_of(*modules: str) -> Fingerprint:
+def source_of(*modules: str, own: Mapping[str, Path] = MappingProxyType({})) -> Fingerprint:
     """Return the identity of some modules of this project and of all that they import, file by file.
 
     Imports are followed through all three packages, those inside functions included. Tables (`*.toml`) that lie beside
     an imported module, or in a folder there that holds no modules, count with their bytes. An edit of a comment or a
     docstring changes nothing.
 
+    `own` are modules of a user, each with the folder that it is imported from. They and the modules of that folder that
+    they import count as well; of an installed module, its own package.
+
     Raises:
         SyntaxError: a file on the way is not Python.
     """
     files = imported_files(*modules)
+    digests = {
+        f"source of {path.relative_to(folder).as_posix()}": digest_of_code(path.read_text(encoding="utf-8"))
+        for module, folder in own.items()
+        for path in imported_files(module, folder=folder)
+        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in _PACKAGES
+    }
     folders = {file.parent for file in files}
     folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
     tables = {table for folder in folders for table in folder.glob("*.toml")}
     named = {file: digest_of_code(file.read_text(encoding="utf-8")) for file in files}
     named |= {table: digest_of_files([table]) for table in tables}
-    return {f"source of {path.relative_to(ROOT).as_posix()}": named[path] for path in sorted(named)}
+    return digests | {f"source of {path.relative_to(ROOT).as_posix()}": named[path] for path in sorted(named)}
 
 
 @lru_cache(maxsize=1024)
@@ -61,13 +71,25 @@ def digest_of_code(source: str) -> str:
     return sha256(ast.unparse(tree).encode()).hexdigest()[:16]
 
 
-def imported_files(*modules: str) -> frozenset[Path]:
-    """Return the files of some modules, of the packages that they lie in, and of all that these import of ours."""
+def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]:
+    """Return the files of some modules, of the packages that they lie in, and of all that these import of ours.
+
+    With `folder`, modules that lie there are ours as well; among installed packages, those of the given ones alone.
+    """
+    is_installed = folder is not None and folder.name in ("site-packages", "dist-packages")
+    followed = {name.split(".")[0] for name in modules} if is_installed else None
     found: set[Path] = set()
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name.split(".")[0] not in _PACKAGES or (path := _file_of(name)) is None or path in found:
+        top = name.split(".")[0]
+        if top in _PACKAGES:
+            path = _file_of(name, ROOT)
+        elif folder is not None and (followed is None or top in followed):
+            path = _file_of(name, folder)
+        else:
+            continue
+        if path is None or path in found:
             continue
         found.add(path)
         waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
@@ -109,6 +131,6 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             waiting += inner if isinstance(inner, list) else ()
 
 
-def _file_of(module: str) -> Path | None:
-    path = ROOT.joinpath(*module.split("."))
+def _file_of(module: str, folder: Path) -> Path | None:
+    path = folder.joinpath(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)

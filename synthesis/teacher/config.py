@@ -65,7 +65,9 @@ class OpenAITeacherConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
+    """Name of the model at the endpoint."""
     base_url: str = "https://api.openai.com/v1"
+    """Address of the endpoint, with /v1."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
@@ -75,9 +77,13 @@ class OpenAITeacherConfig(BaseModel):
     """Whether replies are kept at all; a run that is started again without them pays again for what it had not
     finished."""
     temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature of replies."""
     top_p: float | None = Field(default=None, gt=0, le=1)
+    """Share of probability that tokens are drawn from; without it the endpoint's default."""
     max_completion_tokens: int = Field(default=4096, ge=1)
+    """Tokens of the longest reply; one that ends there is asked for once more with twice as many."""
     reasoning_effort: str | None = None
+    """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
     earlier_reasoning: EarlierReasoning = "hidden"
     """How the agent is shown what it thought in earlier turns, as the template of its model wants it."""
     extra_body: JsonObject = {}
@@ -91,6 +97,7 @@ class OpenAITeacherConfig(BaseModel):
     deadline_seconds: float = Field(default=900.0, gt=0)
     """Time limit of one question, its retries and repair included."""
     max_retries: int = Field(default=3, ge=0)
+    """Calls that repeat one that failed."""
     max_repairs: int = Field(default=2, ge=0)
     """How often a question whose reply cannot be read is asked again, with what is wrong with it quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
@@ -100,15 +107,17 @@ class OpenAITeacherConfig(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     """The same in tokens, of prompts and replies together."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens in US dollars."""
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million completion tokens in US dollars."""
     batch: bool = False
     """Whether calls are sent by the endpoint's batch API: cheaper, and each may take a day."""
     batch_price_share: float = Field(default=1.0, ge=0)
     """What a token costs in a batch, as a share of the prices; OpenAI says 0.5 of its own."""
     batch_questions: int = Field(default=10_000, ge=1, le=50_000)
-    """A batch leaves with so many calls of one model,"""
+    """Calls of one model with which a batch leaves."""
     batch_wait_seconds: float = Field(default=30.0, ge=0)
-    """or when its first call has waited so long."""
+    """Seconds that the first call of a batch waits for others; then the batch leaves."""
     batch_poll_seconds: float = Field(default=30.0, gt=0)
     """How often a batch that is under way is asked for."""
 

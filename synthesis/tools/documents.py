@@ -100,10 +100,12 @@ class ToolDocumentFilters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_tools: int = 3
+    """Usable tools that a server needs."""
     min_description_words: int = 2
-    """A description of fewer words (Chinese: twice as many characters) is vague; so is an address, and a name again."""
+    """Words of the shortest description that is not vague (Chinese: twice as many characters); an address, or the name
+    again, is vague as well."""
     max_server_tokens: int = 32_000
-    """Servers whose documents are longer, at about four characters a token, cannot be offered in one prompt."""
+    """Tokens of the longest documents of a server, at about four characters a token; longer ones fit into no prompt."""
 
 
 def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> ServerDocument:

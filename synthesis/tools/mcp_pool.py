@@ -14,9 +14,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from sandbox.program import give
 from synthesis.tools.documents import SourceServer
+from synthesis.tools.mcp_confinement import is_confined, started
 from synthesis.tools.mcp_credentials import credentials_of
-from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of, environment_of
+from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.tools_list import mcp_tool
 
@@ -47,29 +49,34 @@ class McpPool:
 
     def _prepare(self) -> None:
         try:
+            command, environment = started(command_of(self.config.prepare), self.config, self._pristine)
             subprocess.run(
-                command_of(self.config.prepare),
+                command,
                 cwd=self._pristine,
-                env=environment_of(self.config),
+                env=environment,
                 check=True,
                 capture_output=True,
                 timeout=120,
             )
+        except ToolServerUnavailable:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         except (OSError, subprocess.SubprocessError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
-            # First masked, then cut: half of a key would be found by nobody.
+            # First masked, then cut: half of a key would not be recognised.
             said = " ".join(self._credentials.masked(output).split())[-_MOST_SHOWN_CHARACTERS:]
-            failed = " ".join(self._credentials.masked(str(error)).split())
+            code = getattr(error, "returncode", None)
+            failed = " ".join(self._credentials.masked(str(error)).split()) if code is None else f"exit code {code}:"
             raise ToolServerUnavailable(
                 f"MCP server {self.config.name!r}: its `prepare` command failed: {failed} {said}".rstrip()
-            ) from None  # it holds what was said, with the keys
+            ) from None  # it holds the output with the keys
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[McpSession]:
         """Lend a session to one trajectory, its workspace as it was prepared; waits while all are out.
 
-        A session that died is not lent again, nor are those that waited beside it: what ended it may have ended them.
+        A session that died is not lent again, nor are those that waited beside it: the same cause may have ended them.
 
         Raises:
             ToolServerUnavailable: a new session does not start.
@@ -78,7 +85,7 @@ class McpPool:
             session = self._idle.pop() if self._idle else await self._new_session()
             try:
                 # Before each task, not after it: so nothing is left of a server's own start, either.
-                _restore(self._pristine, session.workspace)
+                self._restore(session.workspace)
                 yield session
             finally:
                 if not session.is_alive:
@@ -98,7 +105,7 @@ class McpPool:
         self._started += 1
         workspace = self._folder / f"session-{self._started}"
         workspace.mkdir()
-        _restore(self._pristine, workspace)
+        self._restore(workspace)
         session = McpSession(self.config, workspace, self._credentials)
         try:
             await session.start()
@@ -109,6 +116,29 @@ class McpPool:
             session = McpSession(self.config, workspace, self._credentials)
             await session.start()
         return session
+
+    def _restore(self, workspace: Path) -> None:
+        """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it.
+
+        Raises:
+            ToolServerUnavailable: the server writes into its workspace meanwhile.
+        """
+        fresh = self._folder / f"fresh-{workspace.name}"
+        shutil.copytree(self._pristine, fresh, symlinks=True)
+        if is_confined(self.config):
+            give(fresh)
+        for entry in workspace.iterdir():  # a link is removed, and not its target
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        for entry in fresh.iterdir():
+            # Moved, not copied: the server runs, and a link that it makes now must not lead this process elsewhere.
+            try:
+                entry.rename(workspace / entry.name)
+            except OSError as error:
+                raise ToolServerUnavailable(
+                    f"MCP server {self.config.name!r}: expected no writes between two tasks, found {entry.name} "
+                    f"({error.strerror}); set one_task_per_process"
+                ) from None
+        fresh.rmdir()
 
     async def source_server(self) -> SourceServer:
         """List the server's tools, as a source like any other.
@@ -133,10 +163,3 @@ class McpPool:
             await session.stop()
         self._idle.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _restore(pristine: Path, workspace: Path) -> None:
-    """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
-    for entry in workspace.iterdir():  # a link goes, and not what it leads to
-        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    shutil.copytree(pristine, workspace, symlinks=True, dirs_exist_ok=True)

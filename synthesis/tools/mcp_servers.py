@@ -1,4 +1,4 @@
-"""How real tool servers are started or reached, and what may become of them; `mcp_session` and `mcp_pool` do it."""
+"""Settings by which real tool servers are started or reached, and their errors."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class OAuthClientConfig(BaseModel):
     client_secret_env: str
     """The environment variable that holds its secret."""
     scope: str | None = None
+    """Scope of the tokens that are asked for; without it the server's default."""
 
 
 class McpServerConfig(BaseModel):
@@ -42,6 +43,7 @@ class McpServerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """Name of the server in records."""
     command: tuple[str, ...] = ()
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
@@ -53,26 +55,34 @@ class McpServerConfig(BaseModel):
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""
     oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
-    """Instead of a token: who asks for one, for a server at an address."""
+    """Instead of a token: the client that asks for one, for a server at an address."""
     prepare: tuple[str, ...] = ()
-    """A command run once in an empty folder; every session starts from a copy of what it left there."""
+    """A command that is run once in an empty folder; every session starts from a copy of that folder."""
     environment: dict[str, str] = {}
     """Variables of the server's process; never written into a record."""
     environment_from: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """Variables of our environment, keys among them, that the server's process has as well."""
+    readable: tuple[Path, ...] = Field(default=(), exclude_if=lambda paths: not paths)
+    """Files and folders that the server's process may read, beside the interpreter and the files that its command and
+    its variables name. It writes into its workspace alone."""
     one_task_per_process: bool = Field(default=False, exclude_if=lambda alone: not alone)
-    """For a server whose process remembers what it was asked: every trajectory gets a process of its own."""
+    """Whether every trajectory gets a process of its own, for a server whose process remembers earlier calls."""
     domain: str = "General"
+    """Domain of the server in records."""
     language: Language | None = None
+    """Language of its tasks; without it both."""
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
     """Values that exist on this server, by `argument` or `tool.argument`."""
     max_sessions: int = Field(default=2, ge=1)
+    """Sessions with the server at once."""
     start_seconds: float = Field(default=60.0, gt=0)
+    """Seconds that a server may take to start."""
     call_seconds: float = Field(default=30.0, gt=0)
+    """Seconds that a call may take."""
 
     @property
     def address(self) -> str:
-        """Where the server is reached; empty for one that is started."""
+        """Address of the server; empty for one that is started."""
         return self.url or self.sse_url
 
     @model_validator(mode="after")
@@ -84,8 +94,10 @@ class McpServerConfig(BaseModel):
                 f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` or `sse_url` only; "
                 "a server that is started gets its keys by environment_from"
             )
-        if self.address and (self.environment or self.environment_from):
-            raise ValueError(f"MCP server {self.name!r}: expected environment and environment_from beside `command`")
+        if self.address and (self.environment or self.environment_from or self.readable):
+            raise ValueError(
+                f"MCP server {self.name!r}: expected environment, environment_from and readable beside `command`"
+            )
         has_header = any(header.lower() == "authorization" for header in self.header_env)
         if sum(map(bool, (self.bearer_env, self.oauth, has_header))) > 1:
             raise ValueError(f"MCP server {self.name!r}: expected one of bearer_env, oauth and a header Authorization")
@@ -101,10 +113,13 @@ class McpServerGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """Name of the group in records."""
     servers: tuple[str, ...] = Field(min_length=2)
     """Names of servers under `mcp_servers`."""
     domain: str = "General"
+    """Domain of the group in records."""
     language: Language | None = None
+    """Language of its tasks; without it both."""
 
 
 def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpServerConfig]) -> None:
@@ -128,7 +143,7 @@ def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpSer
 
 
 class ToolServerUnavailable(SynthesisError):
-    """A tool server cannot be started, reached or listed; the message says which and what was tried."""
+    """A tool server cannot be started, reached or listed; the message names it and the attempt."""
 
 
 class ToolServerDied(SynthesisError):
@@ -145,8 +160,12 @@ def python_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
 
 
-def environment_of(config: McpServerConfig) -> dict[str, str]:
-    """Return what a server's process sees: little of ours, so that no key of this process reaches it."""
+def environment_of(config: McpServerConfig, *, home: str | None = None) -> dict[str, str]:
+    """Return the variables of a server's process: few of ours, so that no key of this process reaches it.
+
+    `home` takes the place of the user's home and of the folder for temporary files.
+    """
     inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
+    own = {} if home is None else {"HOME": home, "TMPDIR": home}
     named = {name: os.environ[name] for name in config.environment_from}
-    return {**inherited, **python_path(), **config.environment, **named}
+    return {**inherited, **own, **python_path(), **config.environment, **named}

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from synthesis.records import JsonObject
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse, compact_json
+from synthesis.tools.mcp_confinement import is_confined, started
 from synthesis.tools.mcp_credentials import Credentials, authorization_of, variables_of
 from synthesis.tools.mcp_servers import (
     WORKSPACE,
@@ -26,7 +27,6 @@ from synthesis.tools.mcp_servers import (
     ToolServerDied,
     ToolServerUnavailable,
     command_of,
-    environment_of,
 )
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
@@ -127,8 +127,11 @@ class McpSession:
     def _not_started(self, error: Exception) -> ToolServerUnavailable:
         if self._fault.done() and (refused := self._refused_keys()) is not None:
             return refused
+        if isinstance(error, ToolServerUnavailable):
+            return error
         said = f"HTTP {self._fault.result()}" if self._fault.done() else self._line(error)
-        return ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {said}")
+        advice = "; it runs confined: name folders that it must read in `readable`" if is_confined(self.config) else ""
+        return ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {said}{advice}")
 
     def _refused_keys(self) -> ToolServerUnavailable | None:
         """Return the error of a server that refuses who asks, and will refuse every task."""
@@ -143,8 +146,9 @@ class McpSession:
         if self.config.address:
             read, write = await self._connect_to_address(stack)
         else:
-            program, *arguments = (self._placed(part) for part in command_of(self.config.command))
-            environment = {name: self._placed(value) for name, value in environment_of(self.config).items()}
+            command = [self._placed(part) for part in command_of(self.config.command)]
+            variables = {name: self._placed(value) for name, value in self.config.environment.items()}
+            (program, *arguments), environment = started(command, self.config, self.workspace, variables)
             parameters = mcp.StdioServerParameters(command=program, args=arguments, cwd=self.workspace, env=environment)
             errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
             read, write = await stack.enter_async_context(mcp.stdio_client(parameters, errlog=errors))

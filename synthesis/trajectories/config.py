@@ -23,28 +23,38 @@ class TrajectoriesConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
     count: int = Field(ge=1)
     """Number of trajectories to keep."""
     out: Path
+    """Record directory to write."""
 
     shipped_examples: bool = True
     """Whether the tool documents that the project ships are among the sources."""
     tool_documents: tuple[Path, ...] = ()
     """Files and folders of tool documents, in any known format."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
+    """MCP servers whose tools are called for real."""
     mcp_server_groups: tuple[McpServerGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
     """Groups of real servers that are offered together, in the same conversations."""
     filters: ToolDocumentFilters = ToolDocumentFilters()
+    """Servers that are kept, by their documents."""
 
     proposals_per_server: int = Field(default=24, ge=1)
+    """Pairs of task and chain that the teacher proposes for a server."""
     proposal_draws: int = Field(default=1, ge=1)
     """Number of questions in which a server's chains are proposed. A model seldom repeats itself within one answer; the
     weights of the tool graph count chains that several answers have in common."""
     walks_per_server: int = Field(default=64, ge=1)
+    """Random walks on a server's tool graph, each a candidate chain."""
     min_chain_length: int = Field(default=2, ge=1)
+    """Tools of the shortest chain."""
     max_chain_length: int = Field(default=5, ge=1)
+    """Tools of the longest chain."""
     acyclic_chains: bool = True
+    """Whether a chain has each tool at most once."""
     chain_votes: int = Field(default=3, ge=1)
+    """Votes of judges on the coherence of a chain; most of them decide."""
 
     server_only_share: float = Field(default=0.35, ge=0, le=1)
     """Share of tasks written for a server as a whole, without a chain."""
@@ -59,6 +69,7 @@ class TrajectoriesConfig(BaseModel):
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks that are varied along one of the three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
+    """Least scores of a task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
     """Jaccard similarity from which two tasks of a server are one; without it only repetitions word for word are."""
 
@@ -67,7 +78,9 @@ class TrajectoriesConfig(BaseModel):
     max_offered_tools: int = Field(default=24, ge=1)
     """Most tools that a conversation offers: of a larger server, the chain's tools and a draw of the others."""
     max_turns: int = Field(default=16, ge=1)
+    """Assistant messages of the longest conversation."""
     deadline_seconds: float = Field(default=600.0, gt=0)
+    """Seconds that a conversation may take."""
     student: Path | None = None
     """A HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
     in tokens is not looked at."""
@@ -77,6 +90,7 @@ class TrajectoriesConfig(BaseModel):
     """Whether one call asks all judges of a conversation. It takes less than half of the calls and tokens, and is less
     strict, since each judge sees later messages."""
     reward_thresholds: RewardThresholds = RewardThresholds()
+    """Least scores of a kept trajectory."""
 
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""

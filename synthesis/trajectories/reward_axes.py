@@ -51,6 +51,7 @@ class RewardThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float = Field(default=0.6, ge=0, le=1)
+    """Least mean of all seven axes, from 0 to 1."""
     every_axis: float = Field(default=0.5, ge=0, le=1)
     """Least score on each axis that judges the agent alone."""
     tool_call_status: float = Field(default=0.2, ge=0, le=1)

@@ -51,8 +51,7 @@ def test_values_that_contradict_one_another_are_named_and_the_table_that_they_st
     with pytest.raises(ConfigError) as error:
         load_config(TrajectoriesConfig, file)
     assert str(error.value) == (
-        f"{file}: mcp_servers.0: Value error, MCP server 'far': expected environment and environment_from beside "
-        "`command`"
+        f"{file}: mcp_servers.0: MCP server 'far': expected environment, environment_from and readable beside `command`"
     )
 
 

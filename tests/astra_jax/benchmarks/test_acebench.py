@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import acebench, harnesses, managed_environment
-from astra_jax.benchmarks.acebench_files import MODEL, ConversationFiles
-from astra_jax.benchmarks.harnesses import ACEBENCH, Harness
+from astra_jax.benchmarks import acebench, benchmark, harnesses, managed_environment
+from astra_jax.benchmarks.acebench import MODEL, ACEBench, Conversation
+from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS, Harness
 from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, set_up
 from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, ProgramFailed, read_results
 from astra_jax.cli.command import main
@@ -40,7 +40,7 @@ def stand_in(tmp_path, monkeypatch):
     for name in ("generate.py", "eval_main.py"):
         (source / name).write_text(STAND_IN.read_text())
     environment = ManagedEnvironment(folder, HarnessDocument(package="ACEBench", version="56dd66c"))
-    monkeypatch.setattr(acebench, "managed_environment", lambda harness: environment)
+    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
     monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
     config = tmp_path / "acebench.toml"
     config.write_text(f'out = "{tmp_path}/run"\ntrials = 1\nrequests_at_once = 2\n[user]\nmodel = "player"\n')
@@ -173,14 +173,14 @@ def test_a_run_that_was_killed_goes_on_with_what_has_not_ended(stand_in, tmp_pat
 
 
 def test_a_conversation_whose_outcome_is_gone_is_no_smaller_benchmark(stand_in, tmp_path, capsys, monkeypatch):
-    converse = acebench._converse
+    converse = ACEBench._converse
 
     async def and_loses_the_outcome(*args):
         await converse(*args)
-        if args[3].number == 1:
-            (args[4] / "outcome.json").unlink()
+        if args[2].number == 1:
+            (args[2].folder / "outcome.json").unlink()
 
-    monkeypatch.setattr(acebench, "_converse", and_loses_the_outcome)
+    monkeypatch.setattr(ACEBench, "_converse", and_loses_the_outcome)
     with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
         assert evaluate(stand_in, agent, user, "--limit", "2", 'categories=["multi_step"]') == 1
     error = capsys.readouterr().err
@@ -231,14 +231,14 @@ def test_the_report_has_the_paper_s_rows_and_says_what_differs(stand_in, tmp_pat
     ],
 )
 def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):
-    files = ConversationFiles(tmp_path, "en", "multi_step")
+    conversation = Conversation("multi_step", 0, 0, "en", tmp_path)
     for kind, text in (("result", '{"id": "x", "process": []}'), ("score", score)):
         if text is not None:
-            folder = tmp_path / f"{kind}_all" / f"{kind}_en" / MODEL
+            folder = conversation.harness_folder / f"{kind}_all" / f"{kind}_en" / MODEL
             folder.mkdir(parents=True)
             (folder / f"data_agent_multi_step_{kind}.json").write_text(text)
     with pytest.raises(ProgramFailed, match="expected a result and a verdict of ACEBench on one case"):
-        files.outcome()
+        conversation.outcome()
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_checkout_brings_the_files_of_one_commit_and_nothing_that_lies_beside_
 
 def test_a_checkout_without_the_commit_is_one_line(checkout, tmp_path, capsys, monkeypatch):
     source, _ = checkout
-    monkeypatch.setitem(harnesses.HARNESSES, "acebench", ACEBENCH)
+    monkeypatch.setitem(harnesses.HARNESSES, "acebench", ACEBENCH_HARNESS)
     for folder in (source, tmp_path):
         assert main(["evaluate", "setup", "acebench", "--source", str(folder)]) == 1
         error = capsys.readouterr().err
@@ -288,7 +288,7 @@ def test_a_checkout_without_the_commit_is_one_line(checkout, tmp_path, capsys, m
 @pytest.mark.slow
 def test_the_official_code_runs_to_its_end(tmp_path):
     try:
-        managed_environment.managed_environment(ACEBENCH)
+        managed_environment.managed_environment(ACEBENCH_HARNESS)
     except HarnessMissing as missing:
         pytest.skip(f"{missing}")
     config = tmp_path / "acebench.toml"

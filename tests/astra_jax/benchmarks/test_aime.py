@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra_jax.benchmarks.aime import read_problems
-from astra_jax.benchmarks.aime_answer import answer_of, boxed
+from astra_jax.benchmarks.aime import answer_of, boxed, read_problems
 from astra_jax.benchmarks.results import BenchmarkFailed, read_results
 from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint

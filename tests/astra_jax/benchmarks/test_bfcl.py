@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import bfcl
-from astra_jax.benchmarks.bfcl_files import drop_lost_results, read_samples
-from astra_jax.benchmarks.harnesses import BFCL
+from astra_jax.benchmarks import benchmark
+from astra_jax.benchmarks.bfcl import drop_lost_results, read_samples
+from astra_jax.benchmarks.harnesses import BFCL_HARNESS
 from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, managed_environment
 from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
 from astra_jax.cli.command import main
@@ -34,7 +33,7 @@ def stand_in(tmp_path, monkeypatch):
     documents.mkdir(parents=True)
     (documents / "files.json").write_text('{"name": "cd"}\n{"name": "ls"}\n')
     environment = ManagedEnvironment(folder, HarnessDocument(package="bfcl-eval", version="stand-in"))
-    monkeypatch.setattr(bfcl, "managed_environment", lambda harness: environment)
+    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
     config = tmp_path / "bfcl.toml"
     config.write_text(f'out = "{tmp_path}/run"\nrequests_at_once = 1\n')
     return config
@@ -205,7 +204,7 @@ def test_what_the_harness_leaves_is_read_step_by_step(tmp_path):
         {"id": "multi_turn_miss_func_0", "valid": False, "error": {"error_type": "force_terminated"}},
     )
     asked = ["multi_turn_miss_func_0", "multi_turn_miss_func_1"]
-    first, second = read_samples(tmp_path / "result", tmp_path / "score", Counter({(7, 64): 1}), asked)
+    first, second = read_samples(tmp_path / "result", tmp_path / "score", {(7, 64)}, asked)
     assert (first.failure, first.steps, first.turns, first.detail) == ("step_limit", 21, 1, "force_terminated")
     assert (second.passed, second.turns, second.steps, second.tool_calls) == (True, 2, 3, 2)
     assert (second.cut_answers, second.empty_answers, second.prompt_tokens) == (3, 1, 21)
@@ -223,16 +222,16 @@ def test_scores_that_do_not_count_what_was_run_are_refused(tmp_path, header, mes
     write(tmp_path / "result" / "x_result.json", line("multi_turn_base_0", ["a"]))
     write(tmp_path / "score" / "BFCL_v4_multi_turn_base_score.json", header)
     with pytest.raises(BenchmarkFailed, match=message):
-        read_samples(tmp_path / "result", tmp_path / "score", {}, ["multi_turn_base_0"])
+        read_samples(tmp_path / "result", tmp_path / "score", set(), ["multi_turn_base_0"])
 
 
 def test_a_case_without_a_result_or_without_scores_is_refused(tmp_path):
     write(tmp_path / "result" / "x_result.json", line("multi_turn_base_0", ["a"]))
     with pytest.raises(BenchmarkFailed, match="one file of scores of base"):
-        read_samples(tmp_path / "result", tmp_path / "score", {}, ["multi_turn_base_0"])
+        read_samples(tmp_path / "result", tmp_path / "score", set(), ["multi_turn_base_0"])
     write(tmp_path / "score" / "BFCL_v4_multi_turn_base_score.json", {"correct_count": 1, "total_count": 1})
     with pytest.raises(BenchmarkFailed, match="multi_turn_base_1"):
-        read_samples(tmp_path / "result", tmp_path / "score", {}, ["multi_turn_base_1"])
+        read_samples(tmp_path / "result", tmp_path / "score", set(), ["multi_turn_base_1"])
 
 
 def test_lost_and_half_written_results_are_taken_out_of_the_harness_s_way(tmp_path):
@@ -248,7 +247,7 @@ def test_lost_and_half_written_results_are_taken_out_of_the_harness_s_way(tmp_pa
 @pytest.mark.slow
 def test_the_official_package_runs_to_its_end(tmp_path, capsys):
     try:
-        managed_environment(BFCL)
+        managed_environment(BFCL_HARNESS)
     except HarnessMissing as missing:
         pytest.skip(f"{missing}")
     config = tmp_path / "bfcl.toml"

@@ -145,7 +145,7 @@ async def test_a_checkout_s_build_import_and_program_see_no_canary(tmp_path, spy
     code = await in_a_thread(["evaluate", "setup", "tau2", "--source", str(tmp_path / "checkout")])
     said = capfd.readouterr()
     assert (code, said.err) == (0, "")
-    environment = environment_of(harnesses.TAU2)
+    environment = environment_of(harnesses.TAU2_HARNESS)
     printed = await run_program(environment, [str(environment.program("tau2")), "run"], tmp_path)
     assert "spy in import" in printed
     assert "program ran" in printed

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from astra_jax.benchmarks import harness_process
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
+from sandbox import program
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 ROOT = Path(__file__).parents[3]
@@ -228,14 +228,14 @@ async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
 
 async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkeypatch):
     # A launcher that is refused its namespaces, as by a container: inside, user namespaces are used up.
-    refused = harness_process._START.replace(
+    refused = program._START.replace(
         "program.main()",
         "linux = program.linux; linux.unshare = lambda flags: (_ for _ in ()).throw(PermissionError(1, 'unshare')); "
         "program.main()",
     )
-    monkeypatch.setattr(harness_process, "_START", refused)
+    monkeypatch.setattr(program, "_START", refused)
     with pytest.raises(
-        BenchmarkFailed, match=r"can confine a harness.*found: PermissionError.*was not run.*unshare"
+        BenchmarkFailed, match=r"can confine programs.*found: PermissionError.*unshare.*the harness was not run"
     ) as one:
         await run_harness(["/bin/sh", "-c", "touch ran"], folder=tmp_path, log=tmp_path / "log", variables={})
     assert "\n" not in str(one.value)
@@ -251,8 +251,8 @@ async def test_a_home_within_what_an_interpreter_needs_is_not_shown_to_it(tmp_pa
 
 
 async def test_a_machine_of_another_kind_does_not_run_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(harness_process.sys, "platform", "darwin")
-    with pytest.raises(BenchmarkFailed, match=r"can confine a harness.*found: darwin; the harness was not run"):
+    monkeypatch.setattr(program.sys, "platform", "darwin")
+    with pytest.raises(BenchmarkFailed, match=r"can confine programs.*found: darwin; .*the harness was not run"):
         await run_harness(["/bin/sh", "-c", "touch ran"], folder=tmp_path, log=tmp_path / "log", variables={})
     assert list(tmp_path.iterdir()) == []
 

@@ -194,7 +194,7 @@ def wheel(folder: Path, module: str, version: str, needs: str = "", text: str = 
 def test_a_driver_of_a_harness_starts_without_jax_and_without_the_harness():
     script = (
         "import sys\n"
-        "import astra_jax.benchmarks.bfcl, astra_jax.benchmarks.aime, astra_jax.benchmarks.comparison\n"
+        "import astra_jax.benchmarks.bfcl, astra_jax.benchmarks.aime, astra_jax.report.benchmark_tables\n"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'jax', 'transformers', 'bfcl_eval', 'tau2'}))"
     )
     done = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.engine.http import Endpoint
+from astra_jax.evaluate.endpoint import Endpoint
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks.comparison import compare, not_comparable
-from astra_jax.benchmarks.paper import ALL, claims, paper_rows
 from astra_jax.benchmarks.results import (
     BenchmarkFailed,
     HarnessDocument,
@@ -21,6 +19,8 @@ from astra_jax.benchmarks.results import (
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.cli.command import main
 from astra_jax.report.benchmark_charts import benchmark_charts
+from astra_jax.report.benchmark_tables import compare, not_comparable
+from astra_jax.report.paper import ALL, claims, paper_rows
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 
@@ -95,17 +95,17 @@ def test_a_delta_is_of_the_tasks_that_both_have(tmp_path):
     first = read_results(run(tmp_path / "a", {"base": [0, 0, 1, 1]}))
     second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
     (comparison,) = compare([("a", first), ("b", second)])
-    ours = comparison.deltas[-1]
+    ours = comparison.tables[1].rows[-1]
     assert ours.label == "b − a"
     assert ours.cells[0].text == "+100.00"  # not +50, of all samples
-    assert compare([("a", first)])[0].deltas == comparison.deltas[:-1]
+    assert compare([("a", first)])[0].tables[1].rows == comparison.tables[1].rows[:-1]
 
 
 def test_a_mean_over_other_categories_is_compared_with_nothing(tmp_path):
     first = read_results(run(tmp_path / "a", {"base": [0, 1], "miss_func": [0, 1]}))
     second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
     (comparison,) = compare([("a", first), ("b", second)])
-    assert comparison.deltas[-1].cells[-1].text == "–"
+    assert comparison.tables[1].rows[-1].cells[-1].text == "–"
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_table_4_has_the_paper_s_steps_and_tokens_and_ours_below_them(tmp_path):
     assert "sub-job" not in (tmp_path / "page" / "report.html").read_text()
 
 
-def test_bars_and_stages_are_drawn_to_one_scale(tmp_path):
+def test_bars_are_drawn_to_one_scale(tmp_path):
     runs = [("base", all_of(1, 0)), ("trained", all_of(1, 1))]
     (comparison,) = compare([(name, read_results(run(tmp_path / name, passed))) for name, passed in runs])
     charts = benchmark_charts(comparison)
-    assert [chart.title for chart in charts.bars] == ["Paper, 14B", "Paper, 32B", "Ours"]
-    paper, _, ours = charts.bars
+    assert [chart.title for chart in charts] == ["Paper, 14B", "Paper, 32B", "Ours"]
+    paper, _, ours = charts
     assert paper.names == ["base", "SFT", "RL"]
     assert ours.names == ["base", "trained"]
     assert paper.y_ticks == ours.y_ticks  # of one scale, so that they can be compared
@@ -199,20 +199,18 @@ def test_bars_and_stages_are_drawn_to_one_scale(tmp_path):
     assert texts["base, long context: 50.0"] == pytest.approx(50)
     assert texts["trained, all: 100.0"] == pytest.approx(100)
     assert texts["SFT, miss func: 25.5"] == pytest.approx(25.5)
-    by_stage, by_run = charts.curves
-    assert [point.text for point in by_stage.curves[1].points] == [
-        "32B, base: 49.6",
-        "32B, SFT: 52.1",
-        "32B, RL: 64.2",
-    ]
-    assert [point.text for point in by_run.curves[0].points] == ["ours, base: 50.0", "ours, trained: 100.0"]
 
 
-def test_pass_hat_is_a_curve_over_the_number_of_trials(tmp_path):
+def test_pass_hat_is_a_table_over_the_number_of_trials(tmp_path):
     document = {"benchmark": "tau2", "trials": 2, "user_simulator": "gpt-5.1", "sampling": {"temperature": 0.0}}
-    results = read_results(run(tmp_path / "a", {"retail": [1, 0], "telecom": [1, 1]}, **document))
-    summary = results.summary.model_copy(update={"pass_hat": {1: 0.75, 2: 0.5}})
-    (comparison,) = compare([("a", results.model_copy(update={"summary": summary}))])
-    chart = benchmark_charts(comparison).curves[-1]
-    assert chart.title == "pass^k"
-    assert [point.text for point in chart.curves[0].points] == ["a, 1: 75.0", "a, 2: 50.0"]
+    out = run(tmp_path / "a", {"retail": [1, 0], "telecom": [1, 1]}, **document)
+    results = read_results(out)
+    finish(out, results.run, results.samples, results.summary.model_copy(update={"pass_hat": {1: 0.75, 2: 0.5}}))
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
+    lines = (tmp_path / "page" / "report.md").read_text().splitlines()
+    assert lines[lines.index("### pass^k") + 2 :][:3] == [
+        "| | k = 1 | k = 2 |",
+        "|---|---|---|",
+        "| a | 75.0% | 50.0% |",
+    ]
+    assert "pass^k" in (tmp_path / "page" / "report.html").read_text()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import harnesses, managed_environment, tau2
+from astra_jax.benchmarks import benchmark, harnesses, managed_environment
 from astra_jax.benchmarks.managed_environment import ManagedEnvironment
 from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
-from astra_jax.benchmarks.tau2_files import read_simulations
+from astra_jax.benchmarks.tau2 import read_simulations
 from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
@@ -31,7 +31,7 @@ def stand_in(tmp_path, monkeypatch):
     (folder / "data" / "tau2").mkdir(parents=True)
     (folder / "data" / "tau2" / "tasks.json").write_text("[]")
     environment = ManagedEnvironment(folder, HarnessDocument(package="tau2", version="0.2.0"))
-    monkeypatch.setattr(tau2, "managed_environment", lambda harness: environment)
+    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
     monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
     config = tmp_path / "tau2.toml"
     config.write_text(f'out = "{tmp_path}/run"\ntrials = 2\nrequests_at_once = 1\n[user]\nmodel = "player"\n')
@@ -160,7 +160,7 @@ def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, mon
 
 def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = managed_environment.environment_folder(harnesses.TAU2)
+    folder = managed_environment.environment_folder(harnesses.TAU2_HARNESS)
 
     def without_packages(*_):
         (folder / "bin").mkdir(parents=True, exist_ok=True)
@@ -184,13 +184,13 @@ def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, mo
             subprocess.run([*git, *command], check=True)
         (source / "data" / "tau2" / "name").write_text("changed since")
         commits[name] = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
-    environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "one")
+    environment, is_new = managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "one")
     assert is_new
     assert (environment.document.version, environment.document.commit) == ("0.2.0", commits["one"])
     assert "-m tau2.cli" in environment.program("tau2").read_text()
     assert f"{environment.source()}/src\n" in (environment.packages() / "harness.pth").read_text()
-    assert not managed_environment.set_up(harnesses.TAU2, tmp_path / "one")[1]
-    environment, is_new = managed_environment.set_up(harnesses.TAU2, tmp_path / "two")
+    assert not managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "one")[1]
+    environment, is_new = managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "two")
     assert is_new
     assert (environment.folder / "data" / "tau2" / "name").read_text() == "two"
     assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == commits["two"]
@@ -225,7 +225,7 @@ def said(content: str, finish: str = "stop", role: str = "assistant") -> dict:
 def test_what_the_harness_leaves_is_read_conversation_by_conversation(tmp_path, found, passed, failure):
     path = tmp_path / "retail.json"
     path.write_text(json.dumps({"info": {}, "tasks": [], "simulations": [found]}))
-    (sample,) = read_simulations(path, "retail", empty_as="…")
+    (sample,) = read_simulations(path, "retail")
     assert (sample.passed, sample.failure, sample.score) == (passed, failure, float(passed))
     assert sample.steps == len([each for each in found["messages"][1:] if each["role"] == "assistant"])
 
@@ -234,7 +234,7 @@ def test_a_conversation_without_a_reward_is_refused(tmp_path):
     path = tmp_path / "retail.json"
     path.write_text(json.dumps({"simulations": [{**simulation(1.0), "reward_info": None}]}))
     with pytest.raises(BenchmarkFailed, match="expected a reward of task 0 trial 0"):
-        read_simulations(path, "retail", empty_as="…")
+        read_simulations(path, "retail")
     path.write_text('{"simulations": [{"task_id": "0"}]}')
     with pytest.raises(BenchmarkFailed, match=r"simulations\.0\.trial"):
-        read_simulations(path, "retail", empty_as="…")
+        read_simulations(path, "retail")

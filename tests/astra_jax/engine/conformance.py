@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from astra_jax.engine.interface import Decoder, DecoderError, Generated, Pause, Sampling, Session
+from astra_jax.engine.interface import Decoder, DecoderError, Generated, Sampling, Session
 
 PROMPT = list(range(21, 41))
 GIVEN = [41, 42, 43, 44, 45]
@@ -36,6 +36,8 @@ class Subject:
     """Tokens so far, in messages under way as well: of those a remote decoder does not hear."""
     tolerance: float = 1e-4
     """How far log-probs may be apart where other calls computed them."""
+    is_remote: bool = False
+    """Whether a server samples: messages come as a whole, without kept ids, and weights cannot be changed."""
 
     def a_decoder(self) -> Decoder:
         return self.make(self.weights, 0)
@@ -101,8 +103,6 @@ async def a_message_ends_with_an_end_token_or_at_its_limit(subject: Subject) -> 
             message = await task
             finishes.add(message.finish)
             assert len(message.ids) == len(message.logprobs) == len(message.policy_versions) <= sampling.max_tokens
-            # At temperature 1 the policy is what was sampled from.
-            assert message.raw_logprobs == (message.logprobs if decoder.capabilities.tells_raw_and_kept else [])
             assert set(subject.end_ids).isdisjoint(message.ids[:-1])
             assert (message.finish == "end") == (message.ids[-1] in subject.end_ids)
             assert message.finish == "end" or len(message.ids) == sampling.max_tokens
@@ -138,7 +138,7 @@ async def what_truncation_kept_is_handed_out_and_every_token_is_among_it(subject
         assert (await task).kept == []
     for session, task in truncated.items():
         message = await task
-        told = message.ids if decoder.capabilities.tells_raw_and_kept else []
+        told = [] if subject.is_remote else message.ids
         for token, kept in zip(told, message.kept, strict=True):
             assert token in kept
             assert len(set(kept)) == len(kept) <= 5
@@ -244,7 +244,8 @@ async def an_aborted_message_returns_what_there_is_and_others_go_on(subject: Sub
     decoder.abort(session)
     message = await task
     assert message.finish == "aborted"
-    assert 0 < len(message.ids) < len(expected.ids)
+    assert (len(message.ids) == 0) == subject.is_remote
+    assert len(message.ids) < len(expected.ids)
     assert message.ids == expected.ids[: len(message.ids)]
     assert len(message.ids) == len(message.logprobs) == len(message.policy_versions)
     # It may go on: its draws are counted from its prompt.
@@ -381,47 +382,10 @@ async def one_that_is_cancelled_as_it_ends_holds_up_nobody(subject: Subject) -> 
     await decoder.close()
 
 
-async def after_a_pause_of_any_kind_messages_go_on_as_if_there_had_been_none(subject: Subject) -> None:
-    expected = {session: await alone(subject, session) for session in SESSIONS[:4]}
-    for how in Pause:
-        decoder = subject.a_decoder()
-        tasks = under_way(decoder, SESSIONS[:3])
-        await until(lambda: subject.num_sampled(decoder) > 0)  # noqa: B023 - called at once
-        await decoder.pause(how)
-        sampled = decoder.load.sampled_tokens
-        if how is Pause.DRAIN:
-            assert sampled == sum(len(task.result().ids) for task in tasks.values() if task.done())
-            assert any(task.done() for task in tasks.values())
-        else:
-            assert not all(task.done() for task in tasks.values())
-        late = asyncio.create_task(one_message(decoder, SESSIONS[3], LONG))
-        await asyncio.sleep(0.05)
-        assert decoder.load.sampled_tokens == sampled, "nothing is sampled while it is paused"
-        decoder.resume()
-        for session, task in {**tasks, SESSIONS[3]: late}.items():
-            assert same(await task, expected[session], subject.tolerance)
-        await decoder.close()
-
-
-async def a_decoder_that_has_nothing_to_do_is_paused_at_once(subject: Subject) -> None:
-    decoder = subject.a_decoder()
-    for how in Pause:
-        await decoder.pause(how)
-        decoder.resume()
-    message = await decoder.generate(PROMPT, SHORT, SESSIONS[0])
-    for how in Pause:
-        await decoder.pause(how)
-        await asyncio.sleep(0.01)
-        decoder.resume()
-    second = await decoder.generate([*PROMPT, *message.ids, *GIVEN], SHORT, SESSIONS[0])
-    assert second.ids
-    await decoder.close()
-
-
 async def nothing_that_is_cached_outlives_its_weights(subject: Subject) -> None:
     greedy = Sampling(12, temperature=0.0)
     decoder, fresh = subject.a_decoder(), subject.make(subject.other_weights, 5)
-    if not decoder.capabilities.takes_weights:
+    if subject.is_remote:
         with pytest.raises(DecoderError):
             await decoder.update_weights(subject.other_weights, 5)
         return
@@ -442,7 +406,7 @@ async def nothing_that_is_cached_outlives_its_weights(subject: Subject) -> None:
 async def new_weights_sample_the_rest_of_a_message(subject: Subject) -> None:
     session, expected = await a_long_one(subject)
     decoder = subject.a_decoder()
-    if not decoder.capabilities.takes_weights:
+    if subject.is_remote:
         return
     task = under_way(decoder, [session])[session]
     await until(lambda: decoder.load.sampled_tokens > 0)
@@ -498,8 +462,6 @@ CLAUSES: list[Callable[[Subject], Awaitable[None]]] = [
     a_message_that_has_not_begun_is_aborted_too,
     a_cancelled_message_is_let_go_of,
     one_that_is_cancelled_as_it_ends_holds_up_nobody,
-    after_a_pause_of_any_kind_messages_go_on_as_if_there_had_been_none,
-    a_decoder_that_has_nothing_to_do_is_paused_at_once,
     nothing_that_is_cached_outlives_its_weights,
     new_weights_sample_the_rest_of_a_message,
     what_is_forgotten_gives_its_pages_back,

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from astra_jax.engine import page_attention
+from astra_jax.engine.kv_pages import KV, Histories, empty_pages
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
-from astra_jax.model import kv_pages
+from astra_jax.engine.rows import _after, rows_of
+from astra_jax.engine.sizes import decode_limits, serving_limits
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.kv_pages import KV, Histories, _after, empty_pages, rows_of
 from astra_jax.model.qwen3 import layers_apart
-from astra_jax.serve.policy import serving_limits
 
 PAGES, PAGE_TOKENS, OWN, TOKENS = 16384, 8, 6, 64
 CONFIG = ModelConfig(
@@ -27,11 +28,10 @@ def histories(rows: int) -> Histories:
     return Histories(nothing, nothing[..., 0], tables, np.full((1, rows), 20, np.int32))
 
 
-@pytest.mark.parametrize("kv_dtype", [None, "int8"])
 @pytest.mark.parametrize(("rows", "begins"), [(1, True), (1, False), (4, False)])
-def test_a_call_that_reads_copies_no_pages(untrained, kv_dtype, rows, begins):
+def test_a_call_that_reads_copies_no_pages(untrained, rows, begins):
     config, params = untrained.model_config, layers_apart(untrained.params)
-    of_layer = empty_pages(config, 1, PAGES, PAGE_TOKENS, kv_dtype)[0]
+    of_layer = empty_pages(config, 1, PAGES, PAGE_TOKENS)[0]
     behind = histories(rows)
     given = Given(
         np.tile(behind.own_tables_DRn, 3),
@@ -62,21 +62,18 @@ def test_a_call_that_samples_copies_no_pages(untrained, rows):
     assert program.memory_analysis().temp_size_in_bytes < size / 4
 
 
-@pytest.mark.parametrize("kv_dtype", [None, "int8"])
 @pytest.mark.parametrize("counts", [[1, 0], [64, 65], [70, 3], [192, 128]])
 @pytest.mark.parametrize("scores_at_once", [1, 2**15, 2**30])
-def test_tokens_that_are_added_at_once_attend_to_what_they_do_laid_side_by_side(
-    monkeypatch, kv_dtype, counts, scores_at_once
-):
+def test_tokens_that_are_added_at_once_attend_to_what_they_do_laid_side_by_side(monkeypatch, counts, scores_at_once):
     """Whatever is attended at once: a page, or several."""
-    monkeypatch.setattr(kv_pages, "_SCORES_AT_ONCE", scores_at_once)
+    monkeypatch.setattr(page_attention, "_SCORES_AT_ONCE", scores_at_once)
     rng, starts = np.random.default_rng(0), np.array([[77, 130]], np.int32)
 
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    empty = empty_pages(CONFIG, 1, 60, PAGE_TOKENS, kv_dtype)[0]
-    filled = KV(*(x + jnp.asarray(rng.integers(-99, 99, x.shape) / 50, x.dtype) for x in empty if x is not None))
+    empty = empty_pages(CONFIG, 1, 60, PAGE_TOKENS)[0]
+    filled = KV(*(x + jnp.asarray(rng.integers(-99, 99, x.shape) / 50, x.dtype) for x in empty))
     tables = rng.permutation(60)[:42].astype(np.int32).reshape(1, 2, 21)
     nothing = np.zeros((1, 2, 1), np.int32)
     behind = Histories(nothing, nothing[..., 0], tables, starts)

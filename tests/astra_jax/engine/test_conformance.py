@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -12,15 +11,13 @@ from typing import Any
 import pytest
 
 from astra_jax.checkpoints.policy import Policy
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Device, Said, XLADevice
-from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
-from astra_jax.model.kv_pages import KVDType
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Read, Sample
 from astra_jax.model.qwen3 import init_params
-from tests.astra_jax.engine import conformance
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
@@ -37,8 +34,6 @@ LIMITS = Limits(
     first_read_rows=2,
     first_read_tokens=24,
 )
-# Where messages go on in one order, what they have to let go of waits on the host; elsewhere it is read again.
-WITH_HOST = dataclasses.replace(LIMITS, host=HostMemory(40, bytes_per_second=1e12, read_tokens_per_second=1e4))
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
@@ -46,16 +41,13 @@ def run_for_real(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, timeout=120))
 
 
-def paged(policy: Policy, calls_away: int | None, kv_dtype: KVDType | None = None) -> tuple[Run, Subject]:
+def paged(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
     def make(params: Any, version: int) -> PagedDecoder:
-        limits = LIMITS if calls_away is None else WITH_HOST
-        device = XLADevice(policy.model_config, params, limits, end_ids=END_IDS, kv_dtype=kv_dtype)
-        return PagedDecoder(device, limits, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
+        device = XLADevice(policy.model_config, params, LIMITS, end_ids=END_IDS)
+        return PagedDecoder(device, LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
 
     other = init_params(policy.model_config, seed=1)
-    # A number that another order of sums tips over to the next int8 makes more of a log-prob than the sum did.
-    tolerance = 1e-4 if kv_dtype is None else 0.02
-    return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=tolerance)
+    return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=1e-4)
 
 
 def a_clock_device(limits: Limits = LIMITS) -> ClockDevice:
@@ -64,9 +56,7 @@ def a_clock_device(limits: Limits = LIMITS) -> ClockDevice:
 
 def clock(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
     def make(params: Any, version: int) -> PagedDecoder:
-        limits = LIMITS if calls_away is None else WITH_HOST
-        device = a_clock_device(limits)
-        return PagedDecoder(device, limits, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
+        return PagedDecoder(a_clock_device(), LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
 
     return run_on_clock, Subject(make, None, None, END_IDS, LIMITS.max_tokens)
 
@@ -79,45 +69,9 @@ def test_every_decoder_passes_the_suite(kind, calls_away, clause, untrained):
     run(clause(subject))
 
 
-@pytest.mark.parametrize(
-    "clause",
-    [
-        conformance.neighbours_and_the_time_of_a_call_change_no_token,
-        conformance.a_second_message_goes_on_from_the_first_and_what_was_given,
-        conformance.a_session_may_say_something_else_than_it_was_given,
-        conformance.nothing_that_is_cached_outlives_its_weights,
-    ],
-    ids=lambda clause: clause.__name__,
-)
-def test_with_int8_pages_too_tokens_follow_from_seeds_alone(clause, untrained):
-    run, subject = paged(untrained, None, "int8")
-    run(clause(subject))
-
-
-def test_int8_pages_change_log_probs_by_little(untrained):
-    """Given the same tokens: so a learner's ratio to what was recorded stays near 1."""
-
-    async def logprobs(kv_dtype: KVDType | None) -> dict[int, float]:
-        """Of each likely first token behind a long history, which an int8 message of another session has rounded."""
-        _, subject = paged(untrained, None, kv_dtype)
-        decoder, found = subject.a_decoder(), {}
-        for slot in range(40):
-            message = await decoder.generate(list(range(21, 101)), Sampling(1), Session(7, slot))
-            decoder.forget(Session(7, slot))
-            found[message.ids[0]] = message.logprobs[0]
-        await decoder.close()
-        return found
-
-    rounded, exact = (asyncio.run(logprobs(kv_dtype)) for kv_dtype in ("int8", None))
-    both = rounded.keys() & exact.keys()
-    assert len(both) > 20
-    gaps = [abs(rounded[token] - exact[token]) for token in both]
-    assert 1e-5 < max(gaps) < 0.02
-
-
-def test_a_prompt_in_int8_is_read_at_once_as_in_parts(untrained):
+def test_a_prompt_is_read_at_once_as_in_parts(untrained):
     """Its first tokens attend to one another as those find them that are read behind what lies in pages."""
-    _, subject = paged(untrained, None, "int8")
+    _, subject = paged(untrained, None)
     prompts = [[*range(first, first + 23)] for first in (21, 45, 60)]
 
     async def first_logprobs(*, in_parts: bool) -> list[float]:
@@ -139,15 +93,11 @@ class Observed:
     def __init__(self, device: Device):
         self.device, self.calls = device, []
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
-        self.page_bytes, self.penalizes = device.page_bytes, device.penalizes
+        self.penalizes = device.penalizes
 
     @property
     def row_steps(self) -> int:
         return self.device.row_steps
-
-    async def move(self, moves: Moves) -> None:
-        self.calls.append((moves.is_out, moves.of_shards))
-        await self.device.move(moves)
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
@@ -184,7 +134,7 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
     observed, random = Observed(device), Random(delays)
 
     async def main() -> list[list[Generated]]:
-        decoder = PagedDecoder(observed, WITH_HOST, end_ids=END_IDS, calls_away=calls_away)
+        decoder = PagedDecoder(observed, LIMITS, end_ids=END_IDS, calls_away=calls_away)
         found = await asyncio.gather(*(three_turns(decoder, session, random) for session in SESSIONS))
         await decoder.close()
         return found
@@ -192,16 +142,15 @@ def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, dela
     return observed.calls, run(main())
 
 
-@pytest.mark.parametrize("kind", ["paged", "int8", "clock"])
+@pytest.mark.parametrize("kind", ["paged", "clock"])
 def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, untrained):
-    """Pages run out, and some go to the host; that too follows from tokens alone."""
+    """Pages run out, and sequences give way; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         if kind == "clock":
-            return calls_and_messages(a_clock_device(WITH_HOST), calls_away, run_on_clock, delays=delays)
-        kv_dtype: KVDType | None = "int8" if kind == "int8" else None
+            return calls_and_messages(a_clock_device(LIMITS), calls_away, run_on_clock, delays=delays)
         config, params = untrained.model_config, untrained.params
-        device = XLADevice(config, params, WITH_HOST, end_ids=END_IDS, kv_dtype=kv_dtype)
+        device = XLADevice(config, params, LIMITS, end_ids=END_IDS)
         return calls_and_messages(device, calls_away, asyncio.run, delays=delays)
 
     calls, messages = found(2, 0)
@@ -209,7 +158,6 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
     assert found(2, 2) == (calls, messages)
     other_calls, other_messages = found(None, 1)
     assert other_calls != calls, "delays must matter to somebody"
-    assert {call[0] for call in calls if isinstance(call[0], bool)} == {True, False}, "pages go out, and come back"
     assert [[message.ids for message in of_session] for of_session in other_messages] == [
         [message.ids for message in of_session] for of_session in messages
     ]

@@ -8,9 +8,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.clock import run_on_clock
-from astra_jax.engine.interface import Pause, Sampling, Session
-from astra_jax.engine.schedule import Read, ReadRow, Schedule, Track
+from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.tracks import Read, ReadRow, Track
+from astra_jax.plan.clock import run_on_clock
 from tests.astra_jax.engine.test_schedule import (
     CheckedDevice,
     callers_of_any_kind,
@@ -21,11 +22,7 @@ from tests.astra_jax.engine.test_schedule import (
 
 
 def asking_by_scan(schedule: Schedule) -> list[Track]:
-    tracks = [
-        track
-        for track in schedule.tracks.values()
-        if track.sampling is not None and (bool(track.said) or not schedule.only_begun)
-    ]
+    tracks = [track for track in schedule.tracks.values() if track.sampling is not None]
     return sorted(tracks, key=lambda track: track.ticket)
 
 
@@ -49,7 +46,7 @@ def next_read_by_scan(schedule: Schedule) -> Read | None:
     kind = None
     for track in asking:
         if track.num_unread > 0:
-            schedule._adopt(track, taken)
+            schedule._adopt(track)
         if track.num_unread <= 0:
             continue
         begins = track.num_cached == 0
@@ -80,7 +77,7 @@ def told(read: Read | None) -> object:
 
 def state(schedule: Schedule) -> object:
     tracks = [(session, track.table, track.num_cached) for session, track in schedule.tracks.items()]
-    return tracks, schedule._moves, [host._awaited for host in schedule.hosts]
+    return tracks, [(book._free, [*book._idle]) for book in schedule.books]
 
 
 class Compared(Schedule):
@@ -118,10 +115,10 @@ def test_whatever_sessions_do_the_next_read_is_the_one_that_a_scan_finds():
     callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
     num_shards=st.integers(1, 2),
     calls_away=st.sampled_from([None, 0, 2]),
-    interruptions=st.lists(st.sampled_from([*Pause, 1, 2]), max_size=3),
+    interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
 def compare(limits, callers, num_shards, calls_away, interruptions):
-    with mock.patch("astra_jax.engine.paged.Schedule", Compared):
+    with mock.patch("astra_jax.engine.decoder.Schedule", Compared):
         run_on_clock(
             run_all(CheckedDevice(limits, num_shards=num_shards), dict(enumerate(callers)), calls_away, interruptions)
         )

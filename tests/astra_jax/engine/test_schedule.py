@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import MOVED_AT_ONCE, HostMemory, Moves
-from astra_jax.engine.interface import DecoderError, Generated, Pause, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Copy, Limits, Read, RowShape, SaidRow, Sample, Schedule, Track
+from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.tracks import Copy, Read, SaidRow, Sample, Track
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 END_IDS = (0,)
 COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
@@ -37,24 +38,8 @@ class CheckedDevice(ClockDevice):
         )
         self.vocab_size = 512  # it says few words, so that messages begin alike; its callers know more
         self.pages = [[[None] * limits.page_tokens for _ in range(limits.num_pages)] for _ in range(num_shards)]
-        self.host_pages = [[None] * (limits.host.num_pages if limits.host else 0) for _ in range(num_shards)]
         self.num_calls, self.most_calls = 0, 10**9
-        self.num_moved = self.num_back = 0
         self.schedule: Schedule | None = None
-
-    async def move(self, moves: Moves) -> None:
-        num_moves = sum(map(len, moves.of_shards))
-        self.num_moved, self.num_back = self.num_moved + num_moves, self.num_back + (not moves.is_out) * num_moves
-        assert all(len(of_shard) <= MOVED_AT_ONCE for of_shard in moves.of_shards)
-        for shard, of_shard in enumerate(moves.of_shards):
-            pages, places = self.pages[shard], self.host_pages[shard]
-            assert all(move.shard == shard for move in of_shard)
-            for move in of_shard:
-                if moves.is_out:
-                    places[move.place] = list(pages[move.page])
-                else:
-                    pages[move.page] = list(places[move.place])
-        await super().move(moves)
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
@@ -129,13 +114,6 @@ def check_references(schedule: Schedule) -> None:
         assert [referred[page] for page in range(book.num_pages)] == book._references
         assert book.num_available == book.num_pages - len(referred)
         assert all(len(set(table)) == len(table) for table in tables)
-        host = schedule.hosts[shard]
-        tracks = [track for track in schedule.tracks.values() if track.shard == shard]
-        awaited = Counter(content for track in tracks for content in track.awaited)
-        assert host._awaited == awaited
-        assert host._places.keys() <= awaited.keys()
-        places = [*host._free, *host._places.values()]
-        assert sorted(places) == list(range(schedule.limits.host.num_pages if schedule.limits.host else 0))
 
 
 @dataclass(frozen=True)
@@ -171,29 +149,22 @@ async def run_all(
     device: CheckedDevice,
     callers: dict[int, Caller],
     calls_away: int | None = None,
-    interruptions: Sequence[Pause | int] = (),
+    interruptions: Sequence[int] = (),
 ) -> dict[int, list[Generated]]:
-    """Each caller to its end, interrupted by pauses, and by weights of these versions."""
+    """Each caller to its end, interrupted by weights of these versions."""
     limits = device._limits
     decoder = PagedDecoder(device, limits, end_ids=END_IDS, calls_away=calls_away)
     device.schedule = decoder._schedule
     asked = asyncio.gather(*(caller.run(decoder, slot, limits.max_tokens) for slot, caller in callers.items()))
     for how in interruptions:
         await asyncio.sleep(0.15)
-        if isinstance(how, int):
-            await decoder.update_weights(None, how)
-            continue
-        await decoder.pause(how)
-        sampled = decoder.load.sampled_tokens
-        await asyncio.sleep(0.15)
-        assert decoder.load.sampled_tokens == sampled
-        decoder.resume()
+        await decoder.update_weights(None, how)
     found = await asked
     while decoder.load.sessions:
         await asyncio.sleep(1)
     check_references(decoder._schedule)
     assert decoder.load.free_pages == limits.num_pages * device.num_shards
-    assert (decoder.load.waiting, decoder.load.host_pages) == (0, 0)
+    assert decoder.load.waiting == 0
     await decoder.close()
     return dict(zip(callers, found, strict=True))
 
@@ -216,12 +187,6 @@ def some_limits(**changes) -> Limits:
     )
 
 
-def host_memory(num_pages: int, least_tokens: int = 0) -> HostMemory:
-    """Where a page is worth it if it holds more than so many tokens."""
-    page_seconds = 2 * CheckedDevice.page_bytes / 1.0
-    return HostMemory(num_pages, 1.0, read_tokens_per_second=(least_tokens + 0.5) / page_seconds)
-
-
 @st.composite
 def limits_of_any_kind(draw) -> Limits:
     page_tokens = draw(st.integers(1, 5))
@@ -235,7 +200,6 @@ def limits_of_any_kind(draw) -> Limits:
         read_tokens=draw(st.integers(1, 6)),
         first_read_rows=draw(st.integers(1, 3)),
         first_read_tokens=draw(st.integers(1, 12)),
-        host=draw(st.none() | st.builds(host_memory, st.integers(1, 40), st.sampled_from([0, 0, 0, 2]))),
     )
 
 
@@ -257,7 +221,7 @@ def callers_of_any_kind(draw) -> Caller:
     callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
     num_shards=st.integers(1, 2),
     calls_away=st.sampled_from([None, 0, 2]),
-    interruptions=st.lists(st.sampled_from([*Pause, 1, 2]), max_size=3),
+    interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
 def test_any_sessions_in_any_pages_say_what_they_say_alone(limits, callers, num_shards, calls_away, interruptions):
     device = CheckedDevice(limits, num_shards=num_shards)
@@ -449,7 +413,7 @@ def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
     read_all()
     sample = schedule.next_sample()
     for row in sample.all_rows():
-        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, [0.0] * 4, []))
+        schedule.has_sampled(row, SaidRow(said, [0.0] * 4, []))
     assert [len(track.table) for track in tracks] == [3, 3], "a page more than eight cached tokens take"
     for slot in range(2):
         schedule.ask(Session(0, slot), prompt + said + given, Sampling(8), policy_version=0)
@@ -480,73 +444,6 @@ def test_a_prompt_of_a_group_is_read_once(num_prompt_tokens):
         await asyncio.gather(*(caller.run(decoder, slot, 30) for slot, caller in enumerate(callers)))
         distinct = groups * (num_prompt_tokens - 1) + groups * group_size * 3
         assert distinct <= decoder.load.read_tokens <= 1.02 * distinct
-        await decoder.close()
-
-    run_on_clock(main())
-
-
-def pressed(
-    host: HostMemory | None, tool_seconds: float = 5.0
-) -> tuple[CheckedDevice, list, dict[int, list[Generated]]]:
-    """Two episodes that wait for tools in turn, on pages for hardly more than one."""
-    device = CheckedDevice(some_limits(num_pages=9, max_tokens=28, host=host), message_tokens=Lognormal(6, 0.0))
-    device.loads = []
-    callers = {slot: Caller([1 + slot, 2, 3, 4, 5], [(6, 2, tool_seconds)] * 3) for slot in range(2)}
-
-    async def main() -> dict[int, list[Generated]]:
-        decoder = PagedDecoder(device, device._limits, end_ids=END_IDS)
-        device.schedule = decoder._schedule
-
-        async def one(slot: int) -> list[Generated]:
-            await asyncio.sleep(slot * tool_seconds / 2)  # each is away while the other samples
-            return await callers[slot].run(decoder, slot, 28)
-
-        found = await asyncio.gather(*map(one, callers))
-        device.loads.append(decoder.load)
-        await decoder.close()
-        return dict(enumerate(found))
-
-    return device, device.loads, run_on_clock(main())
-
-
-def test_an_episode_that_waits_comes_back_to_its_pages_and_only_what_was_given_is_read():
-    dropped, (dropped_load,), expected = pressed(None)
-    device, (load,), found = pressed(host_memory(20))
-    assert found == expected
-    assert (dropped.num_moved, dropped_load.host_pages) == (0, 0)
-    assert device.num_moved > 0
-    assert device.num_back > 1
-    assert load.read_tokens == dropped_load.read_tokens - 4 * device.num_back
-    assert load.host_pages == 0
-
-
-def test_what_is_read_faster_than_moved_is_read_again():
-    device, (load,), _ = pressed(host_memory(20, least_tokens=4))
-    assert device.num_moved == 0
-    assert load.read_tokens == pressed(None)[1][0].read_tokens
-
-
-def test_a_hosts_places_are_bounded_and_what_has_none_is_read_again():
-    device, (load,), found = pressed(host_memory(1))
-    assert found == pressed(None)[2]
-    assert 0 < device.num_moved < pressed(host_memory(20))[0].num_moved
-    assert load.host_pages == 0
-
-
-def test_a_page_set_aside_is_given_up_with_its_session_or_its_weights():
-    async def main() -> None:
-        _, decoder = checked(some_limits(num_pages=9, max_tokens=28, host=host_memory(20)), 6)
-        for ends in ("forget", "weights"):
-            await decoder.generate(list(range(1, 13)), Sampling(6), Session(3, 0))
-            await decoder.generate(list(range(2, 26)), Sampling(4), Session(3, 1))
-            assert decoder.load.host_pages > 0
-            if ends == "weights":
-                await decoder.update_weights(None, 1)
-            else:
-                decoder.forget(Session(3, 0))
-            assert decoder.load.host_pages == 0
-            decoder.forget(Session(3, 1))
-            decoder.forget(Session(3, 0))
         await decoder.close()
 
     run_on_clock(main())

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from astra_jax.engine import shared_device
-from astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import HostMemory, Moves
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Limits, Read, RowShape, Sample
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
-from astra_jax.episodes.rollout import RolloutConfig, decode_limits
+from astra_jax.engine.sizes import Limits, RowShape, decode_limits
+from astra_jax.engine.tracks import Read, Sample
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 NUM_HOSTS = 3
 LIMITS = Limits(
@@ -48,11 +48,6 @@ class PartOfDevice(ClockDevice):
 
     def own_pages(self, sample: Sample) -> int:
         return max((len(row.track.table) for row in sample.all_rows()), default=0)
-
-    async def move(self, moves: Moves) -> None:
-        self.calls.append(("move", moves.is_out))
-        self.num_rows.append(sum(map(len, moves.of_shards)))
-        await super().move(moves)
 
     async def read(self, read: Read) -> None:
         self._note(read, ("read", read.begins, read.most_rows, read.most_tokens))
@@ -231,27 +226,6 @@ def test_whatever_hosts_propose_the_call_has_a_shape_of_the_decoder_and_holds_al
     assert num_split > 0
 
 
-def test_where_one_host_moves_pages_the_others_take_part():
-    """Its pages run out, theirs do not; what is said is what is said where none do."""
-    few = dataclasses.replace(LIMITS, num_pages=21, host=HostMemory(64, 1.0, read_tokens_per_second=1.0))
-
-    async def main(limits: Limits) -> tuple[Hosts, list]:
-        hosts = Hosts(2, limits)
-        slots = [range(9), range(9, 10), range(0)]
-        found = await asyncio.gather(
-            *(a_host(decoder, of_host, lambda: 0.1) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
-        )
-        return hosts, found
-
-    hosts, found = run_on_clock(main(few))
-    assert found == run_on_clock(main(LIMITS))[1]
-    assert len({tuple(device.calls) for device in hosts.devices}) == 1
-    moves = [number for number, call in enumerate(hosts.devices[0].calls) if call[0] == "move"]
-    assert {hosts.devices[0].calls[number] for number in moves} == {("move", True), ("move", False)}
-    assert [sum(device.num_rows[number] for number in moves) > 0 for device in hosts.devices] == [True, False, False]
-    assert [decoder.load.host_pages for decoder in hosts.decoders] == [0, 0, 0]
-
-
 def test_while_the_tools_of_a_host_take_long_the_others_go_on():
     """Its tools answer only when the others are done."""
 
@@ -336,7 +310,7 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
 def test_who_is_held_up_was_passed_over_by_nobody():
     """How often depends on how long a tool takes: it must not decide whose turn it is."""
     asked: list[Proposal] = []
-    another = [Proposal(Kind.HOLD), Proposal(Kind.OUT), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
+    another = [Proposal(Kind.HOLD), Proposal(Kind.READ, 9, 1, 8), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
 
     async def gather(proposal: Proposal) -> np.ndarray:
         asked.append(proposal)
@@ -345,7 +319,7 @@ def test_who_is_held_up_was_passed_over_by_nobody():
     async def main() -> None:
         device = PartOfDevice()
         await SharedDevice(device, LIMITS.row_shapes, gather).read(Read([[], []], False, 2, 8))
-        assert [call[0] for call in device.calls] == ["move", "read"]
+        assert [call[0] for call in device.calls] == ["read", "read"]
 
     run_on_clock(main())
     assert [proposal.waited for proposal in asked] == [0, 0, 1, 1]

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.host_pages import Moves
 from astra_jax.engine.interface import Decoder, Session
-from astra_jax.engine.paged import PagedDecoder
-from astra_jax.engine.schedule import Read, SaidRow, Sample
-from astra_jax.episodes.rollout import RolloutEngine, decode_limits
+from astra_jax.engine.sizes import decode_limits
+from astra_jax.engine.tracks import Read, SaidRow, Sample
+from astra_jax.episodes.rollout import RolloutEngine
 
 
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs, vocab_size, page_bytes, penalizes = 1, 0, 512, 1, False
+    num_shards, num_programs, vocab_size, penalizes = 1, 0, 512, False
     row_steps = 0
 
     def __init__(self, messages: Sequence[Sequence[int]]):
@@ -36,9 +36,6 @@ class ScriptedDevice:
     def close(self) -> None:
         pass
 
-    async def move(self, moves: Moves) -> None:
-        await asyncio.sleep(1.0)
-
     async def read(self, read: Read) -> None:
         await asyncio.sleep(1.0)
 
@@ -50,7 +47,7 @@ class ScriptedDevice:
             if begins_at not in begun:
                 begun.append(begins_at)
             ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
-            said.append(SaidRow(ids, [-0.25] * len(ids), [-0.25] * len(ids), []))
+            said.append(SaidRow(ids, [-0.25] * len(ids), []))
         steps = max(len(row.ids) for row in said)
         await asyncio.sleep(steps)
         return said, steps

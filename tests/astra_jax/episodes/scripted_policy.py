@@ -50,7 +50,7 @@ class ScriptedDecoder:
         finish: Finish = "end" if said[-1] in self._end_ids else "length"
         logprobs = [LOGPROB] * len(said)
         kept = [[token, token + 1] for token in said] if sampling.hands_out_kept else []
-        return Generated(said, logprobs, [0] * len(said), finish, logprobs, kept)
+        return Generated(said, logprobs, [0] * len(said), finish, kept)
 
     def forget(self, session: Session) -> None:
         pass

@@ -10,8 +10,9 @@ import pytest
 from astra_jax.chat.format import Source, render, tool_call_text
 from astra_jax.episodes.endings import NoVerdict
 from astra_jax.episodes.episode import MODEL_ERRORS, Episode, ToolOutcome
+from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.rewards import episode_reward, result_of
+from astra_jax.episodes.rewards import REWARDS, episode_reward
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from sandbox.client import AsyncSandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
@@ -177,16 +178,16 @@ async def test_where_the_value_is_not_kept_the_question_back_ends_the_episode():
 
 
 @pytest.mark.parametrize("said", ["It is 2150.", "I cannot answer: no tool gives the rent."])
-async def test_where_a_refusal_is_expected_it_is_what_is_accurate(said: str):
+async def test_where_a_refusal_is_expected_it_is_what_is_accurate(tokenizer, said: str):
     episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
     await episode.take_turn(said, InProcessSandbox())
     refuses = "cannot" in said
     assert (episode.is_answer_accurate, episode.counts) == (refuses, (int(refuses), 2, 1))
-    result = result_of(episode)
+    result = finished_episode(episode, tokenizer)
     assert (result.must_refuse, result.has_refused) == (True, refuses)
 
 
-async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode():
+async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode(tokenizer):
     asked = []
 
     async def judge(environment: Environment, said: str) -> bool:
@@ -195,7 +196,7 @@ async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode():
 
     episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
     await episode.take_turn("It is 2150.", InProcessSandbox(), judge=judge)
-    assert (episode.is_answer_accurate, result_of(episode).has_refused) == (True, True)
+    assert (episode.is_answer_accurate, finished_episode(episode, tokenizer).has_refused) == (True, True)
     back = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
     for _ in range(2):
         await back.take_turn("Well.", InProcessSandbox(), judge=judge)
@@ -350,7 +351,7 @@ async def test_where_no_tool_fits_saying_so_is_rewarded_and_calling_in_vain_cost
     assert episode_reward(made_up) == episode_reward(only_thought) == 0
 
 
-async def test_where_a_tool_is_missing_doing_what_the_others_allow_and_refusing_the_rest_is_worth_most():
+async def test_where_a_tool_is_missing_doing_what_the_others_allow_and_refusing_the_rest_is_worth_most(tokenizer):
     find, rent = ENVIRONMENT.sub_questions
     asked = (find, rent.model_copy(update={"call": None}))
     missing = {"expectation": "refuse", "missing": "get_rent", "composition": None}
@@ -358,7 +359,10 @@ async def test_where_a_tool_is_missing_doing_what_the_others_allow_and_refusing_
     refusal = "I found Amber Falcon. I cannot answer the rest: no tool gives the rent."
     found = call("find_flat", owner="Quartz Heron")
     episodes = [await after(environment, *said) for said in ((found, refusal), (refusal,), (found, "2150."))]
-    rewards = {name: [episode_reward(episode, name) for episode in episodes] for name in ("f1", "refusals")}
+    rewards = {
+        name: [REWARDS[name](finished_episode(episode, tokenizer)) for episode in episodes]
+        for name in ("f1", "refusals")
+    }
     assert rewards["f1"] == pytest.approx([1.0, 2 / 3, 2 / 4], abs=1e-5)
     assert rewards["refusals"] == [1.0, 0.5, 0.0]
 

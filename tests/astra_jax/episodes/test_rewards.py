@@ -1,60 +1,73 @@
-"""Every reward is a function of a few counts, in [0, 1]; of a logged episode they are those of the episode itself."""
+"""A reward is a function of a finished episode; of a logged episode it is the same as of the episode in memory."""
 
 from __future__ import annotations
 
-from typing import get_args
+import dataclasses
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax.chat.format import Source, user_segment
+from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode, ToolOutcome
+from astra_jax.episodes.finished import CallOutcome, FinishedEpisode, SubQuestionOutcome, finished_episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import LoggedEpisode, episode_to_json
-from astra_jax.episodes.rewards import PRECISION_EPSILON, REWARDS, EpisodeResult, RewardName, episode_reward, result_of
+from astra_jax.episodes.rewards import PRECISION_EPSILON, REWARDS, earned, reward_named
 from astra_jax.testing import tiny_environment
+from examples.reward_reads_the_answer import calls_and_answer
 from synthesis.records import Environment
 
 
 @st.composite
-def results(draw) -> EpisodeResult:
+def finished(draw) -> FinishedEpisode:
+    """Sub-tasks with a tool each; some are solved, some attempted, and other calls are made in vain."""
     num_subtasks = draw(st.integers(1, 8))
     num_solved = draw(st.integers(0, num_subtasks))
     num_attempted = draw(st.integers(0, num_subtasks - num_solved))
-    num_tool_calls = num_solved + num_attempted + draw(st.integers(0, 20))
-    return EpisodeResult(num_solved, num_subtasks, num_tool_calls, num_attempted, *(draw(st.booleans()) for _ in "123"))
+    called = [*(f"tool_{k}" for k in range(num_solved + num_attempted)), *["another"] * draw(st.integers(0, 20))]
+    return FinishedEpisode(
+        sub_questions=tuple(
+            SubQuestionOutcome(question="?", answer=k, tool=f"tool_{k}", solved=k < num_solved)
+            for k in range(num_subtasks)
+        ),
+        calls=tuple(CallOutcome(name=name, arguments={}, ok=True, response="1") for name in called),
+        expectation=draw(st.sampled_from(["answer", "refuse"])),
+        final_text=draw(st.sampled_from(["It is 2150.", "I cannot look that up."])),
+        is_answer_accurate=draw(st.booleans()),
+        num_solved=num_solved,
+        num_subtasks=num_subtasks,
+        num_tool_calls=len(called),
+    )
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(results())
-def test_every_reward_lies_between_0_and_1(result):
-    for name, reward in REWARDS.items():
-        assert 0 <= reward(result) <= 1, name
+@given(finished())
+def test_every_reward_lies_between_0_and_1(episode):
+    for name, reward in {**REWARDS, "the example": calls_and_answer}.items():
+        assert 0 <= reward(episode) <= 1, name
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(results())
-def test_rewards_differ_from_f1_as_their_formulas_say(result):
+@given(finished())
+def test_rewards_differ_from_f1_as_their_formulas_say(episode):
     """2n̂ / (n + c + ε) is F1; the others are told apart by what moves them."""
-    solved, subtasks, calls = result[:3]
+    solved, subtasks, calls = episode.num_solved, episode.num_subtasks, episode.num_tool_calls
     f1 = 2 * solved / (subtasks + calls + PRECISION_EPSILON)
-    earned = {name: reward(result) for name, reward in REWARDS.items()}
-    in_vain = result._replace(num_tool_calls=calls + 1)
-    assert earned["f1"] == pytest.approx(f1, rel=1e-9)
-    assert earned["recall"] == REWARDS["recall"](in_vain) == solved / subtasks
-    assert earned["precision"] == pytest.approx(solved / (calls + PRECISION_EPSILON))
-    assert earned["precision"] == REWARDS["precision"](result._replace(num_subtasks=subtasks + 1))
-    assert earned["call_budget"] == pytest.approx(solved / max(subtasks, calls))
-    assert earned["partial_credit"] == pytest.approx(f1 + result.num_attempted / (subtasks + calls + PRECISION_EPSILON))
-    assert earned["f1_and_answer"] == pytest.approx((f1 + result.is_answer_accurate) / 2)
-    refusing = result._replace(has_refused=True)
-    assert REWARDS["refusals"](refusing) == (solved / subtasks if result.must_refuse else 0)
-    if not result.has_refused:
-        assert earned["refusals"] == pytest.approx(0 if result.must_refuse else f1)
-
-
-def test_every_name_has_a_reward():
-    assert set(REWARDS) == set(get_args(RewardName))
+    earns = {name: reward(episode) for name, reward in REWARDS.items()}
+    in_vain = dataclasses.replace(episode, num_tool_calls=calls + 1)
+    assert earns["f1"] == pytest.approx(f1, rel=1e-9)
+    assert earns["recall"] == REWARDS["recall"](in_vain) == solved / subtasks
+    assert earns["precision"] == pytest.approx(solved / (calls + PRECISION_EPSILON))
+    assert earns["precision"] == REWARDS["precision"](dataclasses.replace(episode, num_subtasks=subtasks + 1))
+    assert earns["call_budget"] == pytest.approx(solved / max(subtasks, calls))
+    assert earns["partial_credit"] == pytest.approx(f1 + episode.num_attempted / (subtasks + calls + PRECISION_EPSILON))
+    assert earns["f1_and_answer"] == pytest.approx((f1 + episode.is_answer_accurate) / 2)
+    if episode.has_refused:
+        assert earns["refusals"] == (solved / subtasks if episode.must_refuse else 0)
+    else:
+        assert earns["refusals"] == pytest.approx(0 if episode.must_refuse else f1)
 
 
 def an_episode(environment: Environment, outcomes: list[ToolOutcome], final_text: str) -> Episode:
@@ -85,20 +98,172 @@ def the_outcomes(environment: Environment) -> dict[str, ToolOutcome]:
     ],
 )
 @pytest.mark.parametrize("final_text", ["It is 2150.", "I cannot look that up."])
-def test_a_logged_episode_earns_what_the_episode_earned(taught, asked, num_attempted, final_text):
+def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, num_attempted, final_text):
     environment = tiny_environment(rent=2150)
     episode = an_episode(environment, [the_outcomes(environment)[name] for name in asked], final_text)
-    result = result_of(episode)
-    assert result.num_attempted == num_attempted
-    assert result.has_refused == ("cannot" in final_text)
-    line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=episode_reward(episode, "partial_credit"))
-    assert LoggedEpisode.model_validate(line).result == result
-    assert line["reward"] == REWARDS["partial_credit"](result)
+    seen = finished_episode(episode, taught.tokenizer)
+    assert seen.num_attempted == num_attempted
+    assert seen.has_refused == ("cannot" in final_text)
+    line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=earned("partial_credit", seen))
+    assert LoggedEpisode.model_validate(line).finished == seen
+    assert line["reward"] == REWARDS["partial_credit"](seen)
 
 
-def test_a_log_that_kept_too_little_has_no_result(taught):
+def test_the_conversation_is_seen_in_order_with_the_texts_that_were_sampled(taught):
+    """Two calls in one turn, a question back, and the user's answer; a character may span tokens."""
+    environment, tokenizer = tiny_environment(), taught.tokenizer
+    episode = an_episode(environment, [], "Done.")
+    spoken = [
+        ("<|im_start|>user\nWhere?<|im_end|>\n<|im_start|>assistant\n", Source.PROMPT, 0),
+        ("<think>\nTwo calls.\n</think>\n\n<tool_call>…</tool_call><|im_end|>", Source.MODEL, 1),
+        ("\n<|im_start|>user\n<tool_response>\n", Source.TEMPLATE, 1),
+        ('"43 Hütte 房"', Source.TOOL, 1),
+        ("\n</tool_response>\n<tool_response>\n", Source.TEMPLATE, 1),
+        ("[1, 2]", Source.TOOL, 1),
+        ("\n</tool_response><|im_end|>\n<|im_start|>assistant\n", Source.TEMPLATE, 1),
+        ("Which one? 🏠<|im_end|>", Source.MODEL, 2),
+        ("\n", Source.TEMPLATE, 2),
+        (user_segment("The red one.").text, Source.PROMPT, 2),
+        ("<|im_start|>assistant\n", Source.TEMPLATE, 2),
+        ("Done.", Source.MODEL, 3),
+    ]
+    for text, source, turn in spoken:
+        ids = tokenizer.encode(text)
+        if source is Source.MODEL:
+            episode.ledger.append_sampled(ids, [-1.0] * len(ids), turn=turn, policy_versions=[0] * len(ids), kept=[])
+        else:
+            episode.ledger.append_given(ids, [source] * len(ids), turn=turn)
+    seen = finished_episode(episode, tokenizer)
+    assert [(message.role, message.content) for message in seen.messages] == [
+        ("user", environment.question),
+        ("assistant", "<think>\nTwo calls.\n</think>\n\n<tool_call>…</tool_call>"),
+        ("tool", '"43 Hütte 房"'),
+        ("tool", "[1, 2]"),
+        ("assistant", "Which one? 🏠"),
+        ("user", "The red one."),
+        ("assistant", "Done."),
+    ]
+    line = episode_to_json(episode, tokenizer, policy="sft", reward=0.0)
+    assert LoggedEpisode.model_validate(line).finished == seen
+
+
+def test_an_episode_that_runs_has_no_reward(taught):
+    episode = an_episode(tiny_environment(), [], "")
+    episode.stop_reason = None
+    with pytest.raises(ValueError, match="expected a finished episode, found one that runs, in "):
+        finished_episode(episode, taught.tokenizer)
+
+
+def test_a_log_that_kept_too_little_has_no_reward(taught):
     episode = an_episode(tiny_environment(rent=2150), [], "It is 2150.")
     line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=0.0)
     del line["expectation"]
     with pytest.raises(ValueError, match="expected calls and the ending that is right, found a line of an older"):
-        _ = LoggedEpisode.model_validate(line).result
+        _ = LoggedEpisode.model_validate(line).finished
+
+
+OWN = """
+import math
+def half(episode): return 0.5
+def none(episode): pass
+def endless(episode): return math.inf
+def words(episode): return "much"
+def no_episode(): return 1.0
+def two(episode, other): return 1.0
+SIZE = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, request):
+    """A file of the user in the working directory, by the name of its module."""
+    name = f"own_rewards_{request.node.name.encode().hex()[-24:]}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_function_of_a_file_of_the_user_is_a_reward(own):
+    assert earned(f"{own}:half", FinishedEpisode()) == 0.5
+
+
+@pytest.mark.parametrize(("function", "returned"), [("none", "None"), ("endless", "inf"), ("words", "'much'")])
+def test_a_reward_that_is_no_finite_number_ends_in_one_line(own, function, returned):
+    expected = rf"^reward {own}:{function} returned {returned} for an episode in environment flat-1; return a finite nu"
+    with pytest.raises(ConfigError, match=expected):
+        earned(f"{own}:{function}", FinishedEpisode(environment_id="flat-1"))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "no_episode",
+            r"a reward takes one argument, the episode \(too many positional arguments\): write def reward\(ep",
+        ),
+        (
+            "two",
+            r"a reward takes one argument, the episode \(missing a required argument: 'other'\): write def reward\(e",
+        ),
+        ("SIZE", r"^SIZE in \S+\.py is no function but a int; name a function$"),
+        ("quarter", r"\.py defines no quarter; name a function that it defines$"),
+    ],
+)
+def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, function, message):
+    with pytest.raises(ValueError, match=message):
+        reward_named(f"{own}:{function}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, r"^there is no module mine_absent: put mine_absent\.py into \S+$"),
+        ("import nowhere_at_all", r"cannot be imported: No module named 'nowhere_at_all'; install what it imports$"),
+        ("def half(episode) return", r"cannot be imported: SyntaxError: .*; mend it$"),
+        ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero; mend it$"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_refused_with_what_to_do(tmp_path, monkeypatch, source, message):
+    monkeypatch.chdir(tmp_path)
+    if source is not None:
+        (tmp_path / "mine_absent.py").write_text(source)
+    with pytest.raises(ValueError, match=message):
+        reward_named("mine_absent:half")
+
+
+def test_a_module_beside_the_config_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):
+    for folder, value in (("configs", 1), ("here", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_or_here.py").write_text(f"def earns(episode): return {value}")
+    monkeypatch.chdir(tmp_path / "here")
+    assert reward_named("beside_or_here:earns", tmp_path / "configs")(FinishedEpisode()) == 1
+
+
+@pytest.mark.parametrize("name", ["f2", "own:", ":half", "own:half()", "a b:half", "own/half:x"])
+def test_a_name_that_names_no_function_is_refused_with_the_names_there_are(name):
+    with pytest.raises(ValueError, match=r"^expected one of f1, recall, .*, or MODULE:FUNCTION of a file of yours$"):
+        reward_named(name)
+
+
+def test_a_name_with_the_ending_of_a_file_is_refused_with_the_right_one():
+    with pytest.raises(ValueError, match=r"^expected a module, not a file: write own:half$"):
+        reward_named("own.py:half")
+
+
+def test_the_example_pays_for_a_short_answer_that_rests_on_a_reply():
+    call = CallOutcome(name="get_rent", arguments={}, ok=True, response="2150")
+    told = FinishedEpisode(
+        num_solved=1,
+        num_subtasks=1,
+        num_tool_calls=1,
+        calls=(call,),
+        final_text="It is 2150.",
+        is_answer_accurate=True,
+    )
+    assert calls_and_answer(told) == pytest.approx(1.0, abs=1e-6)
+    for worse in (
+        {"final_text": "It is 2150, " + "as I said, " * 60},
+        {"is_answer_accurate": False},
+        {"calls": (call.model_copy(update={"ok": False}),)},
+    ):
+        assert calls_and_answer(dataclasses.replace(told, **worse)) == pytest.approx(0.5, abs=1e-6), worse

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from astra_jax.chat.format import Source, render
-from astra_jax.config import ConfigError
 from astra_jax.engine import device
-from astra_jax.episodes import rollout as rollout_module
+from astra_jax.engine import sizes as sizes_module
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.mesh.hosts import HostFailed
@@ -102,7 +101,7 @@ async def test_the_same_seed_gives_the_same_episodes_and_another_seed_others(tau
 
 
 async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its_tokens(taught, groups, monkeypatch):
-    monkeypatch.setattr(rollout_module, "_ROWS_OF_CPU", 2)
+    monkeypatch.setattr(sizes_module, "_ROWS_OF_CPU", 2)
     alone = [await roll_out(taught, [start], first_slot=GROUP_SIZE * i) for i, start in enumerate(STARTS)]
     for group, (same,) in zip(groups, alone, strict=True):
         assert [episode.ledger.ids for episode in group] == [episode.ledger.ids for episode in same]
@@ -363,12 +362,6 @@ def test_limits_beyond_the_models_context_are_refused_before_anything_runs(taugh
     long = LIMITS.model_copy(update={"max_response_tokens": 2000})
     with pytest.raises(ValueError, match="sequences of 2256 tokens exceed the model's context of 1024"):
         RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), long)
-
-
-def test_int8_pages_are_refused_where_a_server_samples(taught):
-    int8 = LIMITS.model_copy(update={"kv_dtype": "int8"})
-    with pytest.raises(ConfigError, match="found int8: its cache is its own"):
-        RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), int8, decoder=lambda: None)
 
 
 async def test_a_rollout_that_is_given_up_waits_for_its_thread():

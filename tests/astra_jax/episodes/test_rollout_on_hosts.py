@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from astra_jax.checkpoints.policy import load_policy, save_policy
-from astra_jax.engine.device import num_shards
 from astra_jax.episodes.rollout import dealt_out
-from astra_jax.mesh.placement import in_force
+from astra_jax.mesh.placement import in_force, num_shards
 from astra_jax.model.sharding import make_mesh
 from astra_jax.testing import InProcessSandbox
 from tests.astra_jax.episodes.run_rollout import MESH, rolled_out, starts

@@ -13,11 +13,10 @@ import pytest
 
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
-from astra_jax.engine.interface import Sampling
-from astra_jax.engine.teacher_forced import SampledTokens, forced_logprobs
 from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, write_episodes
-from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start, decode_limits
-from astra_jax.evaluate.mismatch import CAUSES, Learner, Spoken, advice, figures_of, logged_as_spoken, split, spoken
+from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.evaluate.mismatch import CAUSES, advice, figures_of, split
+from astra_jax.evaluate.scoring import Spoken, learner_logprobs, logged_as_spoken, spoken
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 
@@ -28,8 +27,6 @@ LIMITS = RolloutConfig(
 TRUNCATED = LIMITS.model_copy(update={"top_k": 3, "top_p": 0.95})
 ENVIRONMENT = tiny_environment()
 GROUP_SIZE = 4
-TOGETHER = Learner(TEMPERATURE, None, num_rows=2, episodes_per_row=2)
-"""Two rows of two episodes that share a prompt."""
 
 
 def rolled_out(policy, limits=LIMITS, dtype="float32"):
@@ -65,19 +62,9 @@ def with_column(each: Spoken, **columns) -> Spoken:
 
 def rescored(each: Spoken, policy, temperature, *, among_kept=False) -> Spoken:
     """The same tokens; their log-probs are those at another temperature, or among other ids."""
-    ledger, rollout = each.ledger, each.rollout
-    sampling = Sampling(1, rollout.temperature, rollout.top_k, rollout.top_p, rollout.min_p)
-    sequence = SampledTokens(ledger.ids, (ledger.loss_mask > 0).tolist(), ledger.kept, sampling)
-    found = forced_logprobs(
-        policy.model_config,
-        policy.params,
-        sequence,
-        decode_limits(rollout, 1, 1),
-        kv_dtype=None,
-        temperatures=[temperature],
-    )
-    logprobs = np.zeros(len(ledger))
-    logprobs[ledger.loss_mask > 0] = found[:, 0, int(among_kept)]
+    logprobs = np.zeros(len(each.ledger))
+    top_k = each.rollout.top_k if among_kept else None
+    logprobs[each.ledger.loss_mask > 0] = learner_logprobs(policy, [each], temperature, top_k)
     return with_column(each, sampled_logprobs=logprobs.tolist())
 
 
@@ -88,48 +75,48 @@ def require_adds_up(found):
 
 
 def test_with_nothing_planted_sampler_and_learner_agree(taught, episodes):
-    found = split(taught, episodes, TOGETHER)
+    found = split(taught, episodes)
     require_adds_up(found)
     assert len(found.total_N) == sum(int(each.ledger.loss_mask.sum()) for each in episodes) > 150
     assert np.abs(found.total_N).max() < 2e-5
     assert found.is_judged_N.all()
     assert found.policy_version == 4
-    assert found.sampler == ("float32", TEMPERATURE, False)
+    assert (found.sampler, found.sampler_dtype) == ((TEMPERATURE, False), "float32")
     assert advice(found).endswith("nothing to do")
 
 
 @pytest.mark.slow
 def test_episodes_sampled_in_bfloat16_are_found_to_be(taught):
     spoken_in_bfloat16 = [spoken(episode) for episode in rolled_out(taught, dtype="bfloat16")]
-    found = split(taught, spoken_in_bfloat16, TOGETHER, sampler_dtype="bfloat16")
+    found = split(taught, spoken_in_bfloat16, sampler_dtype="bfloat16")
     require_adds_up(found)
     assert found.largest == "dtype"
-    assert found.sampler.dtype == "bfloat16"
+    assert found.sampler_dtype == "bfloat16"
     differences_N = np.abs(found.total_N)
     assert differences_N.mean() <= 3e-3
     assert np.quantile(differences_N, 0.95) <= 2e-2
 
 
-@pytest.mark.parametrize("told", [1.0, 0.63, 1.37])
-def test_log_probs_at_another_temperature_tell_which(taught, episodes, told):
-    found = split(taught, [rescored(each, taught, told) for each in episodes], TOGETHER)
+def test_log_probs_of_the_raw_policy_are_known_by_their_temperature(taught, episodes):
+    """A server may tell log-probs at temperature 1, whatever it samples at."""
+    found = split(taught, [rescored(each, taught, 1.0) for each in episodes])
     require_adds_up(found)
     assert found.largest == "temperature"
-    assert found.sampler.temperature == pytest.approx(told, rel=1e-3)
-    assert found.figures()["decoder_batch"].mean < found.figures()["temperature"].mean / 50
+    assert found.sampler.temperature == 1.0
+    assert found.figures()["program"].mean < found.figures()["temperature"].mean / 50
     assert f"are those at temperature {found.sampler.temperature:.4g}, and the learner divides by 0.9" in advice(found)
 
 
 def test_a_learner_at_another_temperature_is_told_from_the_sampler(taught, episodes):
-    found = split(taught, episodes, TOGETHER._replace(temperature=1.1))
+    found = split(taught, episodes, LIMITS.model_copy(update={"temperature": 1.1}))
     require_adds_up(found)
     assert found.largest == "temperature"
     assert found.sampler.temperature == TEMPERATURE
-    assert found.figures()["decoder_batch"].max < 2e-5
+    assert found.figures()["program"].max < 2e-5
 
 
 def test_truncated_episodes_agree_among_the_kept_ids(taught, truncated):
-    found = split(taught, truncated, TOGETHER._replace(top_k=3))
+    found = split(taught, truncated, TRUNCATED)
     require_adds_up(found)
     assert np.abs(found.total_N).max() < 2e-5
 
@@ -137,7 +124,7 @@ def test_truncated_episodes_agree_among_the_kept_ids(taught, truncated):
 @pytest.mark.parametrize("lost_by", ["learner", "log", "sampler"])
 def test_kept_ids_that_are_lost_are_named(taught, truncated, lost_by):
     """The learner does without them, the log has none, or the sampler tells log-probs among all ids."""
-    learner, told = TOGETHER._replace(top_k=None if lost_by == "learner" else 3), truncated
+    learner, told = LIMITS if lost_by == "learner" else TRUNCATED, truncated
     if lost_by == "log":
         told = [with_column(e, kept_counts=[0] * len(e.ledger), kept_ids=array("i")) for e in truncated]
     if lost_by == "sampler":
@@ -146,8 +133,8 @@ def test_kept_ids_that_are_lost_are_named(taught, truncated, lost_by):
     require_adds_up(found)
     assert found.largest == "kept_ids"
     assert found.figures()["kept_ids"].max > 1e-3
-    assert found.figures()["decoder_batch"].max < 2e-5
-    assert found.sampler.is_truncated == (lost_by != "sampler")
+    assert found.figures()["program"].max < 2e-5
+    assert found.sampler.among_kept == (lost_by != "sampler")
 
 
 def test_tokens_of_another_version_are_counted_apart(taught, episodes):
@@ -158,7 +145,7 @@ def test_tokens_of_another_version_are_counted_apart(taught, episodes):
         with_column(each, policy_versions=[3 if version == 4 else version for version in each.ledger.policy_versions])
         for each in told
     ]
-    found = split(taught, [*told, *episodes[2:]], TOGETHER)
+    found = split(taught, [*told, *episodes[2:]])
     require_adds_up(found)
     figures = found.figures()
     num_older = sum(int(each.ledger.loss_mask.sum()) for each in told)
@@ -169,36 +156,22 @@ def test_tokens_of_another_version_are_counted_apart(taught, episodes):
     assert advice(found).startswith(
         f"{num_older} of {len(found.total_N)} tokens were sampled with weights of version 3"
     )
-    none_judged = split(taught, told, TOGETHER, policy_version=4)
+    none_judged = split(taught, told, policy_version=4)
     require_adds_up(none_judged)
     assert none_judged.largest == "weight_version"
 
 
 def test_other_weights_under_the_same_version_are_not_taken_for_rounding(taught, episodes):
     other = Policy(taught.model_config, jax.tree.map(lambda w: 0.8 * w, taught.params), taught.tokenizer)
-    found = split(taught, [rescored(each, other, TEMPERATURE) for each in episodes], TOGETHER)
+    found = split(taught, [rescored(each, other, TEMPERATURE) for each in episodes])
     require_adds_up(found)
-    assert found.largest == "decoder_batch"
-    assert advice(found).startswith("nothing here reproduces what was sampled: other weights under this version")
-
-
-@pytest.mark.slow
-def test_int8_pages_are_named(taught):
-    limits = LIMITS.model_copy(update={"kv_dtype": "int8"})
-    found = split(taught, [spoken(episode) for episode in rolled_out(taught, limits)], TOGETHER)
-    require_adds_up(found)
-    assert found.largest == "int8_pages"
-    assert found.figures()["int8_pages"].mean > 2 * found.figures()["decoder_batch"].mean
+    assert found.largest == "program"
+    assert advice(found).startswith("nothing here reproduces the sampled log-probs: other weights under this version")
 
 
 def test_the_figures_of_a_part():
-    part_N = np.array([0.0, 0.0, 0.1, -0.2])
-    found = figures_of(part_N)
-    assert (found.tokens, found.mean, found.p50, found.max) == (4, pytest.approx(0.075), pytest.approx(0.05), 0.2)
-    # The learner's probability over the sampler's: e^-0.1 = 0.905 is inside, e^0.2 = 1.22 is not.
-    assert found.share_outside == 0.25
-    ratio_N = np.exp(-part_N)
-    assert found.kl == pytest.approx(np.mean(ratio_N - 1 - np.log(ratio_N)))
+    found = figures_of(np.array([0.0, 0.0, 0.1, -0.2]))
+    assert found == (4, pytest.approx(0.075), pytest.approx(0.185), 0.2)
 
 
 def test_what_cannot_be_split_says_why(episodes, taught):
@@ -227,8 +200,8 @@ def test_the_command_reads_logs_and_ends_with_what_to_do(taught, group, episodes
     found = json.loads(capsys.readouterr().out)
     assert (found["largest"], found["other_versions"], found["policy_version"]) == ("weight_version", [4], 7)
     assert found["causes"]["weight_version"]["tokens"] == found["causes"]["total"]["tokens"]
-    assert main([*command, "--count", "1", "rollout.kv_dtype=int8"]) == 2
-    assert "expected --config beside rollout.kv_dtype=int8" in capsys.readouterr().err
+    assert main([*command, "--count", "1", "rollout.top_k=8"]) == 2
+    assert "expected --config beside rollout.top_k=8" in capsys.readouterr().err
     lines[0]["rolled_out"] = None
     write_episodes(tmp_path / "log.jsonl", lines)
     assert main(command) == 1
@@ -244,4 +217,3 @@ def test_the_command_rolls_out(taught, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["largest"] == "dtype"
     assert found["sampler"]["dtype"] == "bfloat16"
-    assert found["learner"]["num_rows"] == 4

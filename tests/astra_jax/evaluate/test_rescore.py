@@ -47,10 +47,20 @@ def test_episodes_are_written_with_the_reward_that_is_named(run, tmp_path, capsy
     assert [each.model_copy(update={"reward": 0.125}) for each in read_episodes(out)] == before
 
 
+def test_a_function_of_the_user_is_given_the_logged_episode(run, tmp_path, monkeypatch, capsys):
+    own = "def said(episode):\n    return len(episode.calls) + (episode.messages[0].content == episode.question)\n"
+    (tmp_path / "own_of_rescore.py").write_text(own)
+    monkeypatch.chdir(tmp_path)
+    assert main(["rescore", str(run), "--reward", "own_of_rescore:said"]) == 0
+    _, first, last, _ = capsys.readouterr().out.splitlines()
+    assert (first.split()[-1], last.split()[-1]) == ("2.0000", "5.0000")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--reward", "f2"], "expected a reward of f1, recall, precision"),
+        (["--reward", "f2"], "--reward f2: expected one of f1, recall, precision"),
+        (["--reward", "nowhere:half"], "--reward nowhere:half: there is no module nowhere: put nowhere.py into"),
         (["--out", "all.jsonl"], "expected --reward once beside --out"),
     ],
 )

@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from astra_jax.serve.chat_request import chat_request
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.recipes import quickstart as recipe
 from astra_jax.recipes.quickstart import QuickstartFailed, quickstart
 from astra_jax.rl import rollouts
-from astra_jax.serve.chat_request import chat_request
 from astra_jax.testing import tiny_environment
 from synthesis.environments import config as environments_config
 from synthesis.environments.config import EnvironmentsConfig
@@ -51,7 +51,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (configs / name).write_text(text, encoding="utf-8")
     monkeypatch.setattr(recipe, "CONFIGS", configs)
     # Four steps of SFT earn nothing, and groups without variance teach nothing: RL gets a reward that varies.
-    monkeypatch.setattr(rollouts, "episode_reward", lambda episode, reward: sum(episode.ledger.ids) % 7 / 7)
+    monkeypatch.setattr(rollouts, "finished_episode", lambda episode, _: episode)
+    monkeypatch.setattr(rollouts, "earned", lambda _, episode: sum(episode.ledger.ids) % 7 / 7)
     for name, count in (("NUM_RL", 12), ("NUM_HELD_OUT", NUM_HELD_OUT), ("NUM_UNSEEN", 4), ("NUM_SELECTION", 4)):
         monkeypatch.setattr(environments_config, name, count)
     return tmp_path / "run"

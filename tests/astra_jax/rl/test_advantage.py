@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.rl.advantage import group_advantages, is_valid_group
+from astra_jax.rl.advantage import group_advantages, is_valid_group, reward_std
 
 rewards_strategy = st.lists(st.floats(0, 1), min_size=2, max_size=16)
 
@@ -30,9 +30,9 @@ def test_advantages_equal_the_definition(rewards):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(rewards_strategy.filter(lambda rewards: max(rewards) - min(rewards) > 1e-6))
-def test_undivided_advantages_are_what_rewards_are_above_their_mean(rewards):
+def test_advantages_times_the_standard_deviation_are_rewards_above_their_mean(rewards):
     mean = math.fsum(rewards) / len(rewards)
-    found = group_advantages(rewards, divide_by_std=False)
+    found = group_advantages(rewards) * reward_std(rewards)
     np.testing.assert_allclose(found, [reward - mean for reward in rewards], rtol=1e-5, atol=1e-7)
 
 

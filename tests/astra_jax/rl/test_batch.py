@@ -10,8 +10,9 @@ import pytest
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.rl.batch import RLBatch, make_rl_batch, mini_batches
+from astra_jax.rl.batch import RLBatch, make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
+from astra_jax.rl.grpo_loss import OPTIONAL_COLUMNS
 from astra_jax.testing import tiny_environment
 
 ENVIRONMENT = tiny_environment()
@@ -43,7 +44,7 @@ def test_what_is_known_of_a_token_stands_in_the_column_that_predicts_it():
         "sampled_logprobs_BT": [[0, -0.1, -0.2, 0, -0.3, 0, 0, 0], [-0.4, 0, 0, 0, 0, 0, 0, 0]],
         "advantages_BT": [[0, -1, -1, 0, -1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]],
     }
-    assert batch.kept_BTK is batch.loss_weights_BT is None
+    assert batch.kept_BTK is batch.reward_std_BT is batch.episode_weights_BT is None
     for name, values in expected.items():
         np.testing.assert_allclose(getattr(batch, name), values, rtol=1e-6, err_msg=name)
 
@@ -82,13 +83,14 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
         top_k=3,
         episodes_per_row=2,
         segment_multiple=multiple,
-        sequence_mean=True,
+        optional_columns=OPTIONAL_COLUMNS,
     )
     expected = {
         "tokens_BT": ([1, 2, 3, 4, 5, 2], 9),
         "targets_BT": ([2, 3, 4, 5, 6, 7], 9),
         "loss_mask_BT": ([0, 1, 1, 0, 1, 1], 0),
-        "loss_weights_BT": ([0, 1 / 3, 1 / 3, 0, 1 / 3, 1], 0),
+        "reward_std_BT": ([0, 0.5, 0.5, 0, 0.5, 0.5], 0),
+        "episode_weights_BT": ([0, 2 / 3, 2 / 3, 0, 2 / 3, 2], 0),
         "segment_ids_BT": ([1, 2, 2, 2, 2, 3], 0),
         "prefix_ids_BT": ([1, 1, 1, 1, 1, 1], 0),
         "positions_BT": ([0, 1, 2, 3, 4, 1], None),
@@ -96,7 +98,7 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
         "advantages_BT": ([0, -1, -1, 0, -1, 1], 0),
         "kept_BTK": ([[-1] * 3, [3, 8, -1], [4, -1, -1], [-1] * 3, [6, 2, 5], [7, 1, -1]], -1),
     }
-    assert expected.keys() == {*RLBatch._fields} - {"start_logprobs_BT"}  # which the learner makes
+    assert expected.keys() == {*RLBatch._fields}
     for name, (values, padding) in expected.items():
         (row,) = np.asarray(getattr(batch, name))
         assert len(row) == 12
@@ -137,13 +139,6 @@ def test_an_episode_without_a_reward_and_groups_of_two_sizes_make_no_batch():
             make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)
 
 
-def test_advantages_may_be_left_undivided():
-    batch = make_rl_batch(
-        [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, divide_by_std=False
-    )
-    assert (batch.advantages_BT[0, 1], batch.advantages_BT[1, 0]) == (-0.5, 0.5)
-
-
 @pytest.mark.parametrize("episodes_per_row", [1, 2])
 def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(episodes_per_row):
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]
@@ -161,14 +156,3 @@ def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(e
     assert np.asarray(filled.segment_ids_BT[num_rows:]).tolist() == [[1, *[0] * (small.tokens_BT.shape[1] - 1)]] * (
         5 - num_rows
     )
-
-
-def test_mini_batches_without_loss_are_left_out():
-    """Two groups' rows where there could be four: of four mini-batches there are two, of three one and a half."""
-    groups = [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)] * 2
-    batch = make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, num_rows=8)
-    halves = mini_batches(batch, 4)
-    assert [len(mini.tokens_BT) for mini in halves] == [2, 2]
-    np.testing.assert_array_equal(np.concatenate([mini.tokens_BT for mini in halves]), batch.tokens_BT[:4])
-    assert len(mini_batches(batch, 2)) == 1
-    assert len(mini_batches(make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, num_rows=12), 2)) == 1

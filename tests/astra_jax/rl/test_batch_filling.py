@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup, StaleGroups
+from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup
 
 GROUPS_PER_BATCH, MAX_STALENESS, MIN_REWARD_STD = 3, 2, 0.05
 
@@ -19,19 +19,15 @@ FEW = st.integers(0, 2)
 class BatchFilling(RuleBasedStateMachine):
     """A filler beside a plain list of what should wait in it."""
 
-    stale_groups: StaleGroups = "drop"
-
     def __init__(self) -> None:
         super().__init__()
-        self.filler: BatchFiller[int] = BatchFiller(GROUPS_PER_BATCH, MIN_REWARD_STD, MAX_STALENESS, self.stale_groups)
+        self.filler: BatchFiller[int] = BatchFiller(GROUPS_PER_BATCH, MIN_REWARD_STD, MAX_STALENESS)
         self.waiting: list[tuple[int, int]] = []
         self.version = 0
         self.expected = GroupCounts()
 
     @rule(rewards=REWARDS, failed=FEW, cancelled=FEW)
     def roll_out(self, rewards, failed, cancelled):
-        if self.stale_groups == "pace":
-            rewards = rewards[: self.filler.rollout_groups(len(rewards))]
         first = self.expected.submitted
         groups = [ScoredGroup(first + i, pair, self.version) for i, pair in enumerate(rewards)]
         self.filler.add(groups, num_failed=failed, num_cancelled=cancelled)
@@ -71,7 +67,6 @@ class BatchFilling(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="expected from 1 to 2 groups in the buffer"):
             self.filler.take_smaller_batch()
 
-    @precondition(lambda self: self.stale_groups != "pace")
     @rule()
     def time_passes(self):
         self.version += 1
@@ -79,10 +74,9 @@ class BatchFilling(RuleBasedStateMachine):
 
     def drop_stale(self):
         self.filler.drop_stale(self.version)
-        if self.stale_groups != "wait":
-            fresh = [(group, version) for group, version in self.waiting if self.version - version <= MAX_STALENESS]
-            self.expected.stale += len(self.waiting) - len(fresh)
-            self.waiting = fresh
+        fresh = [(group, version) for group, version in self.waiting if self.version - version <= MAX_STALENESS]
+        self.expected.stale += len(self.waiting) - len(fresh)
+        self.waiting = fresh
 
     @invariant()
     def every_group_is_accounted_for(self):
@@ -92,52 +86,32 @@ class BatchFilling(RuleBasedStateMachine):
         assert counts.submitted == counts.valid + counts.degenerate + counts.failed + counts.cancelled
         assert counts.valid == counts.learnt + counts.stale + len(filler.buffer)
         assert filler.is_full == (len(self.waiting) >= GROUPS_PER_BATCH)
-        assert self.stale_groups == "drop" or counts.stale == 0
 
 
-class PacedFilling(BatchFilling):
-    """Time passes with updates alone: nothing that was rolled out in this pace is ever too old."""
-
-    stale_groups = "pace"
-
-
-class WaitingFilling(BatchFilling):
-    """Nothing is ever dropped."""
-
-    stale_groups = "wait"
-
-
-TestBatchFilling, TestPacedFilling = BatchFilling.TestCase, PacedFilling.TestCase
-TestWaitingFilling = WaitingFilling.TestCase
-for _case in (TestBatchFilling, TestPacedFilling, TestWaitingFilling):
-    _case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+TestBatchFilling = BatchFilling.TestCase
+TestBatchFilling.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    stale_groups=st.sampled_from(["drop", "pace", "wait"]),
     num_groups=st.integers(1, 4),
     max_staleness=st.integers(0, 3),
     groups_per_rollout=st.integers(1, 12),
     is_valid=st.lists(st.booleans(), min_size=1, max_size=40).filter(any),
 )
-def test_a_whole_run_learns_from_no_group_that_is_older_than_its_way_allows(
-    stale_groups, num_groups, max_staleness, groups_per_rollout, is_valid
+def test_a_whole_run_learns_from_no_group_that_is_older_than_max_staleness(
+    num_groups, max_staleness, groups_per_rollout, is_valid
 ):
-    """`pace` and `wait` drop nothing. One who waits grows no older than the rollout that it came of is large."""
-    filler: BatchFiller[int] = BatchFiller(num_groups, MIN_REWARD_STD, max_staleness, stale_groups)
+    filler: BatchFiller[int] = BatchFiller(num_groups, MIN_REWARD_STD, max_staleness)
     ages = []
     for step in range(12):
         filler.drop_stale(step)
         while not filler.is_full:
-            count, first = filler.rollout_groups(groups_per_rollout), filler.counts.submitted
-            assert 1 <= count <= groups_per_rollout
+            count, first = groups_per_rollout, filler.counts.submitted
             rewards = [(0.0, float(is_valid[(first + i) % len(is_valid)])) for i in range(count)]
             filler.add(ScoredGroup(first + i, pair, step) for i, pair in enumerate(rewards))
         ages += [step - group.policy_version for group in filler.take_batch()]
-    assert stale_groups == "drop" or filler.counts.stale == 0
-    most = -(-(groups_per_rollout - 1) // num_groups) if stale_groups == "wait" else max_staleness
-    assert max(ages) <= most
+    assert max(ages) <= max_staleness
 
 
 def test_a_degenerate_group_never_reaches_the_loss():

@@ -1,6 +1,6 @@
 """The GRPO loss and its gradients equal a naive float64 computation, loop by loop, over a padded batch.
 
-So does every variant of it: a clip of its own above 1, importance weights, episodes that weigh the same, mini-batches.
+So does every objective of `examples/`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ import numpy as np
 import optax
 import pytest
 
-from astra_jax.checkpoints.checkpoint import TrainState
-from astra_jax.config import ConfigError, parse_config
+from astra_jax.config import ConfigError
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.logprobs import token_logprobs
-from astra_jax.model.qwen3 import Params, bind
+from astra_jax.model.qwen3 import bind
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import RLBatch
-from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.train import objective_of, rl_loss, rl_step, rl_updates, start_logprobs
-from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, updates_applied
-from astra_jax.training.parts import Parts
-from tests.astra_jax.rl.configs import tiny_rl_config
+from astra_jax.rl.train import batch_logprobs, rl_loss, rl_step
+from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
+from examples.dapo_objective import dapo, dr_grpo, first_grpo, importance_weighted
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
 
 
-def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CLIP_EPSILON, cap=None, start=None):
+def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CLIP_EPSILON, cap=None):
     """In float64: the loss, and what it gains per unit of each policy log-prob; a token of weight 0 has no part."""
     total = sum(float(w) for row in weights for w in row)
     loss, gradient = 0.0, np.zeros(np.shape(policy))
@@ -42,7 +39,7 @@ def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CL
             now, then, advantage = float(policy[b][t]), float(sampled[b][t]), float(advantages[b][t])
             base, importance = then, 1.0
             if cap is not None:
-                base = now if start is None else float(start[b][t])
+                base = now
                 importance = min(math.exp(base - then), cap)
             share = importance * float(weight) / total
             ratio = math.exp(now - base)
@@ -86,22 +83,40 @@ def test_the_loss_and_its_gradient_equal_the_reference(ragged):
             assert (active & side & sign).any()
 
 
-@pytest.mark.parametrize("high", [CLIP_EPSILON, 0.28])
-@pytest.mark.parametrize("cap", [None, 1.05, 5.0])
-@pytest.mark.parametrize("later", [False, True], ids=["first update", "later update"])
-def test_every_variant_and_its_gradient_equal_the_reference(ragged, high, cap, later):
-    """The policy that the step began with lies between the sampler's and the present one, on either side of the cap."""
-    policy, sampled, _advantages, mask = ragged
-    start = (sampled + 0.3 * (policy - sampled) + 0.05).astype(np.float32) if later else None
-    variant = {"clip_epsilon_high": high, "importance_cap": cap, "start_logprobs_BT": start}
-    loss, gradient = jax.value_and_grad(functools.partial(masked_mean, **variant))(*map(jnp.asarray, ragged))
-    expected_loss, expected_gradient = reference_loss_and_gradient(*ragged, high=high, cap=cap, start=start)
-    assert float(loss) == pytest.approx(expected_loss, rel=1e-6)
-    np.testing.assert_allclose(gradient, expected_gradient, rtol=2e-6, atol=1e-9)
-    if cap == 1.05:
-        weights = np.exp((policy if start is None else start) - sampled)[mask > 0]
-        assert (weights > cap).any()
-        assert (weights < cap).any()
+def test_every_example_and_its_gradient_equal_the_reference(ragged):
+    """Rows of 8, 2 and 3 sampled tokens, rewards of a group that vary by 0.25."""
+    policy, sampled, advantages, mask = ragged
+    lengths = mask.sum(1, keepdims=True)
+    std, of_episodes = 0.25 * mask, (mask.sum() / 3 / lengths) * mask
+    cases = {
+        dapo: (advantages, mask, {"high": 0.28}),
+        dr_grpo: (advantages * std, mask, {}),
+        first_grpo: (advantages, mask / lengths, {}),
+        importance_weighted: (advantages, mask, {"cap": 2.0}),
+    }
+    for function, (of_reference, weights, variant) in cases.items():
+        objective = Objective(TEMPERATURE, CLIP_EPSILON, 16, function)
+        given = {"advantages_BT": advantages, "reward_std_BT": std, "episode_weights_BT": of_episodes}
+
+        def mean_of(policy_BT, objective=objective, given=given):
+            given = given | {"sampled_logprobs_BT": jnp.asarray(sampled)}
+            return (objective.losses(policy_BT, given) * mask).sum() / mask.sum()
+
+        loss, gradient = jax.value_and_grad(mean_of)(jnp.asarray(policy))
+        expected_loss, expected_gradient = reference_loss_and_gradient(
+            policy, sampled, of_reference, weights, **variant
+        )
+        assert float(loss) == pytest.approx(expected_loss, rel=1e-6), function
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=2e-6, atol=1e-9, err_msg=str(function))
+
+
+def test_an_objective_that_sums_its_losses_is_refused_in_one_line(ragged):
+    def summed(policy_logprobs_BT):
+        return policy_logprobs_BT.sum()
+
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, 16, summed)
+    with pytest.raises(ConfigError, match=r"an array of shape \(\) for tokens of shape \(3, 12\); return one loss for"):
+        objective.losses(ragged[0], {})
 
 
 @pytest.mark.parametrize(
@@ -274,12 +289,12 @@ def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, 
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("sequence_mean", [False, True], ids=["token mean", "sequence mean"])
-def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy, sequence_mean):
+@pytest.mark.parametrize("token_losses", [grpo_token_losses, first_grpo])
+def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy, token_losses):
     """Three parts of one row each, of 11, 3 and 7 tokens: Adam's first moments are the clipped gradients."""
     batch = near_policy
-    if sequence_mean:
-        batch = batch._replace(loss_weights_BT=batch.loss_mask_BT / batch.loss_mask_BT.sum(1, keepdims=True))
+    if token_losses is first_grpo:
+        batch = with_episode_weights(batch)
 
     def update(accumulation):
         optimizer = OptimizerConfig(learning_rate=1e-3)
@@ -291,7 +306,7 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
             model_config=untrained.model_config,
             optimizer_config=optimizer,
             steps=1,
-            objective=Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16),
+            objective=Objective(TEMPERATURE, CLIP_EPSILON, 16, token_losses),
             accumulation=accumulation,
         )
 
@@ -304,16 +319,20 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6 * largest), moments, expected)
 
 
+def with_episode_weights(batch):
+    """Three rows with an episode each."""
+    lengths = batch.loss_mask_BT.sum(1, keepdims=True)
+    return batch._replace(episode_weights_BT=batch.loss_mask_BT * batch.loss_mask_BT.sum() / 3 / lengths)
+
+
 def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_reference(untrained, near_policy):
     """Rows of 8, 2 and 3 sampled tokens: weights of 1/8, 1/2 and 1/3, over a mesh too."""
-    batch = near_policy._replace(
-        loss_weights_BT=near_policy.loss_mask_BT / near_policy.loss_mask_BT.sum(1, keepdims=True)
-    )
-    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
+    batch = with_episode_weights(near_policy)
+    objective = Objective(TEMPERATURE, CLIP_EPSILON, 16, first_grpo)
     loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     (loss, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(untrained.params, batch=batch)
     expected_loss, cotangent_BT = reference_loss_and_gradient(
-        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, batch.loss_weights_BT
+        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, batch.episode_weights_BT
     )
     assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
     _, pullback = logprobs_and_pullback(untrained, batch)
@@ -327,69 +346,9 @@ def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_refe
     np.testing.assert_allclose(found, loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_log_probs_that_a_step_begins_with_are_those_of_its_loss(
-    untrained, near_policy, loss_and_gradients, accumulation
-):
+def test_the_log_probs_of_a_batch_are_those_of_its_loss(untrained, near_policy, loss_and_gradients):
     objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-    found_BT = start_logprobs(
-        untrained.params,
-        near_policy,
-        model_config=untrained.model_config,
-        objective=objective,
-        accumulation=accumulation,
-    )
+    model_config = untrained.model_config
+    found_BT = batch_logprobs(untrained.params, near_policy, model_config=model_config, objective=objective)
     _, expected_BT, _ = loss_and_gradients(near_policy)
     np.testing.assert_allclose(found_BT, expected_BT, atol=1e-5)
-
-
-@pytest.mark.parametrize("cap", [None, 2.0], ids=["ratio to the sampler", "importance weights"])
-def test_mini_batches_are_updates_one_after_the_other(untrained, near_policy, tmp_path, cap):
-    """Three of one row each, against `rl_step` called by hand: the second and third learn from a policy that moved."""
-    config = tiny_rl_config(
-        tmp_path,
-        untrained,
-        steps=2,
-        groups_per_step=3,
-        mini_batches=3,
-        importance_cap=cap,
-        rollout={"max_prompt_tokens": 8, "max_response_tokens": 8, "max_turns": 2, "temperature": TEMPERATURE},
-        optimizer={"learning_rate": 1e-3, "schedule": "cosine"},
-        logprob_chunk_tokens=16,
-    )
-    optimizer = make_optimizer(config.optimizer, config.num_updates)
-
-    def begun() -> tuple[Params, optax.OptState]:
-        """Both told where they lie, as a run's are: arrays that are not would be another program."""
-        params = jax.tree.map(jnp.copy, untrained.params)
-        return jax.device_put((params, optimizer.init(params)), jax.devices()[0])
-
-    parts = Parts(None, untrained.model_config, untrained.tokenizer)
-    found, _, metrics = rl_updates(config, parts, TrainState(0, *begun(), {}), near_policy)
-    static = {"model_config": untrained.model_config, "objective": objective_of(config)}
-    loss_of = jax.jit(functools.partial(rl_loss, **static))
-    (first, _), (params, state), expected_metrics = begun(), begun(), []
-    for row in range(3):
-        mini = jax.tree.map(lambda x_BT, row=row: x_BT[row : row + 1], near_policy)
-        if cap is not None:
-            mini = mini._replace(start_logprobs_BT=loss_of(first, mini)[1])
-        params, state, of_update = rl_step(
-            params, state, mini, optimizer_config=config.optimizer, steps=6, accumulation=1, **static
-        )
-        expected_metrics.append(of_update)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), found, params)
-    assert metrics.pop("updates_applied") == 3
-    for name, value in metrics.items():
-        np.testing.assert_allclose(value, np.mean([float(each[name]) for each in expected_metrics]), rtol=1e-4)
-    if cap is None:  # weights of infinity would be capped
-        without_ratio_BT = np.where(np.arange(3)[:, None] == 1, -np.inf, near_policy.sampled_logprobs_BT)
-        broken = near_policy._replace(sampled_logprobs_BT=without_ratio_BT.astype(np.float32))
-        _, state, metrics = rl_updates(config, parts, TrainState(0, *begun(), {}), broken)
-        assert (int(metrics["updates_applied"]), bool(metrics["applied"]), updates_applied(state)) == (2, False, 2)
-        assert np.isfinite([metrics["loss"], metrics["grad_norm"]]).all()
-
-
-def test_mini_batches_that_do_not_divide_the_groups_are_refused_in_one_line(untrained, tmp_path):
-    config = tiny_rl_config(tmp_path, untrained, steps=1, groups_per_step=4)
-    with pytest.raises(ConfigError, match=r"^[^\n]*expected mini_batches that divide groups_per_step = 4, found 3.*$"):
-        parse_config(RLConfig, {**config.model_dump(), "mini_batches": 3}, where="rl.toml")

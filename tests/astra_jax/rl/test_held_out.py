@@ -238,8 +238,8 @@ def weights_of_step(run: RLConfig, step: int) -> bytes:
 async def test_a_run_killed_after_an_evaluation_resumes_to_the_same_figures_and_the_same_best(
     config, tmp_path, checkpoint_every_steps
 ):
-    """With a curriculum and a pace, whose state is in the checkpoint as well; or from the beginning again."""
-    changes = {"curriculum": {"min_solved_rate": 0.05}, "stale_groups": "pace", "groups_per_rollout": 2}
+    """With a curriculum, whose state is in the checkpoint as well; or from the beginning again."""
+    changes = {"curriculum": "examples.curriculum:sometimes_solved", "groups_per_rollout": 2}
     values = config.model_dump() | changes
     whole = RLConfig.model_validate(values | {"out": tmp_path / "whole"})
     interrupted = RLConfig.model_validate(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 
 import pytest
 
-from astra_jax.engine.call_clock import CallClock
+from astra_jax.config import ConfigError
+from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import PromptTooLong
@@ -34,9 +34,6 @@ class FakeEngine:
         self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
         self.refused, self.cut_off, self.broken = refused, cut_off, broken
         self.sandbox, self.call_clock, self.loads = InProcessSandbox(), CallClock(), []
-
-    async def update_weights(self, params, policy_version):
-        pass
 
     def can_run(self, start):
         return start.environment.id not in self.refused
@@ -91,7 +88,9 @@ def make(tmp_path, monkeypatch, untrained):
         }
         engine = FakeEngine(refused, cut_off, broken)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
-        return Rollouts(RLConfig.model_validate(values | changes), untrained.model_config, None, None, None), engine
+        return Rollouts(
+            RLConfig.model_validate(values | changes), untrained.model_config, untrained.tokenizer, None, None
+        ), engine
 
     return made
 
@@ -158,38 +157,6 @@ async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_envi
     assert rollouts.filler.counts.degenerate > 0
 
 
-async def test_a_rollout_that_is_under_way_has_not_begun_for_a_checkpoint(make, untrained):
-    """It begins anew from there, with the same environments and seed; a batch that is full waits until it is taken."""
-    rollouts, engine = make(groups_per_rollout=2, groups_per_step=2)
-    await rollouts.batch(untrained.params, step=0)
-    before, run = rollouts.position(), engine.run
-    under_way, go_on = asyncio.Event(), asyncio.Event()
-
-    async def held(*arguments, **options):
-        under_way.set()
-        await go_on.wait()
-        return await run(*arguments, **options)
-
-    engine.run = held
-    await rollouts.update_weights(untrained.params, 0)
-    filling = rollouts.begin(1)
-    task = asyncio.ensure_future(rollouts.fill(filling))
-    await under_way.wait()
-    assert rollouts.num_drawn > before["environments"]["drawn"]
-    assert rollouts.position() == before
-    go_on.set()
-    await task
-    full = rollouts.position()
-    assert len(full["waiting"]) >= 2
-    assert full["groups"]["learnt"] == 2
-    groups, _ = rollouts.take(filling)
-    assert {group.policy_version for group in groups} == {0}
-    resumed, _ = make(groups_per_rollout=2, groups_per_step=2)
-    resumed.go_on_from(json.loads(json.dumps(before)))
-    again, _ = await resumed.batch(untrained.params, step=0)
-    assert again == groups
-
-
 async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make, untrained):
     refused = [tiny_environment(rent=rent).id for rent in (1, 3)]
     rollouts, engine = make(refused)
@@ -228,15 +195,13 @@ async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_a
     make, untrained, monkeypatch, capsys
 ):
     scored = []
-    monkeypatch.setattr(
-        rollouts_module, "episode_reward", lambda episode, reward: scored.append(episode) or len(scored) % 2
-    )
+    monkeypatch.setattr(rollouts_module, "earned", lambda reward, episode: scored.append(episode) or len(scored) % 2)
     rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
     batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
     assert (rollouts.filler.counts.cancelled, rollouts.filler.counts.submitted, len(engine.starts)) == (3, 6, 6)
     assert [len(group.group) for batch in batches for group in batch] == [2, 2, 2]
     assert len(scored) == 2 * 3
-    assert not any(episode.is_unfinished for episode in scored)
+    assert {episode.stop_reason for episode in scored} == {"no_tool_call"}
     assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
     resumed, _ = make(rollout=LIMITS | {"max_tool_seconds": 9})
     resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
@@ -255,7 +220,7 @@ async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_r
 ):
     """A group that is cut off as well counts once, as cancelled."""
     scored = []
-    monkeypatch.setattr(rollouts_module, "episode_reward", lambda episode, _: scored.append(episode) or len(scored) % 2)
+    monkeypatch.setattr(rollouts_module, "earned", lambda _, episode: scored.append(episode) or len(scored) % 2)
     rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=LIMITS | {"max_tool_seconds": 9})
     ((group,), rolled_out) = await rollouts.batch(untrained.params, step=0)
     counts = rollouts.filler.counts
@@ -288,15 +253,9 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
     assert resumed.position() == rollouts.position()
 
 
-@pytest.mark.parametrize(
-    ("stale_groups", "has_stale", "oldest", "most_at_once"),
-    [("drop", True, 1, NUM_ENVIRONMENTS), ("pace", False, 1, 2), ("wait", False, 3, NUM_ENVIRONMENTS)],
-)
-async def test_groups_that_would_be_too_old_are_dropped_or_not_rolled_out_or_waited_for(
-    make, untrained, stale_groups, has_stale, oldest, most_at_once
-):
-    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most, or as it is."""
-    rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS, stale_groups=stale_groups)
+async def test_groups_that_would_be_too_old_are_dropped(make, untrained):
+    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most."""
+    rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS)
     ages = []
     for step in range(12):
         batch, _ = await rollouts.batch(untrained.params, step=step)
@@ -306,10 +265,10 @@ async def test_groups_that_would_be_too_old_are_dropped_or_not_rolled_out_or_wai
     counts = rollouts.filler.counts
     assert counts.submitted == counts.valid + counts.degenerate == len(engine.starts)
     assert counts.valid == counts.learnt + counts.stale + len(rollouts.filler.buffer)
-    assert (counts.learnt, counts.stale > 0) == (12, has_stale)
-    assert max(ages) == oldest
-    assert max(engine.sizes) == most_at_once
-    assert set(engine.rooms) == {NUM_ENVIRONMENTS}, "one number of pages, whatever the pace"
+    assert (counts.learnt, counts.stale > 0) == (12, True)
+    assert max(ages) == 1
+    assert max(engine.sizes) == NUM_ENVIRONMENTS
+    assert set(engine.rooms) == {NUM_ENVIRONMENTS}
 
 
 async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make, untrained):
@@ -334,7 +293,7 @@ async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_ro
 
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
 async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, untrained, groups_per_rollout):
-    changes = {"groups_per_rollout": groups_per_rollout, "curriculum": {"min_solved_rate": 0.3}}
+    changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
     rollouts, engine = make(**changes)
     for step in range(20):
         await rollouts.batch(untrained.params, step=step)
@@ -356,13 +315,23 @@ async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out
 
 
 async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make, untrained):
-    rollouts, engine = make(curriculum={"min_solved_rate": 0.9, "max_solved_rate": 0.9})
+    rollouts, engine = make(curriculum="tests.astra_jax.rl.curricula:every_other_epoch")
     for step in range(12):
         await rollouts.batch(untrained.params, step=step)
     counts = Counter(start.environment.id for start in engine.starts)
     assert len(counts) == NUM_ENVIRONMENTS
     assert max(counts.values()) - min(counts.values()) <= 1
     assert rollouts.num_passed_over >= len(engine.starts) - NUM_ENVIRONMENTS
+
+
+async def test_a_curriculum_that_passes_everything_over_ends_in_one_line(make, untrained):
+    rollouts, _ = make(curriculum="tests.astra_jax.rl.curricula:nothing_twice")
+    for step in range(NUM_ENVIRONMENTS - 1):  # all but the dull one leave a group
+        await rollouts.batch(untrained.params, step=step)
+    with pytest.raises(
+        ConfigError, match=r"^the curriculum \S+:nothing_twice passed over all environments for three ep"
+    ):
+        await rollouts.batch(untrained.params, step=NUM_ENVIRONMENTS)
 
 
 async def test_solved_rates_are_of_all_episodes_that_have_rewards(make, untrained):

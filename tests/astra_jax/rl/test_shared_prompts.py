@@ -17,10 +17,10 @@ from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
-from astra_jax.rl.batch import Packing, make_rl_batch, packed_rows
+from astra_jax.rl.batch import make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.config import RLConfig
-from astra_jax.rl.grpo_loss import Objective
+from astra_jax.rl.grpo_loss import OPTIONAL_COLUMNS, Objective
 from astra_jax.rl.metrics import learner_flops
 from astra_jax.rl.train import rl_loss
 from astra_jax.testing import tiny_environment
@@ -71,7 +71,7 @@ def batches(groups):
     """By whether tokens were truncated and how many episodes share a row."""
 
     @functools.cache
-    def batch(top_k, episodes_per_row, segment_multiple=1, packing=None, bucket_tokens=64, **weighing):
+    def batch(top_k, episodes_per_row, segment_multiple=1, packed_parts=None, bucket_tokens=64, optional_columns=()):
         chosen = groups
         if top_k is None:
             bare = iter(without_kept(groups))
@@ -84,8 +84,8 @@ def batches(groups):
             episodes_per_row=episodes_per_row,
             segment_multiple=segment_multiple,
             num_rows=8 // episodes_per_row,
-            packing=packing,
-            **weighing,
+            packed_parts=packed_parts,
+            optional_columns=optional_columns,
         )
 
     return batch
@@ -156,9 +156,9 @@ def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained
     loss, absolute, gradients = loss_and_gradients(untrained.params, shared)
 
     def loss_of(params, part):
-        total_weight, model_config = shared.loss_mask_BT.sum(), untrained.model_config
+        num_sampled, model_config = shared.loss_mask_BT.sum(), untrained.model_config
         of_part, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=OBJECTIVE, total_weight=total_weight
+            params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
         )
         return of_part, jnp.abs(logprobs_BT).sum()
 
@@ -175,8 +175,8 @@ def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(
     untrained, batches, loss_and_gradients, top_k, episodes_per_row, multiple
 ):
     plain = batches(top_k, 1)
-    packing = Packing(mini_batches=1, parts=4 // episodes_per_row)
-    packed = batches(top_k, episodes_per_row, multiple, packing, bucket_tokens=512 if multiple > 1 else 64)
+    packed_parts = 4 // episodes_per_row
+    packed = batches(top_k, episodes_per_row, multiple, packed_parts, bucket_tokens=512 if multiple > 1 else 64)
     with_loss = int((packed.loss_mask_BT > 0).any(axis=1).sum())
     assert with_loss < 8 // episodes_per_row == len(packed.tokens_BT)
     assert float(packed.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
@@ -189,35 +189,32 @@ def test_packed_rows_are_the_same_over_a_mesh_of_eight_devices(untrained, batche
     mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     with jax.set_mesh(mesh):
-        packed = place_batch(batches(None, 1, 1, Packing(mini_batches=1, parts=1)), 8, mesh)
+        packed = place_batch(batches(None, 1, 1, 1), 8, mesh)
         found = loss_and_gradients(params, packed)
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
 @pytest.mark.slow
-def test_what_the_papers_objective_leaves_out_is_the_same_in_packed_rows_over_a_mesh(untrained, batches):
-    """Clip higher, capped importance weights, undivided advantages and episodes that weigh alike, all at once."""
-    objective = Objective(0.7, 0.1, 16, clip_epsilon_high=0.3, importance_cap=1.1)
+def test_an_objective_with_every_optional_column_is_the_same_in_packed_rows_over_a_mesh(untrained, batches):
+    def every_column(policy_logprobs_BT, sampled_logprobs_BT, advantages_BT, reward_std_BT, episode_weights_BT):
+        ratio_BT = jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)
+        return -ratio_BT * advantages_BT * reward_std_BT * episode_weights_BT
+
+    objective = Objective(0.7, 0.1, 16, every_column)
     loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     compute = jax.jit(jax.value_and_grad(lambda params, batch: loss(params, batch)[0]))
-    weighing = {"sequence_mean": True, "divide_by_std": False}
-
-    def started(batch):
-        """As if the step had begun with another policy than sampled: a number for each token, wherever it lies."""
-        return batch._replace(start_logprobs_BT=0.95 * batch.sampled_logprobs_BT - 0.1)
-
-    expected = compute(untrained.params, started(batches(None, 1, **weighing)))
+    expected = compute(untrained.params, batches(None, 1, optional_columns=OPTIONAL_COLUMNS))
     mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    packed = batches(None, 2, 1, Packing(mini_batches=1, parts=1), bucket_tokens=512, **weighing)
+    packed = batches(None, 2, 1, 1, bucket_tokens=512, optional_columns=OPTIONAL_COLUMNS)
     assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
     with jax.set_mesh(mesh):
-        found = compute(params, place_batch(started(packed), len(packed.tokens_BT), mesh))
+        found = compute(params, place_batch(packed, len(packed.tokens_BT), mesh))
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
 def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(untrained, batches, loss_and_gradients):
-    packed = batches(None, 1, 1, Packing(mini_batches=1, parts=8), bucket_tokens=256)
+    packed = batches(None, 1, 1, 8, bucket_tokens=256)
     has_loss = [bool((packed.loss_mask_BT[part::8] > 0).any()) for part in range(8)]
     num_filled = sum(has_loss)
     assert has_loss == [True] * num_filled + [False] * (8 - num_filled)
@@ -226,9 +223,9 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
 
     def loss_of(params, part):
         jax.debug.callback(lambda: computed.append(1))
-        total_weight, model_config = packed.loss_mask_BT.sum(), untrained.model_config
+        num_sampled, model_config = packed.loss_mask_BT.sum(), untrained.model_config
         of_part, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=OBJECTIVE, total_weight=total_weight
+            params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
         )
         return of_part, jnp.abs(logprobs_BT).sum()
 
@@ -243,7 +240,7 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
 
 def test_the_flops_of_packed_rows_are_those_of_rows_of_their_own(untrained, batches):
     shared = batches(None, 2)
-    packed = batches(None, 2, 1, Packing(mini_batches=1, parts=2), bucket_tokens=512)
+    packed = batches(None, 2, 1, 2, bucket_tokens=512)
     assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
     found, expected = (learner_flops(batch, untrained.model_config) for batch in (packed, shared))
     # A row without loss is one token of padding.
@@ -252,31 +249,24 @@ def test_the_flops_of_packed_rows_are_those_of_rows_of_their_own(untrained, batc
 
 @given(
     spans=st.lists(st.integers(1, 40), min_size=1, max_size=24),
-    mini_batches=st.sampled_from([1, 2, 4]),
     parts=st.sampled_from([1, 2, 3]),
     multiple=st.sampled_from([1, 8]),
 )
-def test_packed_rows_hold_every_bundle_once_in_the_first_parts_of_its_mini_batch(spans, mini_batches, parts, multiple):
-    unit = mini_batches * parts
-    num_rows = -(-len(spans) // unit) * unit
-    row_tokens, rows_of_mini = max(spans) + 3, num_rows // mini_batches
-    rows = packed_rows(spans, num_rows, row_tokens, Packing(mini_batches, parts), multiple=multiple)
+def test_packed_rows_hold_every_bundle_once_in_the_first_parts(spans, parts, multiple):
+    num_rows = -(-len(spans) // parts) * parts
+    row_tokens = max(spans) + 3
+    rows = packed_rows(spans, num_rows, row_tokens, parts, multiple=multiple)
     assert sorted(bundle for begins in rows.values() for bundle in begins) == list(range(len(spans)))
-    for row, begins in rows.items():
+    for begins in rows.values():
         end = 0
         for bundle, begin in begins.items():
             assert begin >= end
             assert begin % multiple == 0
-            assert bundle // rows_of_mini == row // rows_of_mini
             end = begin + spans[bundle]
         assert end <= row_tokens
-    for mini in range(mini_batches):
-        of_parts = [
-            sum(row // rows_of_mini == mini and row % rows_of_mini % parts == part for row in rows)
-            for part in range(parts)
-        ]
-        assert of_parts == sorted(of_parts, reverse=True)
-        assert sum(0 < count < rows_of_mini // parts for count in of_parts) <= 1
+    of_parts = [sum(row % parts == part for row in rows) for part in range(parts)]
+    assert of_parts == sorted(of_parts, reverse=True)
+    assert sum(0 < count < num_rows // parts for count in of_parts) <= 1
 
 
 def test_rows_that_do_not_divide_a_group_are_refused_in_one_line(taught, tmp_path):

@@ -8,13 +8,14 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.rl.config import CurriculumConfig
 from astra_jax.rl.solved_rates import EnvironmentRate, SolvedRates
 from astra_jax.testing import tiny_environment
+from examples.curriculum import sometimes_solved
+from tests.astra_jax.rl.curricula import undecided
 
 ENVIRONMENTS = [tiny_environment(rent=rent) for rent in (1, 2)]
 
@@ -74,15 +75,24 @@ def test_a_position_does_not_go_on_with_the_rates():
 )
 def test_what_is_outside_the_band_sits_out_the_epoch_after_it_was_drawn(solved, sits_out):
     rates = SolvedRates({"x": EnvironmentRate(10, solved, 3.0, last_epoch=4)})
-    assert rates.sits_out("x", 5, low=0.2, high=0.8) == sits_out
-    assert not rates.sits_out("x", 6, low=0.2, high=0.8)
-    assert not rates.sits_out("never drawn", 5, low=0.2, high=0.8)
+    assert rates.sits_out("x", 5, sometimes_solved) == sits_out
+    assert not rates.sits_out("x", 6, sometimes_solved)
+    assert not rates.sits_out("never drawn", 5, sometimes_solved)
     drawn_alone = SolvedRates({"x": dataclasses.replace(EnvironmentRate(), last_epoch=4)})
-    assert not drawn_alone.sits_out("x", 5, low=0.2, high=0.8), "its only group was cut off"
+    assert not drawn_alone.sits_out("x", 5, sometimes_solved), "its only group was cut off"
 
 
-def test_a_band_that_is_none_is_refused():
-    with pytest.raises(
-        ValidationError, match=r"expected min_solved_rate of at most max_solved_rate = 0\.1, found 0\.2"
-    ):
-        CurriculumConfig(max_solved_rate=0.1)
+def test_a_curriculum_that_returns_nothing_is_an_error_and_passes_over_nothing():
+    rates = SolvedRates({"x": EnvironmentRate(10, 5, 3.0, last_epoch=4)})
+    with pytest.raises(ConfigError, match=r"the curriculum returned None for .*; return True or False"):
+        rates.sits_out("x", 5, undecided)
+
+
+def test_a_curriculum_cannot_change_the_rates():
+    def meddles(rate, epoch):
+        rate.solved = 0
+        return True
+
+    rates = SolvedRates({"x": EnvironmentRate(10, 5, 3.0, last_epoch=4)})
+    assert not rates.sits_out("x", 5, meddles)
+    assert rates.of["x"].solved == 5

@@ -13,7 +13,7 @@ import httpx
 
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.interface import Decoder
-from astra_jax.engine.schedule import Limits
+from astra_jax.engine.sizes import Limits
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import Server, _compiled_decoder, listen
 from astra_jax.serve.service import Service, ServingOptions

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Sequence
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.interface import Capabilities, DecoderError, Generated, Load, Sampling, Session, Told
+from astra_jax.engine.interface import DecoderError, Generated, Load, Sampling, Session, Told
 
 TOKENS_A_CALL = 3
 
 
 class ScriptedDecoder:
     """Ends each message with the end token, at the asked length, or where it is aborted."""
-
-    capabilities = Capabilities(takes_weights=False, replays=False, tells_raw_and_kept=False)
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer

@@ -17,8 +17,9 @@ import pytest
 from astra_jax.chat.template import ChatTemplate
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.sizes import serving_limits
 from astra_jax.model.qwen3 import init_params
-from astra_jax.serve.policy import follow, served_policy, serving_limits
+from astra_jax.serve.policy import follow, served_policy
 from astra_jax.serve.service import Service, ServingOptions
 from tests.astra_jax.serve.running import Running, running, served
 

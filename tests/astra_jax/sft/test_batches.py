@@ -139,13 +139,10 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
         seed=st.integers(0, 3),
         num_hosts=st.sampled_from([1, 2, 4]),
         batch_tokens=st.sampled_from([1792, 3584]),
-        short_first_epochs=st.integers(0, 1),
         resumed=st.floats(0, 1),
     )
-    def check(packing, seed, num_hosts, batch_tokens, short_first_epochs, resumed):
-        config = a_config(
-            records, packing=packing, seed=seed, batch_tokens=batch_tokens, short_first_epochs=short_first_epochs
-        )
+    def check(packing, seed, num_hosts, batch_tokens, resumed):
+        config = a_config(records, packing=packing, seed=seed, batch_tokens=batch_tokens)
         alone, expected = batches_of(config, tokenizer, index), expected_of_seed[seed]
         assert (alone.num_samples, alone.num_dropped_over_length) == (expected.total(), OVER_LENGTH)
         one_host = taken(alone, {})

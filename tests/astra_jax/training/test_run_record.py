@@ -300,3 +300,25 @@ def test_the_number_of_cores_says_nothing_of_an_accelerator_a_finished_run_or_an
     on_cores(monkeypatch, 8)
     assert open_sft_run(sft_config).figures is not None
     assert not capsys.readouterr().err
+
+
+def test_a_changed_function_of_the_user_refuses_a_resume_by_name_and_a_comment_does_not(
+    rl_config, tmp_path, monkeypatch
+):
+    """The file that the config names, and a module beside it that the file imports."""
+    own, beside = tmp_path / "own_of_record.py", tmp_path / "scale_of_record.py"
+    own.write_text("from scale_of_record import SCALE\n\ndef earns(episode):\n    return SCALE\n")
+    beside.write_text("SCALE = 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    config = RLConfig.model_validate(rl_config.model_dump() | {"reward": "own_of_record:earns"})
+    open_rl_run(config).begin()
+    (config.out / "metrics.jsonl").write_text("{}\n")
+    own.write_text('"""Half."""\n' + own.read_text() + "# a comment\n")
+    open_rl_run(config)
+    beside.write_text("SCALE = 2.0\n")
+    with pytest.raises(MadeOtherwise, match=r"source of scale_of_record\.py"):
+        open_rl_run(config)
+    beside.write_text("SCALE = 1.0\n")
+    own.write_text(own.read_text().replace("return SCALE", "return SCALE + 1"))
+    with pytest.raises(MadeOtherwise, match=r"source of own_of_record\.py"):
+        open_rl_run(config)

@@ -82,3 +82,18 @@ def test_code_is_the_same_if_it_computes_the_same(one, other, is_same):
 
 def test_a_body_of_nothing_but_a_docstring_is_digested():
     assert digest_of_code('class A(Exception):\n    """An error."""') != digest_of_code("x = 1")
+
+
+def test_of_an_installed_module_of_a_user_its_own_package_alone_is_followed(tmp_path):
+    """Else every package that it imports would be read."""
+    for folder in ("site-packages", "mine"):
+        package = tmp_path / folder / "rewards"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "ours.py").write_text("import other\nfrom rewards.parts import PART\n")
+        (package / "parts.py").write_text("PART = 1\n")
+        (tmp_path / folder / "other.py").write_text("OTHER = 1\n")
+    installed = source_of(own={"rewards.ours": tmp_path / "site-packages"})
+    own = ("rewards/__init__.py", "rewards/ours.py", "rewards/parts.py")
+    assert set(installed) == {f"source of {file}" for file in own}
+    assert set(source_of(own={"rewards.ours": tmp_path / "mine"})) == {*installed, "source of other.py"}

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -55,6 +53,11 @@ def scripted_server(tmp_path, body: str, **settings) -> McpServerConfig:
     """
     path.write_text(textwrap.dedent(source))
     return McpServerConfig(name="test", command=("python", str(path)), **settings)
+
+
+def processes(script: str) -> list[psutil.Process]:
+    """Return the servers that run a script; their numbers in their own namespaces are others."""
+    return [each for each in psutil.Process().children(recursive=True) if script in each.cmdline()]
 
 
 async def test_a_clock_that_stands_still_makes_time_answers_the_same_on_any_day(tmp_path):
@@ -111,12 +114,12 @@ async def test_a_server_that_dies_in_a_call_is_replaced_by_the_next_lease(tmp_pa
 
 
 async def test_a_killed_server_is_noticed_and_replaced(tmp_path):
-    body = "return str(os.getpid()) if text == 'pid' else text"
-    pool = McpPool(scripted_server(tmp_path, body, call_seconds=5), tmp_path / "w")
+    pool = McpPool(scripted_server(tmp_path, "return text", call_seconds=5), tmp_path / "w")
     try:
         async with asyncio.timeout(30):
             async with pool.lease() as session:
-                os.kill(int((await session.call("act", {"text": "pid"})).content), signal.SIGKILL)
+                for process in processes(str(tmp_path / "server.py")):
+                    process.kill()
                 with pytest.raises(ToolServerDied):
                     await session.call("act", {"text": "after"})
             async with pool.lease() as other:
@@ -170,7 +173,10 @@ def test_what_prepares_a_workspace_has_the_environment_of_its_server_and_no_othe
     found = json.loads((tmp_path / "w" / "pristine" / "env.json").read_text())
     assert (found["GREETING"], found["SERVER_TOKEN"]) == ("hi", "tok-0123456789")
     assert "OPENAI_API_KEY" not in found
-    assert found.keys() - environment_of(config).keys() <= {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}  # set at its start
+    assert found.keys() - environment_of(config, home="/tmp").keys() <= {
+        "LC_CTYPE",
+        "__CF_USER_TEXT_ENCODING",
+    }  # set at its start
 
 
 @pytest.mark.parametrize("after", [0, 290, 5000])
@@ -339,7 +345,7 @@ async def test_servers_that_were_killed_while_they_waited_cost_a_task_one_try(tm
     pool = McpPool(raw_server("2025-11-25", max_sessions=3), tmp_path / "w")
     try:
         async with pool.lease(), pool.lease(), pool.lease():
-            servers = [process for process in psutil.Process().children() if str(RAW_SERVER) in process.cmdline()]
+            servers = processes(str(RAW_SERVER))
         assert len(servers) == 3
         for process in servers:
             process.kill()

@@ -1,0 +1,71 @@
+"""`astra config`: every key of a kind of config, with its default and one line of explanation."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import textwrap
+from typing import TYPE_CHECKING
+
+from astra_jax.cli.arguments import Commands
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+KINDS = ("rl", "sft", "synthesis", "evaluation")
+
+
+def add_config(commands: Commands) -> None:
+    """Add the command."""
+    config = commands.add_parser(
+        "config",
+        help="every key of a config, with its default and one line",
+        description="Prints every key that a config may set: its path, as in key=value, its default, and one line. "
+        "`synthesis` prints both tracks, `evaluation` that of environments and those of the benchmarks.",
+    )
+    config.add_argument("kind", choices=KINDS)
+    config.set_defaults(run=_config)
+
+
+def _config(options: argparse.Namespace) -> None:
+    from astra_jax.config_keys import keys_of
+
+    width = max(shutil.get_terminal_size().columns, 60)
+    for command, config_type in config_types(options.kind).items():
+        print(f"# astra {command} CONFIG")
+        for key in keys_of(config_type):
+            name = f"[{key.path}]" if key.is_table else key.path
+            default = "" if key.is_table and key.default not in ("required", "none") else f" = {key.default}"
+            print(f"{name}{default}")
+            print(textwrap.fill(key.explanation, width, initial_indent="    ", subsequent_indent="    "))
+        print()
+
+
+def config_types(kind: str) -> dict[str, type[BaseModel]]:
+    """Return the classes of a kind of config, each by the command that reads it."""
+    if kind == "rl":
+        from astra_jax.rl.config import RLConfig
+
+        return {"rl": RLConfig}
+    if kind == "sft":
+        from astra_jax.sft.config import SFTConfig
+
+        return {"sft": SFTConfig}
+    if kind == "synthesis":
+        from synthesis.environments.config import EnvironmentsConfig
+        from synthesis.trajectories.config import TrajectoriesConfig
+
+        return {"synthesize trajectories": TrajectoriesConfig, "synthesize environments": EnvironmentsConfig}
+    from astra_jax.benchmarks.acebench import ACEBenchConfig
+    from astra_jax.benchmarks.aime import AIMEConfig
+    from astra_jax.benchmarks.bfcl import BFCLConfig
+    from astra_jax.benchmarks.tau2 import Tau2Config
+    from astra_jax.evaluate.environments import EvaluationConfig
+
+    return {
+        "evaluate environments": EvaluationConfig,
+        "evaluate bfcl": BFCLConfig,
+        "evaluate tau2": Tau2Config,
+        "evaluate acebench": ACEBenchConfig,
+        "evaluate aime": AIMEConfig,
+    }

@@ -1,0 +1,88 @@
+"""The keys of a config: each with its default, and its explanation from the docstring below the field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+
+class Key(NamedTuple):
+    """One key of a config, or the head of a table of keys."""
+
+    path: str
+    """Names from the outermost table on, with dots between them."""
+    default: str
+    """Value that counts if the key is left out, as in TOML; `required` without one, `none` for nothing."""
+    explanation: str
+    """First sentence of the field's docstring; empty without one."""
+    is_table: bool
+    """Whether keys of its own follow: it is set by setting them."""
+
+
+def keys_of(config_type: type[BaseModel], above: str = "") -> Iterator[Key]:
+    """Yield the keys of a config in the order of its fields, those of nested tables after the head of the table."""
+    docstrings = _docstrings(config_type)
+    for name, field in config_type.model_fields.items():
+        path, tables = above + name, [] if get_origin(field.annotation) is dict else _configs_in(field.annotation)
+        yield Key(path, _default(field), _first_sentence(docstrings.get(name, "")), bool(tables))
+        for table in tables:
+            yield from keys_of(table, f"{path}.")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = to_jsonable_python(field.get_default(call_default_factory=True))
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        pairs = (f"{key} = {_in_toml(part)}" for key, part in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    return _in_toml(value)
+
+
+def _in_toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_in_toml(part)}' for key, part in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _first_sentence(docstring: str) -> str:
+    """Return the first sentence of a docstring, on one line.
+
+    >>> _first_sentence("Share of the steps\\n    that warm up. The rest follows.")
+    'Share of the steps that warm up.'
+    """
+    sentence, stop, _ = " ".join(docstring.split()).partition(". ")
+    return sentence + "." if stop else sentence
+
+
+def _configs_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [config for argument in get_args(annotation) for config in _configs_in(argument)]
+
+
+@lru_cache(maxsize=128)
+def _docstrings(config_type: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field of a class and of its bases, by the field's name."""
+    found: dict[str, str] = {}
+    for base in reversed(config_type.__mro__):
+        if not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        for field, below in zip(definition.body, definition.body[1:], strict=False):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+                found[field.target.id] = str(below.value.value)  # type: ignore[attr-defined]
+    return found

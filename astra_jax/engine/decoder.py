@@ -1,0 +1,349 @@
+"""The decoder of this process: callers await messages, and one task makes all calls.
+
+generate     a caller adds its message to the schedule and waits
+_drive       the task: call after call while there is one, else sleep until a caller comes
+_call_once   read given tokens, then sample up to 16 tokens in every row
+_take_in     sampled tokens go to their messages; the ones that ended are handed out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from astra_jax.engine.device import Device, Said
+from astra_jax.engine.interface import (
+    DecoderError,
+    Finish,
+    Generated,
+    Load,
+    Sampling,
+    Session,
+    Told,
+)
+from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Sample, Track
+
+_READS_PER_SAMPLE = 4
+
+
+@dataclass
+class _Message:
+    """A message that a caller waits for."""
+
+    ids: Sequence[int]
+    sampling: Sampling
+    done: asyncio.Future[Generated]
+    told: Told | None = None
+    computed_tokens: int = 0
+    is_aborted: bool = False
+    """Whether it ends with the call that it is in."""
+
+
+class PagedDecoder:
+    """Pages and rows of one device or mesh; a `Decoder`.
+
+    Calls follow one another; while one runs, callers run their tools. If a call fails, every message under way fails.
+
+    With `calls_away`, a session that was handed a message is scheduled again exactly so many calls later, however long
+    its tools took. All calls then follow from tokens alone, and the same seeds give the same bytes. All sessions wait
+    for one that is due, so its caller has to come back, with `generate` or `forget`. Without `calls_away` a session
+    goes on as soon as it comes back. The draws are the same, and so are the tokens, unless the rounding of a sum tips
+    one: the order of sums depends on the sessions that share a call.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        limits: Limits,
+        *,
+        end_ids: tuple[int, ...],
+        policy_version: int = 0,
+        calls_away: int | None = None,
+        call_clock: AbstractContextManager[Any] | None = None,
+    ):
+        """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
+        self._call_clock = call_clock or contextlib.nullcontext()
+        self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
+        self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
+        self._policy_version = policy_version
+        self._messages: dict[Session, _Message] = {}
+        self._num_calls = 0
+        self._due: dict[Session, int] = {}
+        """Number of the call before which a session that is away is expected back."""
+        self._back: dict[Session, _Message | None] = {}
+        """Messages with which sessions came back before they were due; None: the session is to be forgotten."""
+        self._in_call: set[Session] = set()
+        """Sessions of the call that is running."""
+        self._driver: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._call_ended = asyncio.Event()
+        self._is_paused = False
+        self._taking_weights = asyncio.Lock()
+        self._is_idle = asyncio.Event()
+        self._has_failed = asyncio.Event()
+        self._failure: Exception | None = None
+        self._sampled_tokens = self._read_tokens = 0
+
+    @property
+    def load(self) -> Load:
+        """How busy it is."""
+        return Load(
+            sessions=len(self._schedule.tracks),
+            waiting=len(self._messages) + sum(message is not None for message in self._back.values()),
+            free_pages=sum(book.num_available for book in self._schedule.books),
+            row_steps=self._device.row_steps,
+            sampled_tokens=self._sampled_tokens,
+            read_tokens=self._read_tokens,
+            programs=self._device.num_programs,
+        )
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
+    ) -> Generated:
+        """Sample the message that follows `ids`, all tokens of the session so far; `told` hears of tokens call by call.
+
+        Raises:
+            DecoderError: the sequence is too long; an id is not in the vocabulary; a message of the session is under
+                way; penalties are asked for, and the device knows none; or the decoder is closed.
+        """
+        if self._is_closing:
+            raise DecoderError("expected a decoder that is open, found one that is closed")
+        self._schedule.require_room(ids, sampling)
+        if sampling.is_penalized and not self._device.penalizes:
+            raise DecoderError("expected no penalties of a decoder that applies none, as several hosts together do not")
+        if session in self._messages or session in self._back:
+            raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
+        message = _Message(ids, sampling, asyncio.get_running_loop().create_future(), told)
+        if session in self._due:
+            self._back[session] = message
+        else:
+            self._begin(session, message)
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.ensure_future(self._drive())
+        self._wake.set()
+        try:
+            return await message.done
+        except asyncio.CancelledError:  # its caller has gone
+            self.abort(session)
+            self._due.pop(session, None)  # it may have been handed out just now
+            while session in self._in_call:  # also if it is cancelled once more
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._call_ended.wait()
+            raise
+
+    def _begin(self, session: Session, message: _Message) -> None:
+        self._schedule.ask(session, message.ids, message.sampling, self._policy_version)
+        self._messages[session] = message
+
+    def abort(self, session: Session) -> None:
+        """End the session's message where it stands: its `generate` returns the tokens so far."""
+        self._wake.set()
+        if session in self._in_call:
+            self._messages[session].is_aborted = True
+        elif session in self._messages:
+            self._hand_out(session, "aborted")
+        elif (message := self._back.get(session)) is not None:
+            del self._back[session], self._due[session]
+            _answer(message, Generated([], [], [], "aborted"))
+
+    def forget(self, session: Session) -> None:
+        """Give up the pages of a session that has ended.
+
+        Raises:
+            DecoderError: a message of it is under way.
+        """
+        if session in self._messages or self._back.get(session) is not None:
+            raise DecoderError(
+                f"expected a session without a message under way, found seed {session.seed} slot {session.slot}"
+            )
+        if session in self._due:
+            self._back[session] = None
+            self._wake.set()
+        else:
+            self._schedule.forget(session)
+
+    async def until_failed(self) -> NoReturn:
+        """Wait until a call, or another host, fails, and raise the error."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    async def close(self, *, failed: bool = False) -> None:
+        """Free everything; no message may be under way.
+
+        Hosts that share a device wait until all have closed theirs; a host that has `failed` only tells the others.
+
+        Raises:
+            HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
+        """
+        self._is_closing = True
+        self._wake.set()
+        if self._driver is not None:  # a call is finished: other hosts are in it, too
+            await asyncio.gather(self._driver, return_exceptions=True)
+        self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
+        for session in list(self._schedule.tracks):
+            self._schedule.forget(session)
+        try:
+            await self._device.leave(failed=failed)
+        finally:
+            self._device.close()
+
+    async def update_weights(self, params: Any, version: int) -> None:
+        """Sample with other weights from the next token on; pages that were computed with the old ones are given up."""
+        async with self._taking_weights:
+            self._is_paused = True
+            self._wake.set()
+            try:
+                if self._driver is not None and not self._driver.done():
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+                self._device.take_weights(params)
+                self._schedule.forget_contents()
+                self._policy_version = version
+                for track in self._schedule.tracks.values():
+                    track.policy_version = version
+            finally:
+                self._is_paused = False
+                self._wake.set()
+
+    # --- the driver ---
+
+    async def _drive(self) -> None:
+        try:
+            while not self._is_closing:
+                await asyncio.sleep(0)  # a caller that was just answered may ask again at once
+                if not self._take_in_due():
+                    await self._wait()
+                elif await self._call_once():
+                    self._num_calls += 1
+                elif self._due and not self._messages and not self._is_paused:
+                    self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
+                else:
+                    await self._wait()
+        except Exception as error:  # noqa: BLE001 - every caller that waits is told
+            self._failure = error
+            self._has_failed.set()
+            self._fail(error)
+        finally:
+            self._is_idle.set()
+
+    def _fail(self, error: Exception) -> None:
+        for message in [*self._messages.values(), *self._back.values()]:
+            if message is not None and not message.done.done():
+                message.done.set_exception(error)
+        for session in self._messages:
+            self._schedule.tracks[session].sampling = None
+        self._messages.clear()
+        self._due.clear()
+        self._back.clear()
+        self._schedule.forget_contents()  # a call that failed may have written anything
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        self._is_idle.set()
+        if self._is_closing:
+            return
+        # With `calls_away` other hosts must not go on meanwhile: their calls would depend on how long tools take.
+        await self._device.idle(self._wake, holds_up=self._calls_away is not None)
+
+    def _take_in_due(self) -> bool:
+        """Schedule the messages of the sessions that are due, in their own order; say whether all of them are back."""
+        due = sorted((call, session) for session, call in self._due.items() if call <= self._num_calls)
+        if any(session not in self._back for _, session in due):
+            return False
+        for _, session in due:
+            message = self._back[session]
+            if message is None:
+                self._schedule.forget(session)
+            else:
+                self._begin(session, message)
+            # Not before: if it is refused, its caller must still be told.
+            del self._due[session], self._back[session]
+        return True
+
+    async def _call_once(self) -> bool:
+        """Make the next calls of programs; return whether there were any."""
+        if self._is_paused:
+            return False
+        # Reading comes first, because it fills rows; but few calls in turn, so that sampling does not wait long.
+        num_reads = 0
+        while num_reads < _READS_PER_SAMPLE and (read := self._schedule.next_read()) is not None:
+            num_reads += 1
+            rows = [row for of_shard in read.rows for row in of_shard]
+            async with self._calling(row.track for row in rows):
+                await self._device.read(read)
+                for row in rows:
+                    self._read_tokens += len(row.ids)
+                    self._messages[row.track.session].computed_tokens += len(row.ids)
+                    self._schedule.has_read(row)
+        sample = self._schedule.next_sample()
+        if sample is not None:
+            async with self._calling(row.track for row in sample.all_rows()):
+                said, _ = await self._device.sample(sample)
+                self._take_in(sample, said)
+        return num_reads > 0 or sample is not None
+
+    @contextlib.asynccontextmanager
+    async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:
+        """Hand out the messages that were aborted during a call when it ends."""
+        self._in_call = {track.session for track in tracks}
+        self._call_ended.clear()
+        try:
+            with self._call_clock:
+                yield
+            for session in self._in_call:
+                if session in self._messages and self._messages[session].is_aborted:
+                    self._hand_out(session, "aborted")
+        finally:
+            self._in_call = set()
+            self._call_ended.set()
+
+    def _take_in(self, sample: Sample, said: Said) -> None:
+        for row, of_row in zip(sample.all_rows(), said, strict=True):
+            track = row.track
+            assert track.sampling is not None
+            ends = {*self._end_ids, *track.sampling.stop_ids}
+            # A program knows only the decoder's own end ids: tokens behind another stop id are dropped.
+            count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
+            of_row = of_row.first(count)
+            self._sampled_tokens += count
+            self._schedule.has_sampled(row, of_row)
+            message = self._messages[track.session]
+            if message.told is not None and count:
+                try:
+                    message.told(of_row.ids, of_row.logprobs)
+                except Exception as error:  # noqa: BLE001 - only this caller's message fails
+                    if not message.done.done():
+                        message.done.set_exception(error)
+                    self._hand_out(track.session, "aborted")
+                    continue
+            if count and of_row.ids[-1] in ends:
+                self._hand_out(track.session, "end")
+            elif track.num_left == 0:
+                self._hand_out(track.session, "length")
+
+    def _hand_out(self, session: Session, finish: Finish) -> None:
+        message, track = self._messages.pop(session), self._schedule.tracks[session]
+        track.sampling = None
+        # The caller of an aborted message may come back at any time, that of a cancelled one perhaps never.
+        if self._calls_away is not None and finish != "aborted" and not message.done.done():
+            self._due[session] = self._num_calls + self._calls_away
+        said = Generated(
+            *(track.said, track.logprobs, track.versions, finish, track.kept),
+            # One more than was read: the last given token is computed with the first sampled one.
+            computed_tokens=min(len(message.ids), message.computed_tokens + 1),
+        )
+        _answer(message, said)
+
+
+def _answer(message: _Message, generated: Generated) -> None:
+    if not message.done.done():
+        message.done.set_result(generated)

@@ -1,0 +1,192 @@
+"""A finished episode as a reward sees it: the question with its gold answers, and all that was said and called.
+
+The same view is made of an episode in memory, and of one that was logged (`astra rescore`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from astra_jax.chat.format import END_OF_TEXT, IM_END, IM_START, Source
+from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.episodes.episode import Episode
+from synthesis.answers.counting import count_solved
+from synthesis.answers.expectation import meets_expectation
+from synthesis.records import Expectation, JsonObject, JsonValue
+
+
+class SubQuestionOutcome(BaseModel):
+    """A sub-question with its gold answer, and whether the episode solved it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    answer: JsonValue
+    """The gold answer."""
+    tool: str | None
+    """Name of the tool that answers it; None where no tool is needed."""
+    solved: bool | None
+    """Whether a call returned the gold answer; None where no tool is needed: it is no sub-task of the F1 reward."""
+
+
+class CallOutcome(BaseModel):
+    """A tool call of the policy, and the reply that the policy was shown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Name of the tool; empty where the call could not be read."""
+    arguments: JsonObject
+    ok: bool
+    """Whether the tool returned a value; False for an error."""
+    response: str
+    """Text of the reply."""
+
+
+@dataclass(frozen=True)
+class EpisodeMessage:
+    """One message after the system prompt."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    """Text of the message; an assistant's has its `<think>` and `<tool_call>` blocks as they were sampled."""
+
+
+@dataclass(frozen=True)
+class FinishedEpisode:
+    """All that a reward may be made of. Every field has a default, so that a test of a reward names only what it needs.
+
+    n̂, n and c are the paper's: solved sub-tasks, sub-tasks, tool calls.
+    """
+
+    environment_id: str = ""
+    """Identifier of the environment's record."""
+    question: str = ""
+    """The user's request."""
+    answer: JsonValue = None
+    """The gold answer."""
+    sub_questions: tuple[SubQuestionOutcome, ...] = ()
+    """Sub-questions of the environment in order, each with its gold answer."""
+    expectation: Expectation = "answer"
+    """The right ending: an answer, a refusal, or a question back to the user."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools that the policy was shown, distractors included."""
+    messages: tuple[EpisodeMessage, ...] = ()
+    """The conversation in order, from the user's request to the last message or tool reply."""
+    calls: tuple[CallOutcome, ...] = ()
+    """Tool calls in order, malformed ones included."""
+    final_text: str = ""
+    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
+    is_answer_accurate: bool = False
+    """Whether the final message tells the gold answer, or refuses or asks back as it should."""
+    stop_reason: str = "no_tool_call"
+    """Why the episode ended, such as `no_tool_call`, `max_turns` or `max_response_tokens`."""
+    num_turns: int = 0
+    """Assistant messages."""
+    num_solved: int = 0
+    """n̂: solved sub-tasks, at least 0 and at most n; a right ending that is checked is one."""
+    num_subtasks: int = 0
+    """n: sub-tasks, at least 1 in an episode of a run; an ending that is checked is one."""
+    num_tool_calls: int = 0
+    """c: tool calls, failed and malformed ones included; an ending that is checked is one."""
+
+    @property
+    def must_refuse(self) -> bool:
+        """Whether a refusal is the right ending."""
+        return self.expectation == "refuse"
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether the final message refuses."""
+        return self.is_answer_accurate if self.must_refuse else meets_expectation("refuse", self.final_text)
+
+    @property
+    def num_attempted(self) -> int:
+        """Unsolved sub-tasks whose tool was called, with other arguments or without success; each call counts once."""
+        names = [call.name for call in self.calls]
+        by_tool: dict[str, list[bool]] = {}
+        for each in self.sub_questions:
+            if each.tool is not None and each.solved is not None:
+                by_tool.setdefault(each.tool, []).append(each.solved)
+        return sum(min(len(solved), names.count(tool)) - sum(solved) for tool, solved in by_tool.items())
+
+
+def finished_episode(episode: Episode, tokenizer: Tokenizer) -> FinishedEpisode:
+    """Return the view of an episode that has ended.
+
+    Raises:
+        ValueError: the episode still runs.
+    """
+    environment, ledger = episode.environment, episode.ledger
+    if episode.stop_reason is None:
+        raise ValueError(f"expected a finished episode, found one that runs, in {environment.id}")
+    runs = itertools.groupby(range(len(ledger)), key=lambda place: (ledger.turns[place], ledger.sources[place]))
+    said = ((Source(source), tokenizer.decode([ledger.ids[i] for i in places])) for (_, source), places in runs)
+    return FinishedEpisode(
+        environment_id=environment.id,
+        question=environment.question,
+        answer=environment.answer,
+        sub_questions=sub_question_outcomes(episode),
+        expectation=environment.expectation,
+        tools=tuple(tool.document.name for tool in episode.tools),
+        messages=messages_of(environment.question, said),
+        calls=call_outcomes(episode),
+        final_text=episode.final_text,
+        is_answer_accurate=episode.is_answer_accurate,
+        stop_reason=episode.stop_reason,
+        num_turns=episode.num_turns,
+        **episode.counts._asdict(),
+    )
+
+
+def messages_of(question: str, runs: Iterable[tuple[Source, str]]) -> tuple[EpisodeMessage, ...]:
+    """Return the conversation of an episode, given the texts of its tokens cut where the writer changes.
+
+    >>> runs = [(Source.PROMPT, "…"), (Source.MODEL, "Which one?<|im_end|>"), (Source.TEMPLATE, "<|im_start|>user")]
+    >>> [message.content for message in messages_of("Where?", runs)]
+    ['Where?', 'Which one?']
+    """
+    messages = [EpisodeMessage("user", question)]
+    for place, (source, text) in enumerate(runs):
+        if source is Source.MODEL:
+            messages.append(EpisodeMessage("assistant", text.removesuffix(IM_END).removesuffix(END_OF_TEXT)))
+        elif source is Source.TOOL:
+            messages.append(EpisodeMessage("tool", text))
+        elif source is Source.PROMPT and place > 0:  # the first is the prompt; the user has answered a question back
+            reply = text.removeprefix(f"{IM_START}user\n").removesuffix(f"{IM_END}\n")
+            messages.append(EpisodeMessage("user", reply))
+    return tuple(messages)
+
+
+def call_outcomes(episode: Episode) -> tuple[CallOutcome, ...]:
+    """Return the tool calls of an episode in order."""
+    return tuple(
+        CallOutcome(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
+        for each in episode.outcomes
+    )
+
+
+def sub_question_outcomes(episode: Episode) -> tuple[SubQuestionOutcome, ...]:
+    """Return the sub-questions of an episode's environment, and which of them it has solved.
+
+    Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is.
+    """
+    # `count_solved` counts and names no sub-task; adding them one by one shows which one raised the count.
+    returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
+    sub_tasks = episode.environment.sub_tasks
+    num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]
+    solved = {sub_task.id: num_solved[k + 1] > num_solved[k] for k, sub_task in enumerate(sub_tasks)}
+    return tuple(
+        SubQuestionOutcome(
+            question=sub_question.question,
+            answer=sub_question.answer,
+            tool=sub_question.call.name if sub_question.call else None,
+            solved=solved.get(sub_question.id),
+        )
+        for sub_question in episode.environment.sub_questions
+    )

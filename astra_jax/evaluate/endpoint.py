@@ -1,0 +1,91 @@
+"""The address of a server that serves a policy, its key, and the first contact with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+from pydantic import BaseModel
+
+from astra_jax.engine.interface import DecoderError
+
+KEY_VARIABLE: Final = "ASTRA_SERVE_KEY"
+_FIRST_CONTACT_SECONDS: Final = 5.0
+
+
+def key_or_none(variable: str) -> str | None:
+    """Return the key in an environment variable, without blanks around it; None if it is not set.
+
+    Raises:
+        DecoderError: the key cannot stand in a header.
+    """
+    key = os.environ.get(variable, "").strip()
+    if key and not re.fullmatch(r"[!-~]+", key):
+        raise DecoderError(f"expected a key of visible ASCII characters in {variable}, found another (not shown)")
+    return key or None
+
+
+def headers(key_variable: str) -> dict[str, str]:
+    """Return the headers of a request: JSON, and the key if there is one."""
+    key = key_or_none(key_variable)
+    return {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+
+
+def wrong_key(url: str, key_variable: str) -> DecoderError:
+    """Return the error to raise if a server answers 401."""
+    return DecoderError(f"the server at {url} wants another key (HTTP 401): set {key_variable} to its own")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server, and the model that is asked for."""
+
+    url: str
+    model: str
+    most_tokens: int
+    """Tokens of the longest sequence."""
+    replays: bool
+    """Whether the server says that a request's seed decides every draw."""
+    policy: str | None
+    """Digest of the policy folder that it serves; None if it does not tell."""
+    key_variable: str = KEY_VARIABLE
+
+
+class _Model(BaseModel):
+    id: str
+    max_model_len: int
+    replays: bool = False
+    policy: str | None = None
+
+
+def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
+    """Return the server at a URL, with the first of its models; a server that starts up is waited for 5 s.
+
+    Raises:
+        DecoderError: no server answers there, or one of another kind.
+    """
+    url, deadline = url.rstrip("/"), time.monotonic() + _FIRST_CONTACT_SECONDS
+    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS, headers=headers(key_variable)) as http:
+        while True:
+            try:
+                response = http.get(f"{url}/v1/models")
+                break
+            except httpx.TransportError as error:
+                if time.monotonic() > deadline:
+                    why = str(error) or type(error).__name__
+                    raise DecoderError(f"nobody serves a policy at {url}: {why}; `astra serve` does") from None
+                time.sleep(0.25)
+    if response.status_code == 401:
+        raise wrong_key(url, key_variable)
+    try:
+        models = [_Model.model_validate(each) for each in response.json()["data"]]
+        served = models[0]
+    except (ValueError, LookupError, TypeError):
+        raise DecoderError(
+            f"expected a list of models at {url}/v1/models, found HTTP {response.status_code} from something else"
+        ) from None
+    return Endpoint(url, served.id, served.max_model_len, served.replays, served.policy, key_variable)

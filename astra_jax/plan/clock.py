@@ -1,0 +1,232 @@
+"""A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
+
+Lengths of messages are drawn from a given distribution, or from a recorded run. Their tokens are made up, and calls
+take the time of given costs:
+
+    async def main() -> None:
+        decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
+        message = await decoder.generate(...)
+        await asyncio.sleep(2.0)  # a tool: takes the clock's time as well
+
+    run_on_clock(main())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import math
+import selectors
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, TypeVar
+
+import numpy as np
+
+from astra_jax.engine.device import Said
+from astra_jax.engine.shared_device import Proposal, SharedDevice
+from astra_jax.engine.sizes import Limits
+from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """A distribution of lengths or of times."""
+
+    median: float
+    sigma: float
+    """Of the logarithm; 0 is always the median."""
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        if self.sigma == 0:
+            return self.median
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(_uniform(key)))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Lengths or times of a recorded run, each as likely as it was seen often."""
+
+    values: tuple[float, ...]
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        return self.values[int(_uniform(key) * len(self.values))]
+
+
+Distribution = Lognormal | Observed
+
+
+def _uniform(key: tuple[int, ...]) -> float:
+    """Return a number between 0 and 1 that belongs to a key."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+
+
+@dataclass(frozen=True)
+class Costs:
+    """How long calls take."""
+
+    seconds_per_step: float
+    """A step samples one token in every row."""
+    seconds_per_read_token: float
+
+
+class ClockDevice:
+    """Makes tokens up and sleeps as long as computing them would have taken; a `Device`.
+
+    A token follows from seed, slot, and its place in the sequence; how long a message gets, from seed, slot, and the
+    place at which it begins.
+    """
+
+    num_programs, penalizes = 0, False
+    num_steps = row_steps = 0
+    """So many it has sampled in, over all calls; and times the rows that each call had."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        costs: Costs,
+        message_tokens: Distribution,
+        end_ids: tuple[int, ...],
+        vocab_size: int = 512,
+        num_shards: int = 1,
+    ):
+        self.num_shards, self.vocab_size = num_shards, vocab_size
+        self._limits, self._costs, self._message_tokens = limits, costs, message_tokens
+        self._end_id = end_ids[0]
+        self._words = [number for number in range(vocab_size) if number not in end_ids]
+
+    def take_weights(self, params: Any) -> None:
+        """Go on as before: there is no model."""
+
+    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
+        """Wait: there is no other host."""
+        await until.wait()
+
+    async def leave(self, *, failed: bool) -> None:
+        """Do nothing: there is no other host to tell."""
+
+    def close(self) -> None:
+        """Do nothing: there is no memory to free."""
+
+    def own_pages(self, sample: Sample) -> int:
+        """Return 0: however many pages rows have, a step takes as long."""
+        return 0
+
+    async def read(self, read: Read) -> None:
+        """Take as long as all given tokens take."""
+        num_tokens = max(await self._of_all_hosts(sum(len(row.ids) for of_shard in read.rows for row in of_shard)))
+        await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
+
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+        """Make up the tokens of some rows; return them, and the number of steps."""
+        tracks = [row.track for row in sample.all_rows()]
+        lefts = [self._num_left(track) for track in tracks]
+        counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
+        # The call ends as soon as only `leave_at` rows go on: the next longest one decides its steps.
+        longest_first = sorted(itertools.chain(*await self._of_all_hosts(counts)), reverse=True)
+        steps = min(longest_first[sample.leave_at], self._limits.sample_tokens)
+        said = [
+            self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
+        ]
+        self.num_steps += steps
+        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        await asyncio.sleep(steps * self._costs.seconds_per_step)
+        return said, steps
+
+    async def _of_all_hosts(self, own: _T) -> list[_T]:
+        return [own]
+
+    def _num_left(self, track: Track) -> int:
+        """Return after how many more tokens a message ends."""
+        begins_at = len(track.ids) - len(track.said)
+        drawn = self._message_tokens.draw(track.session.seed, track.session.slot, begins_at)
+        return max(1, round(drawn)) - len(track.said)
+
+    def _say(self, track: Track, count: int, num_left: int) -> SaidRow:
+        first, mixed = len(track.ids), track.session.seed * 1_000_003 + track.session.slot * 8_191
+        words = self._words
+        ids = [words[(mixed + place * 2_654_435_761 >> 7) % len(words)] for place in range(first, first + count)]
+        if count == num_left:
+            ids[-1] = self._end_id
+        logprobs = [-(1 + number) / len(words) for number in ids]
+        keeps = track.sampling is not None and track.sampling.hands_out_kept
+        return SaidRow(ids, logprobs, [[number] for number in ids] if keeps else [])
+
+
+class _Meeting:
+    """A barrier for all hosts, at which each leaves a value and gets those of all."""
+
+    def __init__(self, num_hosts: int):
+        self._barrier, self._brought = asyncio.Barrier(num_hosts), [None] * num_hosts
+
+    async def of_all(self, host: int, own: Any) -> list[Any]:
+        self._brought[host] = own
+        await self._barrier.wait()
+        found = [*self._brought]
+        await self._barrier.wait()
+        return found
+
+
+class _ClockDeviceOfHost(ClockDevice):
+    """A host's shards of a device that all hosts call together: a call takes as long as the longest of its parts."""
+
+    def __init__(self, meeting: _Meeting, host: int, limits: Limits, **named: Any):
+        super().__init__(limits, **named)
+        self._meeting, self._host = meeting, host
+
+    async def _of_all_hosts(self, own: _T) -> list[_T]:
+        return await self._meeting.of_all(self._host, own)
+
+
+def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list[SharedDevice]:
+    """Return the devices of hosts in one event loop that make all calls together; `named` as of `ClockDevice`."""
+    meeting = _Meeting(num_hosts)
+
+    def of_host(host: int) -> SharedDevice:
+        async def gather(proposal: Proposal) -> np.ndarray:
+            return np.array(await meeting.of_all(host, proposal), np.int32)
+
+        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes, gather)
+
+    return [of_host(host) for host in range(num_hosts)]
+
+
+class ClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock stands still while a task runs, and then jumps to the next timer.
+
+    No task in it may wait for a thread or a socket.
+    """
+
+    def __init__(self) -> None:
+        self._jumps = _Jumps()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        """Return how many seconds the clock has gone on."""
+        return self._jumps.seconds
+
+
+class _Jumps(selectors.DefaultSelector):
+    """The selector of `ClockLoop`: it adds the time to the next timer instead of waiting."""
+
+    seconds = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("expected a timer to jump to, found none: all wait for one another")
+        self.seconds += timeout
+        return super().select(0)
+
+
+def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine to its end on a clock of its own, and return its result."""
+    with asyncio.Runner(loop_factory=ClockLoop) as runner:
+        return runner.run(main)

@@ -1,0 +1,84 @@
+"""The confinement of MCP servers that are started by a command, and of the commands that prepare their workspaces.
+
+A server reads the interpreter with its packages, the files that its command and its variables name, and the folders of
+`readable`. It writes into its workspace, has an empty home, and the network of this machine. Where a machine cannot
+confine programs it runs as the user, and one line says so.
+
+Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from sandbox.program import ProgramNotConfined, confined_command, give, why_not_confined
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerUnavailable, environment_of
+
+_HOME: Final = "/tmp"
+"""The private /tmp of a confined program."""
+_MEMORY_BYTES: Final = 1 << 40
+"""Address space of a process, of which Node reserves far more than it uses."""
+_PACKAGES: Final = ("astra_jax", "synthesis", "sandbox")
+
+
+def is_confined(config: McpServerConfig) -> bool:
+    """Return whether the processes of a server are confined on this machine; the first one that is not says so."""
+    if config.address:
+        return False
+    if (why := why_not_confined()) is not None:
+        _say_once(why)
+    return why is None
+
+
+@cache
+def _say_once(why: str) -> None:
+    print(f"astra: MCP servers that are started by a command run unconfined, as you: {why}", file=sys.stderr)
+
+
+def started(
+    command: Sequence[str], config: McpServerConfig, workspace: Path, variables: dict[str, str] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the variables that start a command of a server in its workspace.
+
+    `variables` are those of `config.environment` with the workspace filled in. If this process is root's, the workspace
+    is given to the user that confined programs run as.
+
+    Raises:
+        ToolServerUnavailable: a path of `readable` is not there or holds the user's home.
+    """
+    config = config.model_copy(update={"environment": variables or config.environment})
+    if not is_confined(config):
+        return list(command), environment_of(config)
+    environment = environment_of(config, home=_HOME)
+    for path in config.readable:
+        if not path.expanduser().exists():
+            raise ToolServerUnavailable(f"MCP server {config.name!r}: expected {path} of `readable`, found none")
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+    named = [
+        program,
+        *command[1:],
+        *config.environment.values(),
+        *(os.environ[name] for name in config.environment_from),
+    ]
+    texts = [text for each in named for text in (each, each.partition("=")[2])]
+    readable = [
+        Path(sys.prefix),
+        *(Path(__file__).parents[2] / name for name in _PACKAGES),
+        *(Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isdir(entry)),
+        *(Path(text) for text in texts if os.path.isabs(text) and os.path.isfile(text)),
+        *(path.expanduser() for path in config.readable),
+    ]
+    give(workspace)
+    try:
+        confined = confined_command(
+            command, folder=workspace, readable=readable, has_network=True, memory_bytes=_MEMORY_BYTES
+        )
+    except ProgramNotConfined as error:
+        raise ToolServerUnavailable(f"MCP server {config.name!r}: {error}") from None
+    return confined, environment

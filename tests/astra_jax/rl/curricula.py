@@ -1,0 +1,19 @@
+"""Curricula of tests, named as a user names one."""
+
+from __future__ import annotations
+
+from astra_jax.rl.solved_rates import EnvironmentRate
+
+
+def every_other_epoch(rate: EnvironmentRate, epoch: int) -> bool:
+    """Roll out an environment that was not rolled out in the epoch before."""
+    return rate.last_epoch != epoch - 1
+
+
+def nothing_twice(rate: EnvironmentRate, epoch: int) -> bool:
+    """Roll no environment out again."""
+    return False
+
+
+def undecided(rate: EnvironmentRate, epoch: int) -> None:
+    """Forget to return anything."""
