@@ -97,9 +97,9 @@ async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[Endi
     """Yield who judges messages that are to refuse or to ask back: the endpoint that a file names, or the lexicon.
 
     Raises:
-        ConfigError: the file is missing, is no config of a teacher, or has judges asked in batches.
+        ConfigError: the file is missing or is no config of a teacher.
     """
-    from astra_jax.config import ConfigError, load_config
+    from astra_jax.config import load_config
     from astra_jax.episodes.endings import NoVerdict, by_lexicon
     from synthesis.prompts.ending import JudgeEnding
     from synthesis.teacher.config import OpenAITeacherConfig
@@ -109,10 +109,6 @@ async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[Endi
         yield by_lexicon
         return
     asked_of = load_config(OpenAITeacherConfig, config, [])
-    if asked_of.of("judges").batch:
-        raise ConfigError(
-            f"{config}: batch: expected false where episodes wait for the judge, found true; leave it out"
-        )
     async with teacher_for(asked_of, out) as teacher:
 
         async def judge(environment: Environment, said: str) -> bool:

@@ -1,4 +1,4 @@
-"""How a typed question becomes the body of a call: its messages, then what is wanted of the reply."""
+"""The body of the call for a typed question: its messages, then the form of the reply."""
 
 from __future__ import annotations
 

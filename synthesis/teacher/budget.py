@@ -1,10 +1,13 @@
-"""What a run may spend, and has spent: the calls of all its commands together, also those whose replies were no use."""
+"""The budget of a run: tokens and dollars of all its commands together.
+
+Calls whose replies were no use count as well.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from synthesis.teacher.reply_database import ReplyDatabase
+from synthesis.teacher.cache import ReplyDatabase
 from synthesis.teacher.usage import Usage
 
 
@@ -25,8 +28,9 @@ class Budget:
         self.spent = Usage()
         self._database: ReplyDatabase | None = None
         if file is not None:
+            self._database = ReplyDatabase(file)
             columns = "(prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL)"
-            self._database = ReplyDatabase(file, {"spent": columns})
+            self._database.rows(f"CREATE TABLE IF NOT EXISTS spent {columns}")
             (row,) = self._database.rows(
                 "SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent"
             )
@@ -41,14 +45,14 @@ class Budget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing more may be asked."""
+        """Whether a limit is reached."""
         tokens = self.spent.prompt_tokens + self.spent.completion_tokens
         return (self._max_usd is not None and self.spent.cost_usd >= self._max_usd - 1e-9) or (
             self._max_tokens is not None and tokens >= self._max_tokens
         )
 
     def __str__(self) -> str:
-        """Say what was spent, and of how much, for a progress line."""
+        """Return the sums spent, with their limits, for a progress line."""
         tokens = self.spent.prompt_tokens + self.spent.completion_tokens
         said = []
         if self.spent.cost_usd or self._max_usd is not None:

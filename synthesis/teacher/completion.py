@@ -8,12 +8,12 @@ from typing import Final
 from synthesis.records import JsonObject, JsonValue
 
 _MOST_TOKENS: Final = 2**53
-"""What a number of JSON holds exactly; a larger one is no count."""
+"""Largest integer that a JSON number holds exactly; a larger one is no count."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One assistant message and what it cost."""
+    """One assistant message and its tokens."""
 
     content: str = ""
     reasoning: str = ""
@@ -23,16 +23,14 @@ class Completion:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int | None = None
-    """Of the completion tokens, where the endpoint says so."""
+    """Part of the completion tokens; None if the endpoint does not tell."""
     is_cut: bool = False
     """Whether it ended at the token limit."""
     is_refused: bool = False
-    is_new: bool = True
-    """Whether its tokens were not counted before, by an earlier command."""
 
 
 def completion_of(body: JsonValue) -> Completion | None:
-    """Take a completion apart; None where there is no message in it, or its tokens are counted as nobody counts.
+    """Take a completion apart; None if it has no message, or a count of tokens that is none.
 
     >>> completion_of({"choices": [{"message": {"content": "Hi.", "reasoning": "A greeting."}}]}).reasoning
     'A greeting.'

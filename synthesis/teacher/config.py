@@ -1,4 +1,4 @@
-"""Which models are asked, as whom, and within what limits."""
+"""The models that are asked in each role, and their limits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from synthesis.teacher.turn import EarlierReasoning
 OUR_FIELDS: Final = frozenset(
     {"model", "messages", "tools", "response_format", "seed", "stream", "n", "max_completion_tokens", "max_tokens"}
 )
-"""What of a call is the teacher's to say, and cannot stand in `extra_body`."""
+"""Fields of a call that the teacher sets itself; `extra_body` cannot hold them."""
 _DECIDES: Final = frozenset(
     {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}
 )
 
 
 class RoleConfig(BaseModel):
-    """What is other for one role than in `[teacher]`; what is not named here is as it is there.
+    """The settings of one role that differ from those of `[teacher]`.
 
     >>> base = OpenAITeacherConfig(model="a", temperature=0.5, roles={"judges": RoleConfig(model="b")})
     >>> base.of("judges").model, base.of("judges").temperature, base.of("agent").model
@@ -41,8 +41,6 @@ class RoleConfig(BaseModel):
     extra_body: JsonObject | None = None
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
-    batch: bool | None = None
-    batch_price_share: float | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _key_of_its_own(self) -> RoleConfig:
@@ -60,7 +58,7 @@ class RoleConfig(BaseModel):
 
 
 class OpenAITeacherConfig(BaseModel):
-    """Which model is asked, and within what limits."""
+    """The model that is asked, and its limits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,11 +69,10 @@ class OpenAITeacherConfig(BaseModel):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
-    """An SQLite file of replies, and of what was spent; a run that names none has it beside its output. Runs that name
-    the same one share the replies and the budget."""
+    """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
+    the same file share the replies and the budget."""
     keep_replies: bool = True
-    """Whether replies are kept at all; a run that is started again without them pays again for what it had not
-    finished."""
+    """Whether replies are kept; without them a run that is started again pays again for its unfinished items."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of replies."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -85,11 +82,11 @@ class OpenAITeacherConfig(BaseModel):
     reasoning_effort: str | None = None
     """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
     earlier_reasoning: EarlierReasoning = "hidden"
-    """How the agent is shown what it thought in earlier turns, as the template of its model wants it."""
+    """The way in which the agent is shown its reasoning of earlier turns, as its model's template wants it."""
     extra_body: JsonObject = {}
     """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
     roles: dict[Role, RoleConfig] = {}
-    """What is other for the agent, the judges, …: `[teacher.roles.judges]`."""
+    """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
     """Calls in flight at one endpoint, whatever the roles that it answers as."""
     request_seconds: float = Field(default=120.0, gt=0)
@@ -99,27 +96,17 @@ class OpenAITeacherConfig(BaseModel):
     max_retries: int = Field(default=3, ge=0)
     """Calls that repeat one that failed."""
     max_repairs: int = Field(default=2, ge=0)
-    """How often a question whose reply cannot be read is asked again, with what is wrong with it quoted."""
+    """Number of times that a question is asked again if its reply cannot be read; the fault is quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
-    """So many questions without an answer, and none with one between, are an outage."""
+    """Number of unanswered questions in a row that count as an outage and stop the run."""
     max_usd: float | None = Field(default=None, gt=0)
-    """What the run may cost, all its commands together; then it stops, and goes on with the same command and more."""
+    """Dollars that the run may cost, all its commands together; then it stops until the limit is raised."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """The same in tokens, of prompts and replies together."""
+    """Tokens of prompts and replies together that the run may use."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens in US dollars."""
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)
     """Price of a million completion tokens in US dollars."""
-    batch: bool = False
-    """Whether calls are sent by the endpoint's batch API: cheaper, and each may take a day."""
-    batch_price_share: float = Field(default=1.0, ge=0)
-    """What a token costs in a batch, as a share of the prices; OpenAI says 0.5 of its own."""
-    batch_questions: int = Field(default=10_000, ge=1, le=50_000)
-    """Calls of one model with which a batch leaves."""
-    batch_wait_seconds: float = Field(default=30.0, ge=0)
-    """Seconds that the first call of a batch waits for others; then the batch leaves."""
-    batch_poll_seconds: float = Field(default=30.0, gt=0)
-    """How often a batch that is under way is asked for."""
 
     @model_validator(mode="after")
     def _dollars_need_prices(self) -> OpenAITeacherConfig:
@@ -134,17 +121,8 @@ class OpenAITeacherConfig(BaseModel):
     def _a_budget_needs_a_place(self) -> OpenAITeacherConfig:
         if not self.keep_replies and (self.max_usd is not None or self.max_tokens is not None):
             raise ValueError(
-                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; what was spent is "
+                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; the sum spent is "
                 "counted beside the replies, and each command would have the whole budget again: leave one out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_need_a_place(self) -> OpenAITeacherConfig:
-        if not self.keep_replies and any(self.of(role).batch for role in get_args(Role)):
-            raise ValueError(
-                "expected keep_replies beside batch, found keep_replies = false; batches under way are written down "
-                "beside the replies, and a run that is started again would pay for them twice: leave one out"
             )
         return self
 
@@ -180,12 +158,9 @@ class OpenAITeacherConfig(BaseModel):
         >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
         >>> OpenAITeacherConfig(model="m", **prices).cost_usd(500_000, 125_000)
         2.0
-        >>> OpenAITeacherConfig(model="m", batch=True, batch_price_share=0.5, **prices).cost_usd(500_000, 125_000)
-        1.0
         """
         prompt_cost = prompt_tokens * self.usd_per_million_prompt_tokens
-        share = self.batch_price_share if self.batch else 1.0
-        return share * (prompt_cost + completion_tokens * self.usd_per_million_completion_tokens) / 1e6
+        return (prompt_cost + completion_tokens * self.usd_per_million_completion_tokens) / 1e6
 
     @property
     def name(self) -> str:
@@ -198,12 +173,12 @@ class OpenAITeacherConfig(BaseModel):
         return " ".join([f"openai:{self.model}", *others])
 
     def what_decides(self) -> JsonObject:
-        """Return what decides the replies, beside the name: no address, key, limit of time or price."""
+        """Return the settings that decide the replies, beside the name: no address, key, limit of time or price."""
         of_roles = {role: one.model_dump(include=set(_DECIDES), exclude_none=True) for role, one in self.roles.items()}
         return {**self.model_dump(include=set(_DECIDES)), "roles": of_roles}
 
     def sampled_with(self) -> JsonObject:
-        """Return the fields of a call that say how the model is to answer."""
+        """Return the fields of a call that control sampling."""
         fields: dict[str, Any] = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
         fields |= {} if self.top_p is None else {"top_p": self.top_p}
         fields |= {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
@@ -219,13 +194,11 @@ def _without_our_fields(extra_body: JsonObject) -> JsonObject:
 
 
 def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:
-    """Require that whoever spends counts what all have spent, and knows what all have sent.
+    """Require that a budget is counted in one place.
 
     Raises:
-        ValueError: nodes of a cluster would each count, and fill batches, for themselves.
+        ValueError: the nodes of a cluster would each count alone.
     """
-    if is_on_ray and config is not None and any(config.of(role).batch for role in get_args(Role)):
-        raise ValueError("expected no teacher.batch with ray, whose nodes would each fill batches alone; leave one out")
     if is_on_ray and config is not None and (config.max_usd is not None or config.max_tokens is not None):
         raise ValueError(
             "expected no teacher.max_usd or max_tokens with ray, whose nodes each count alone; leave one out"

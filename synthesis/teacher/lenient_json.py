@@ -1,7 +1,7 @@
-r"""JSON as language models write it: found inside prose, fences and thoughts, and read although it is not quite JSON.
+r"""JSON as language models write it: found in prose, fences and thoughts, its form mended.
 
-What is mended has a name, by which it is counted (`Mended`). Nothing is made up: a value that is cut off, or that lacks
-a comma or a colon, is no value.
+Each kind of mending has a name, by which it is counted. Nothing is made up: a value that is cut off, or that lacks a
+comma or a colon, is no value.
 
     prose around it   {"a": 1,}   {'a': True}   {"a": "two
     lines"}   {"a": "\d"}   "{\"a\": 1}"
@@ -11,31 +11,30 @@ Decided: docs/decisions/teacher.md, “Replies are parsed leniently by our own r
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from synthesis.foreign_messages import strict_json
 from synthesis.records import JsonValue
 
 _MAX_DEPTH: Final = 100
 _MAX_STARTS: Final = 200
-"""So many brackets of a text are tried as the start of a value."""
-_SPACE: Final = re.compile(r"\s*")
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
-_WORD: Final = re.compile(r"[A-Za-z]+")
-_WORDS: Final[dict[str, tuple[JsonValue, str]]] = {
-    "true": (True, ""),
-    "false": (False, ""),
-    "null": (None, ""),
-    "True": (True, "literals of Python"),
-    "False": (False, "literals of Python"),
-    "None": (None, "literals of Python"),
-}
-_PLAIN: Final = {quote: re.compile(rf"[^{quote}\\\x00-\x1f]+") for quote in "\"'"}
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
-_UNICODE: Final = re.compile(r"u([0-9a-fA-F]{4})")
+"""Brackets of a text that are tried as the start of a value."""
+_TOKEN: Final = re.compile(
+    r"""\s*+(?:
+        (?P<mark>[][{}:,])
+        | "(?P<double>(?:[^"\\]|\\.)*+)"
+        | '(?P<single>(?:[^'\\]|\\.)*+)'
+        | (?P<number>-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?(?![\w.]))
+        | (?P<word>true|false|null|True|False|None)(?![A-Za-z])
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
+_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+_IN_A_STRING: Final = re.compile(r"""\\u[0-9a-fA-F]{4}|\\.|["\x00-\x1f]""", re.DOTALL)
 _THOUGHTS_END: Final = ("</think>", "</thinking>", "</thought>", "</reasoning>")
 _FENCE: Final = re.compile(r"```[\w+-]*+[ \t]*+\n?(.*?)```", re.DOTALL)
 
@@ -45,15 +44,6 @@ class Found(NamedTuple):
 
     value: JsonValue
     mended: frozenset[str]
-
-
-class _NotJson(ValueError):
-    """Here stands no value."""
-
-    def __init__(self, problem: str, place: int, *, is_broken: bool):
-        super().__init__(f"{problem} at character {place}")
-        self.is_broken = is_broken
-        """Whether a value had begun: what stands in it is a part, and must not be taken for the whole."""
 
 
 def json_values(text: str) -> Iterator[Found]:
@@ -108,134 +98,75 @@ def _values_inside(text: str) -> Iterator[Found]:
         start = min((at for at in (text.find("{", place), text.find("[", place)) if at >= 0), default=-1)
         if start < 0:
             break
-        reader = _Reader(text)
+        tokens, place, mended = _tokens(text, start)
         try:
-            value, place = reader.value(start, 0)
-        except _NotJson as error:
-            if error.is_broken:
+            value = json.loads("".join(tokens))
+        except ValueError:
+            if _has_begun(tokens, text[place:]):  # the values inside are a part, and must not be taken for the whole
                 break
             place = start + 1
         else:
             around = text[:start].strip() + text[place:].strip()
-            found.append(Found(value, frozenset(reader.mended | ({"prose"} if around else set()))))
+            found.append(Found(value, mended | ({"prose"} if around else frozenset())))
     yield from reversed(found)
 
 
-class _Reader:
-    """Reads one value from a place of a text on, by recursive descent."""
+def _tokens(text: str, start: int) -> tuple[list[str], int, frozenset[str]]:
+    """Return the tokens of the value that begins with a bracket as JSON writes them, their end, and what was mended.
 
-    def __init__(self, text: str):
-        self._text = text
-        self.mended: set[str] = set()
+    They end with the last bracket of the value, before a text that is no token, or at `_MAX_DEPTH`.
+    """
+    tokens: list[str] = []
+    mended: set[str] = set()
 
-    def value(self, place: int, depth: int) -> tuple[JsonValue, int]:
-        """Return the value that begins at a place, and where it ends.
+    def in_json(part: re.Match[str]) -> str:
+        return _in_json(part[0], mended)
 
-        Raises:
-            _NotJson: there is none.
-        """
-        text = self._text
-        if depth > _MAX_DEPTH:
-            raise _NotJson("nested too deeply", place, is_broken=True)
-        place = self._after_space(place)
-        head = text[place : place + 1]
-        if head == "{":
-            return self._object(place + 1, depth)
-        if head == "[":
-            return self._list(place + 1, depth)
-        if head in ('"', "'") and head:
-            return self._string(place)
-        if number := _NUMBER.match(text, place):
+    depth, place = 0, start
+    while (token := _TOKEN.match(text, place)) and depth <= _MAX_DEPTH:
+        kind, said = token.lastgroup, token[token.lastgroup or 0]
+        if tokens[-1:] == ["{"] and kind not in ("double", "single") and said != "}":  # a brace of prose has no key
+            break
+        if kind == "number":
             try:
-                return _strictly(number[0]), number.end()
-            except ValueError as error:  # too large, or too long
-                raise _NotJson(str(error), place, is_broken=True) from error
-        if (word := _WORD.match(text, place)) and word[0] in _WORDS:
-            value, mended = _WORDS[word[0]]
-            self.mended |= {mended} - {""}
-            return value, word.end()
-        raise _NotJson("expected a value", place, is_broken=place >= len(text))
+                _strictly(said)
+            except ValueError:  # larger than a double, or too long
+                break
+        elif kind == "word":
+            mended |= {"literals of Python"} if said in _PYTHON else set()
+            said = _PYTHON.get(said, said)
+        elif kind != "mark":
+            mended |= {"single quotes"} if kind == "single" else set()
+            said = f'"{_IN_A_STRING.sub(in_json, said)}"'
+        elif said in "]}" and tokens[-1] == "," and tokens[-2] not in "[{,:":
+            mended.add("a trailing comma")
+            tokens.pop()
+        tokens.append(said)
+        place = token.end()
+        depth += (said in "[{") - (said in "]}") if kind == "mark" else 0
+        if not depth:
+            break
+    return tokens, place, frozenset(mended)
 
-    def _object(self, place: int, depth: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
-        while True:
-            place = self._after_space(place)
-            if self._text.startswith("}", place):
-                self.mended |= {"a trailing comma"} if found else set()
-                return found, place + 1
-            if self._text[place : place + 1] not in ('"', "'"):
-                # Braces of prose have no key; a brace that the text ends with may have been going to have one.
-                is_broken = bool(found) or place >= len(self._text)
-                raise _NotJson("expected a key", place, is_broken=is_broken)
-            key, place = self._string(place)
-            place = self._after_space(place)
-            if not self._text.startswith(":", place):
-                raise _NotJson("expected a colon", place, is_broken=True)
-            try:
-                found[key], place = self.value(place + 1, depth + 1)
-            except _NotJson as error:
-                error.is_broken = True
-                raise
-            place = self._after_space(place)
-            if self._text.startswith("}", place):
-                return found, place + 1
-            if not self._text.startswith(",", place):
-                raise _NotJson("expected a comma or a bracket", place, is_broken=True)
-            place += 1
 
-    def _list(self, place: int, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
-        while True:
-            place = self._after_space(place)
-            if self._text.startswith("]", place):
-                self.mended |= {"a trailing comma"} if found else set()
-                return found, place + 1
-            value, place = self.value(place, depth + 1)
-            found.append(value)
-            place = self._after_space(place)
-            if self._text.startswith("]", place):
-                return found, place + 1
-            if not self._text.startswith(",", place):
-                is_prose = not any(isinstance(item, dict | list) for item in found) and place < len(self._text)
-                raise _NotJson("expected a comma or a bracket", place, is_broken=not is_prose)
-            place += 1
+def _in_json(part: str, mended: set[str]) -> str:
+    """Return a quote, a control character or an escape of a string as JSON writes it."""
+    if part == '"':
+        return '\\"'
+    if len(part) == 1:
+        mended.add("raw newlines")
+        return f"\\u{ord(part):04x}"
+    if part == "\\'":
+        return "'"
+    if len(part) > 2 or part[1] in '"\\/bfnrt':
+        return part
+    mended.add("unknown escapes")  # such as \d of a regular expression: the backslash is meant
+    return "\\\\" + _IN_A_STRING.sub(lambda inner: _in_json(inner[0], mended), part[1])
 
-    def _string(self, place: int) -> tuple[str, int]:
-        text, quote = self._text, self._text[place]
-        if quote == "'":
-            self.mended.add("single quotes")
-        parts: list[str] = []
-        place += 1
-        while True:
-            if plain := _PLAIN[quote].match(text, place):
-                parts.append(plain[0])
-                place = plain.end()
-            if place >= len(text):
-                raise _NotJson("a text that does not end", place, is_broken=True)
-            if text[place] == quote:
-                return "".join(parts), place + 1
-            if text[place] == "\\":
-                part, place = self._escape(place + 1)
-            else:
-                self.mended.add("raw newlines")
-                part, place = text[place], place + 1
-            parts.append(part)
 
-    def _escape(self, place: int) -> tuple[str, int]:
-        escaped = self._text[place : place + 1]
-        if escaped in _ESCAPES and escaped:
-            return _ESCAPES[escaped], place + 1
-        if code := _UNICODE.match(self._text, place):
-            # A character beyond the first plane is two of them.
-            second = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})").match(self._text, code.end())
-            if 0xD800 <= int(code[1], 16) < 0xDC00 and second:
-                return json.loads(f'"\\u{code[1]}\\u{second[1]}"'), second.end()
-            return chr(int(code[1], 16)), code.end()
-        if escaped == "'":
-            return "'", place + 1
-        self.mended.add("unknown escapes")  # such as \d of a regular expression: the backslash is meant
-        return "\\", place
-
-    def _after_space(self, place: int) -> int:
-        space = _SPACE.match(self._text, place)
-        return place if space is None else space.end()
+def _has_begun(tokens: list[str], rest: str) -> bool:
+    """Say whether tokens are a value that was cut off or is broken, and not brackets of prose."""
+    rest = rest.lstrip()
+    is_object = any(a == "{" and b.startswith('"') for a, b in itertools.pairwise(tokens))
+    is_deep = sum(token in "[{" for token in tokens) > _MAX_DEPTH
+    return is_object or is_deep or "]" in tokens or rest[:1] in ("", '"', "'")

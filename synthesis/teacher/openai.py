@@ -3,22 +3,20 @@
     typed request ─► prompt + JSON schema ─► reply ─► read leniently, validate ─► typed reply
                      (cache by content)              └─ twice at most: repair question that quotes the error
 
-A reply that stays unusable is `BadReply`, and rejects what it was for; an endpoint that refuses the key, answers nobody
-for a while, or cannot even be connected to at first contact, is `TeacherUnavailable`, and stops the run until later
-(`endpoint`, `status_rules`); so does a budget that is used up, when the calls in flight have come back. The key is read
-from the environment, held in memory by the client, and written nowhere.
+A reply that stays unusable is `BadReply`, and its item is rejected. `TeacherUnavailable` stops the run until later: the
+endpoint refuses the key, leaves many questions in a row unanswered, or was never connected to (`endpoint`,
+`status_rules`), or the budget is used up; then the calls in flight come back and are kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast, get_args
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast, get_args
 
 from synthesis.records import JsonObject
 from synthesis.teacher.asking import call_of, name_of
-from synthesis.teacher.batch_endpoint import BatchEndpoint
 from synthesis.teacher.budget import Budget
 from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
 from synthesis.teacher.completion import Completion
@@ -28,6 +26,8 @@ from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUn
 from synthesis.teacher.reading import read_reply, require_keepable
 from synthesis.teacher.turn import turn_of
 from synthesis.teacher.usage import Ledger, Usage, record_usage
+
+Answer = TypeVar("Answer")
 
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
@@ -49,28 +49,27 @@ class OpenAITeacher:
         self.config = config
         self.name = config.name
         self.ledger = Ledger()
-        self._endpoints: dict[tuple[str, str, bool], Endpoint] = {}
-        """By address, key and whether in batches: roles that share these share its connections and its concurrency."""
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+        """By address and key: roles that share these share its connections and its concurrency."""
         for asked in map(config.of, get_args(Role)):
-            place = (asked.base_url, asked.api_key_env, asked.batch)
+            place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:
-                self._endpoints[place] = (BatchEndpoint if asked.batch else Endpoint)(*place[:2], config)
+                self._endpoints[place] = Endpoint(*place, config)
         is_here = cache is None
         self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
         self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
-        self._in_flight: dict[str, asyncio.Future[CachedReply]] = {}
-        self._num_being_answered = 0
-        self._none_being_answered = asyncio.Event()
+        self._in_flight: dict[str, asyncio.Task[Any]] = {}
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question, from the cache if it was answered before.
 
         Raises:
             BadReply: refused, cut off, or not a valid reply even after repairs; or the endpoint failed on it.
-            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint answers nobody or was never
+            TeacherUnavailable: the key is refused, the budget is used up, or the endpoint does not answer or was never
                 connected to.
         """
-        reply = await self._reply(request, seed)
+        name = name_of(request, self.config, seed=seed)
+        reply = await self._shared(name, lambda: self._reply(request, seed, name=name))
         record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
         return _read_back(reply.text, type(request))
 
@@ -91,13 +90,8 @@ class OpenAITeacher:
                     replies[name] = kept
         missing = [(name, *asked) for name, asked in zip(names, requests, strict=True) if name not in replies]
         if missing:
-            joint = type(missing[0][1]).together([request for _, request, _ in missing])
-            together = await self._reply(joint, missing[0][2], is_kept=False)
-            parts = joint.separated(_read_back(together.text, type(joint)))
-            for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
-                replies[name] = _share(together, part.model_dump_json(), place, len(missing))
-                if self._cache is not None:
-                    await self._cache.put(name, replies[name])
+            asked = " ".join(name for name, _, _ in missing)
+            replies |= await self._shared(asked, lambda: self._answered_together(missing))
         for name in names:
             record_usage(replies[name].prompt_tokens, replies[name].completion_tokens, replies[name].cost_usd)
         return [
@@ -105,80 +99,61 @@ class OpenAITeacher:
         ]
 
     async def close(self) -> None:
-        """Close the connections, the cache and the count of what was spent."""
+        """Close the connections, the cache and the budget.
+
+        Questions in flight end, but those of a run whose budget is used up come back first: their calls are paid for.
+        """
+        answering = list(self._in_flight.values())
+        for task in () if self.budget.is_used_up else answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
         for endpoint in self._endpoints.values():
             await endpoint.close()
         if self._cache is not None:
             await self._cache.close()
         self.budget.close()
 
-    async def _reply(self, request: Request[Any], seed: int, *, is_kept: bool = True) -> CachedReply:
-        """Return the reply to a question; who asks what is being asked shares its answer."""
-        name = name_of(request, self.config, seed=seed)
-        while name in self._in_flight:
-            shared = self._in_flight[name]
-            try:
-                return await asyncio.shield(shared)  # which the others keep if we are cancelled
-            except asyncio.CancelledError:
-                if not shared.cancelled() or cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
-                    raise
-                # Whoever asked it was cancelled, and we were not: ask ourselves.
-        return await self._answered_once(name, request, seed, is_kept=is_kept)
+    async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Return the answer to a question; all who ask the same question at once share it.
 
-    async def _answered_once(self, name: str, request: Request[Any], seed: int, *, is_kept: bool) -> CachedReply:
-        shared: asyncio.Future[CachedReply] = asyncio.get_running_loop().create_future()
-        shared.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody need wait for it
-        self._in_flight[name] = shared
+        A question that was sent is answered and kept even if the task that asked it is cancelled.
+        """
+        if (answering := self._in_flight.get(name)) is None:
+            answering = self._in_flight[name] = asyncio.create_task(answer())
+            answering.add_done_callback(lambda done: (self._in_flight.pop(name), done.cancelled() or done.exception()))
+        return cast(Answer, await asyncio.shield(answering))
+
+    async def _answered_together(self, missing: list[tuple[str, Request[Any], int]]) -> dict[str, CachedReply]:
+        """Ask several questions in one call, and keep the reply to each by its name."""
+        joint = type(missing[0][1]).together([request for _, request, _ in missing])
+        together = await self._reply(joint, missing[0][2])
+        parts = joint.separated(_read_back(together.text, type(joint)))
+        replies: dict[str, CachedReply] = {}
+        for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
+            replies[name] = _share(together, part.model_dump_json(), place, len(missing))
+            if self._cache is not None:
+                await self._cache.put(name, replies[name])
+        return replies
+
+    async def _reply(self, request: Request[Any], seed: int, *, name: str = "") -> CachedReply:
+        """Return the reply to a question, which is kept if it has a name."""
         costs = self.ledger.of(type(request).__name__)
-        cache = self._cache if is_kept else None
-        self._num_being_answered += 1
+        cache = self._cache if name else None
         try:
             if cache is not None and (kept := await cache.get(name)) is not None:
                 costs.cached += 1
-                reply = kept
-            else:
-                in_time = None if self.config.of(request.role).batch else self.config.deadline_seconds
-                async with asyncio.timeout(in_time):  # a batch has a time limit of its own
-                    reply = await self._valid_reply(request, seed)
-                if cache is not None:
-                    await cache.put(name, reply)
-        except TimeoutError as error:
-            failed: Exception = BadReply(f"no usable reply within {self.config.deadline_seconds:g} s")
-            if self.budget.is_used_up:  # it waited for the others to come back
-                failed = self._used_up()
-            shared.set_exception(failed)
-            costs.bad_replies += isinstance(failed, BadReply)
-            raise failed from error
-        except BaseException as error:
-            if isinstance(error, Exception):
-                shared.set_exception(error)
-            else:  # this task was cancelled: no answer comes for those who share it
-                shared.cancel()
-            costs.bad_replies += isinstance(error, BadReply)
+                return kept
+            async with asyncio.timeout(self.config.deadline_seconds):
+                reply = await self._valid_reply(request, seed)
+            if cache is not None:
+                await cache.put(name, reply)
+        except BadReply:
+            costs.bad_replies += 1
             raise
-        finally:
-            del self._in_flight[name]
-            self._count_answered()
-        shared.set_result(reply)
+        except TimeoutError as error:
+            costs.bad_replies += 1
+            raise BadReply(f"no usable reply within {self.config.deadline_seconds:g} s") from error
         return reply
-
-    def _count_answered(self) -> None:
-        self._num_being_answered -= 1
-        if not self._num_being_answered and self.budget.is_used_up:
-            self._none_being_answered.set()
-
-    async def _stop_for_budget(self) -> NoReturn:
-        """Stop the run when what was paid for has come back and is kept.
-
-        Raises:
-            TeacherUnavailable: the budget is used up.
-        """
-        self._count_answered()
-        try:
-            await self._none_being_answered.wait()
-        finally:
-            self._num_being_answered += 1
-        raise self._used_up()
 
     def _used_up(self) -> TeacherUnavailable:
         counted = f"; all runs that keep their replies in {self.config.cache} share it" if self.config.cache else ""
@@ -206,7 +181,7 @@ class OpenAITeacher:
                 problem = _whole(str(error)[:300])
             else:
                 costs.mended += mended
-                # What all calls cost, where some were repairs.
+                # The cost of all calls, repairs included.
                 return CachedReply(
                     reply.model_dump_json(), usage.prompt_tokens, usage.completion_tokens, usage.cost_usd
                 )
@@ -236,17 +211,18 @@ class OpenAITeacher:
         """
         question, config = type(request).__name__, self.config.of(request.role)
         costs = self.ledger.of(question)
-        endpoint = self._endpoints[config.base_url, config.api_key_env, config.batch]
+        endpoint = self._endpoints[config.base_url, config.api_key_env]
         for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
             sent = {**call, "max_completion_tokens": limit}
-            answered = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
-            completion = answered or await self._stop_for_budget()
+            answer = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
+            if answer is None:
+                raise self._used_up()
+            completion = answer
             spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
             spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
             usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
-            if completion.is_new:
-                self.budget.spend(spent)
-                costs.usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+            self.budget.spend(spent)
+            costs.usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
             if not completion.is_cut:
                 break
             costs.cut_off += 1

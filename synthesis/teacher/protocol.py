@@ -1,4 +1,4 @@
-"""The teacher: whoever answers the questions of synthesis.
+"""The interface of a teacher: typed requests, their replies, and the two ways to fail.
 
 One question is one typed request; its class says what a reply looks like and how the question is put to a language
 model (`prompts/`, one file per question). Implementations: `ProceduralTeacher` (seeded, offline, the default),
@@ -24,7 +24,7 @@ EMBEDDED: Final = "procedural"
 Reply = TypeVar("Reply", bound=BaseModel)
 
 Role = Literal["agent", "user", "emulator", "task_writer", "judges", "environment_writer", "coder"]
-"""As whom a question is answered; each role may have a model of its own."""
+"""The role in which a question is answered; each may have a model of its own."""
 
 
 class Request(BaseModel, Generic[Reply]):
@@ -52,10 +52,10 @@ class Request(BaseModel, Generic[Reply]):
         raise NotImplementedError(type(self).__name__)
 
     def check(self, reply: BaseModel) -> None:
-        """Check of a reply of the right type what only this question knows of it.
+        """Check a reply of the right type against this question.
 
         Raises:
-            ValueError: it does not answer this question; the message says why, to whoever gave it.
+            ValueError: it does not answer this question; the message is shown to the model that gave it.
         """
 
     @classmethod

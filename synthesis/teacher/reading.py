@@ -1,4 +1,4 @@
-"""From a model's text to a typed reply: what is read leniently is validated by the same types, and counted by kind.
+"""Typed replies from a model's text: read leniently, validated strictly, each mending counted.
 
 Of a value that does not satisfy its type only the form is changed: keys too many are left out, `null` gives way to a
 field's default, JSON in a text is read, a wrapper is taken off. No score is put on another scale: "8/10" and "80 %" say
@@ -122,7 +122,7 @@ def _require_no_boolean_read_as_number(given: JsonValue, read: JsonValue, place:
 
 
 def _unwrapped(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[JsonValue, str]]:
-    """Return what may be meant: the value, and what is in it where it has one part."""
+    """Return the readings of a value: itself, and its one part if it has only one; each with the name of the change."""
     shapes: list[tuple[JsonValue, str]] = [(value, "")]
     if isinstance(value, dict) and len(value) == 1:
         ((name, inner),) = value.items()

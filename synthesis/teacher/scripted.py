@@ -1,4 +1,4 @@
-"""A teacher that answers from queues, for tests: what it says, and when it fails, is written down beforehand."""
+"""A teacher that answers from queues of replies and failures, for tests."""
 
 from __future__ import annotations
 

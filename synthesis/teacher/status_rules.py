@@ -1,4 +1,4 @@
-"""What an HTTP status of an endpoint means for the question, and for the run: each has a rule.
+"""The rule for each HTTP status of an endpoint: its consequence for the question and for the run.
 
     stop      401 403 404                          the endpoint refuses the key, the model or the address
     budget    402, 429 `insufficient_quota`        the account's budget is used up
@@ -7,7 +7,7 @@
     drop      400/422 that name an optional field  the call goes on without that field, from now on for this model
     reject    every other one                      the question is rejected; so many in a row stop the run
 
-docs/teacher.md has the table for whoever runs it.
+docs/teacher.md has the table for users.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOO_LONG: Final = re.compile(
 
 
 class Rule(NamedTuple):
-    """What to do about a status."""
+    """The consequence of a status."""
 
     action: Action
     field: str = ""

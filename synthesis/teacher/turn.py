@@ -1,4 +1,4 @@
-"""A turn of a real conversation, as endpoints give it: reasoning, text and tool calls, several at once.
+"""A turn of a real conversation as endpoints give it: reasoning, text and tool calls.
 
 reasoning    in a field, in parts of type thinking or in a `<think>` block of the text; kept once, word for word
 tool calls   under `tool_calls`, or in `<tool_call>` blocks of the text where the endpoint does not take them apart; a
@@ -20,7 +20,7 @@ from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.reading import Unreadable
 
 EarlierReasoning = Literal["hidden", "reasoning_content", "reasoning", "think"]
-"""How a model is shown what it thought in earlier turns: not at all, in a field of its message, or in its text."""
+"""The place in which a model is shown its reasoning of earlier turns: none, a field of its message, or its text."""
 
 _CALL: Final = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 

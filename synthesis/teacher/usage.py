@@ -1,4 +1,4 @@
-"""What answering costs: tokens and money, metered per piece of work and per kind of question."""
+"""Tokens and money that answers cost, metered per piece of work and per kind of question."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record_usage(prompt_tokens: int, completion_tokens: int, cost_usd: float) ->
 
 @dataclass
 class QuestionCosts:
-    """What one kind of question has cost in this run."""
+    """Costs of one kind of question in this run."""
 
     calls: int = 0
     cached: int = 0
@@ -60,9 +60,9 @@ class QuestionCosts:
     """Replies that ended at the token limit: the first time, asked for again with a larger one."""
     seconds: float = 0.0
     mended: Counter[str] = field(default_factory=Counter)
-    """What was not as it should be in replies that were read all the same, by kind."""
+    """Number of mended faults of form in replies that were read all the same, by kind."""
     dropped_fields: set[str] = field(default_factory=set)
-    """What of the calls the endpoint does not take; they go on without it."""
+    """Fields of calls that the endpoint does not take; calls go on without them."""
     usage: Usage = field(default_factory=Usage)
 
 
@@ -119,5 +119,5 @@ class Ledger:
 
 
 def cost_so_far(teacher: object) -> str:
-    """Say what a run has spent by now, for its progress line; empty for a teacher that costs nothing."""
+    """Return the sums that a run has spent, for its progress line; empty for a teacher that costs nothing."""
     return str(getattr(teacher, "budget", ""))

@@ -1,12 +1,27 @@
 """Tool documents from anywhere, normalised, and the tools behind them.
 
-sources                      files and folders, told apart by what they hold
-crawled, openapi, rapidapi, tools_list, python_functions, yaml_documents   one format each
-documents, names, schema_repair, near_duplicate_servers    one form for all, and what is kept
-written_documents            what a language model says of a tool that it makes up: used as it is, or not at all
-mcp_servers, mcp_credentials, mcp_session                  real servers: named, given their keys, called
-mcp_pool, mcp_group                                        lent to trajectories, several together
-frozen_clock, demo_repositories                            what makes two of them answer the same every time
-backends                     who answers a call: a real server or the emulator
-ingestion                    all of it: `astra synthesize tools`
+backends                Answers to tool calls: from a real MCP server, or from the emulator.
+crawled                 Crawled MCP servers: documents with `metadata.server_info_crawled`, in two shapes of tool.
+demo_repositories       Small Git repositories, always the same to the byte, for a Git tool server to work in.
+documents               Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
+frozen_clock            Run a Python MCP server whose own clock stands still.
+ingestion               Ingestion: every source is read and normalised, and its outcome is written down.
+mcp_confinement         The confinement of MCP servers started by a command, and of their `prepare` commands.
+mcp_credentials         Keys of tool servers: from the environment, in memory only, and masked in responses.
+mcp_group               The real servers of one conversation: one, or several whose tools are offered together.
+mcp_pool                The sessions of real tool servers: lent to one trajectory, restored, replaced when they die.
+mcp_servers             Settings by which real tool servers are started or reached, and their errors.
+mcp_session             One running tool server and the connection to it, with the official SDK.
+names                   Names of tools: legal for chat templates, unique inside a server, the source's name kept.
+near_duplicate_servers  Near-duplicate servers: of forks and re-uploads only the first is kept.
+openapi                 OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
+parameter_completion    Tools of unknown parameters: completed by the teacher, or left out.
+python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
+rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines of functions.
+schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
+sources                 Sources of tool documents: files and folders of any known format, told apart by what they hold.
+statistics              Statistics of the parameters that the documents of kept servers state or leave open.
+tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
+written_documents       Tool documents that a language model wrote, checked before their schemas are used.
+yaml_documents          YAML as JSON sees it: text keys, no dates.
 """

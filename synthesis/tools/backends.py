@@ -1,4 +1,4 @@
-"""Who answers a tool call: a real MCP server (`mcp_pool`), or the emulator for tools known by document alone.
+"""Answers to tool calls: from a real MCP server, or from the emulator.
 
 The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
 share of its calls. An injected failure changes no state and is written into the record as ground truth.
@@ -43,7 +43,7 @@ def is_injected_failure(kind: FailureKind, content: str) -> bool:
 
 @dataclass(frozen=True)
 class ToolResponse:
-    """What a call came back with."""
+    """The response to one call."""
 
     content: str
     is_error: bool = False
@@ -102,7 +102,7 @@ class Emulator:
             return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
         request = EmulateCall(language=self._language, tool=tool, arguments=arguments, state=self.state)
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
-        try:  # whoever the teacher is: one behind an endpoint has been told of its mistake before
+        try:  # any teacher: a model behind an endpoint was told of its mistake before
             request.check(response)
         except ValueError as error:
             raise BadReply(f"EmulateCall: {error}") from error

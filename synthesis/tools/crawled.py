@@ -1,4 +1,4 @@
-"""Crawled MCP servers: `{"labels": …, "metadata": {"server_info_crawled": {"tools": […]}}}`, two shapes of tool.
+"""Crawled MCP servers: documents with `metadata.server_info_crawled`, in two shapes of tool.
 
 Shape A has `input_schema`, a JSON Schema. Shape B was read off web pages: `parameters: [{name, required, type}]`, the
 type always "string", with words of the page among the parameters. A page that shows none, or words alone, does not say

@@ -1,4 +1,4 @@
-"""Tool documents: whatever a source says of a server's tools becomes one `ServerDocument`, or a reason why not.
+"""Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
 
     format readers ─► SourceServer (raw, quirks included) ─► normalise_server ─► ServerDocument | Rejected
 

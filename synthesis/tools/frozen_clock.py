@@ -15,7 +15,7 @@ import sys
 
 
 def frozen_datetime(moment: datetime.datetime) -> type[datetime.datetime]:
-    """Return a `datetime` class whose `now`, `utcnow` and `today` are `moment`.
+    """Return a `datetime` class whose `now` is `moment`.
 
     >>> moment = datetime.datetime.fromisoformat("2026-03-02T09:00:00+00:00")
     >>> frozen_datetime(moment).now(datetime.timezone(datetime.timedelta(hours=1))).isoformat()
@@ -28,14 +28,6 @@ def frozen_datetime(moment: datetime.datetime) -> type[datetime.datetime]:
             # Without a zone, `now()` is the time on the wall: that of the moment's own offset.
             local = moment.astimezone(tz) if tz is not None else moment.replace(tzinfo=None)
             return cls.combine(local.date(), local.timetz())
-
-        @classmethod
-        def utcnow(cls) -> FrozenDatetime:
-            return cls.now(datetime.UTC).replace(tzinfo=None)
-
-        @classmethod
-        def today(cls) -> FrozenDatetime:
-            return cls.now()
 
     return FrozenDatetime
 

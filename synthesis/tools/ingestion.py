@@ -1,4 +1,4 @@
-"""Ingestion: every source of tool documents is read and normalised, and what became of each is written down."""
+"""Ingestion: every source is read and normalised, and its outcome is written down."""
 
 from __future__ import annotations
 

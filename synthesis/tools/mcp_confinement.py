@@ -1,4 +1,4 @@
-"""The confinement of MCP servers that are started by a command, and of the commands that prepare their workspaces.
+"""The confinement of MCP servers started by a command, and of their `prepare` commands.
 
 A server reads the interpreter with its packages, the files that its command and its variables name, and the folders of
 `readable`. It writes into its workspace, has an empty home, and the network of this machine. Where a machine cannot

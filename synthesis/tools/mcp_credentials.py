@@ -1,7 +1,4 @@
-"""What a tool server is shown of who asks: keys from the environment, held in memory and written nowhere.
-
-What a server says of them is masked before anybody sees it.
-"""
+"""Keys of tool servers: from the environment, in memory only, and masked in responses."""
 
 from __future__ import annotations
 
@@ -39,11 +36,11 @@ class TokensInMemory:
         self.given |= {token for token in (tokens.access_token, tokens.refresh_token) if token}
 
     async def get_client_info(self) -> Any:
-        """Return what is known of the client itself."""
+        """Return the client's registration."""
         return self._client
 
     async def set_client_info(self, client_info: Any) -> None:
-        """Keep what is known of the client itself."""
+        """Keep the client's registration."""
         self._client = client_info
 
 
@@ -100,7 +97,7 @@ def authorization_of(config: McpServerConfig, credentials: Credentials) -> Any:
 
 
 def variables_of(config: McpServerConfig) -> str:
-    """Name the environment variables that a server at an address is shown, for whoever is to look at them."""
+    """Return the names of the environment variables that hold the keys of a server, for an error message."""
     return ", ".join(_names_of(config))
 
 

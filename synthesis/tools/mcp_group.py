@@ -1,4 +1,4 @@
-"""The real servers of one conversation: one, or several whose tools are offered together; a call finds its server."""
+"""The real servers of one conversation: one, or several whose tools are offered together."""
 
 from __future__ import annotations
 

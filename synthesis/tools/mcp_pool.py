@@ -1,4 +1,4 @@
-"""The sessions of real tool servers: lent to one trajectory at a time, restored, replaced when they die.
+"""The sessions of real tool servers: lent to one trajectory, restored, replaced when they die.
 
 Each session is a process of its own with a workspace of its own. A trajectory leases a session alone, and finds the
 workspace as it was prepared, so that trajectories see nothing of one another and their order changes nothing.

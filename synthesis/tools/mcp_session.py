@@ -1,4 +1,4 @@
-"""One running tool server and the connection to it, with the official SDK: shaken hands with, listed, called.
+"""One running tool server and the connection to it, with the official SDK.
 
 Decided: docs/decisions/tools.md, “A refused call is a tool response; a broken protocol rejects the trajectory”.
 """

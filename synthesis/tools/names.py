@@ -1,4 +1,4 @@
-"""Names of tools, made legal for chat templates and unique inside a server; the name in the source is kept beside."""
+"""Names of tools: legal for chat templates, unique inside a server, the source's name kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Near-duplicate servers: forks and re-uploads that offer the same tools are kept once, the first one that came."""
+"""Near-duplicate servers: of forks and re-uploads only the first is kept."""
 
 from __future__ import annotations
 

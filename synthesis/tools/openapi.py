@@ -1,4 +1,4 @@
-"""OpenAPI 3.x specifications: every operation is a tool, its parameters and JSON body are the tool's parameters."""
+"""OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body."""
 
 from __future__ import annotations
 

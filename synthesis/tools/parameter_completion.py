@@ -1,4 +1,4 @@
-"""Tools whose parameters are unknown: completed by the teacher, or left out where it has no answer.
+"""Tools of unknown parameters: completed by the teacher, or left out.
 
     tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
                                   none that can be used    ─► left out of its server, counted with the reason
@@ -23,7 +23,7 @@ UNKNOWN: Final = "parameters stay unknown"
 
 
 def tools_of_unknown_parameters(server: ServerDocument) -> list[ToolDocument]:
-    """Return the tools of a server of which nobody says what they take."""
+    """Return the tools of a server whose source does not say their parameters."""
     return [tool for tool in server.tools if tool.parameters_status == "unknown"]
 
 

@@ -1,4 +1,7 @@
-"""RapidAPI documents, in two shapes: a list of endpoints of one API, and lines of `{"tool", "functions"}`."""
+"""RapidAPI documents: lists of the endpoints of one API, and lines of functions.
+
+The lines are `{"tool", "functions"}`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters as they are found in the wild, made a valid JSON Schema (draft 2020-12) of type `object`.
+"""Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
 
 What is mended, by rule name (a server document lists the rules that were needed):
 

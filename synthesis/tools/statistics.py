@@ -1,4 +1,4 @@
-"""What the documents of kept servers say of parameters, and what they do not say."""
+"""Statistics of the parameters that the documents of kept servers state or leave open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ToolDocumentStatistics(BaseModel):
 
     tools: int = 0
     tools_without_parameters: int = 0
-    """Whose source says that they take none."""
+    """Tools whose source says that they take none."""
     tools_of_unknown_parameters: int = 0
     parameters: int = 0
     parameters_without_description: int = 0

@@ -1,4 +1,4 @@
-"""Tools as protocols list them: answers of MCP's `tools/list`, the `tools` of an OpenAI request, our own examples."""
+"""Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool documents as a language model writes them, checked before anything is read off their schemas.
+"""Tool documents that a language model wrote, checked before their schemas are used.
 
 What a source says of a tool is mended (`schema_repair`), since nobody can be asked. Whoever writes a document can: it
 is told what is wrong, or the document is not used. Beside what JSON Schema demands, a written schema may hold

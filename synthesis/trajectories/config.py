@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,8 +12,6 @@ from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.tasks import TaskThresholds
 from synthesis.workers import RayConfig
-
-_BATCH_SECONDS: Final = 86_400
 
 
 class TrajectoriesConfig(BaseModel):
@@ -108,16 +105,6 @@ class TrajectoriesConfig(BaseModel):
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
         require_groups_of(self.mcp_server_groups, self.mcp_servers)
-        return self
-
-    @model_validator(mode="after")
-    def _batches_have_time(self) -> TrajectoriesConfig:
-        speaking = [] if self.teacher is None else [self.teacher.of(role) for role in ("agent", "user", "emulator")]
-        if any(asked.batch for asked in speaking) and self.deadline_seconds < _BATCH_SECONDS:
-            raise ValueError(
-                f"expected deadline_seconds of at least {_BATCH_SECONDS} where the agent, the user or the emulator is "
-                f"asked in batches, found {self.deadline_seconds:g}; each of a conversation's turns may take a day"
-            )
         return self
 
     @model_validator(mode="after")

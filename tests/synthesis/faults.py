@@ -64,7 +64,7 @@ async def survive_faults(
         return said(with_scores(told(replies, body)))
 
     monkeypatch.setenv("TEST_KEY", KEY)
-    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setattr(Journal, "append", watched_append)
     async with MockEndpoint(answer, fault_rate=0.3, seed=3).serving() as endpoint:
         settings = {"model": "mock", "base_url": endpoint.url, "api_key_env": "TEST_KEY", "request_seconds": 2.0}

@@ -1,4 +1,4 @@
-"""What was changed in the files of a run behind its back is said, and never used: replies, batches, finished items."""
+"""What was changed in the files of a run behind its back is said, and never used: replies, finished items."""
 
 import json
 import sqlite3
@@ -9,9 +9,7 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.run.fingerprint import MadeOtherwise
-from synthesis.teacher.batch_table import BatchTable
-from synthesis.teacher.cache import CachedReply, ReplyFile
-from synthesis.teacher.reply_database import ReplyFileError
+from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.track.journal import Journal, JournalError
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
@@ -95,29 +93,6 @@ async def test_replies_of_an_older_version_get_digests_if_they_are_whole(tmp_pat
     changed(path, """UPDATE replies SET text = '{"kit' WHERE key = 'a'""")
     with pytest.raises(ReplyFileError, match="1 of 2 replies are damaged"):
         ReplyFile(path)
-
-
-@pytest.mark.parametrize(
-    ("statement", "what"),
-    [
-        ("UPDATE batch_answers SET body = '[2]'", "1 of 1 batch answers are damaged"),
-        ("UPDATE batch_answers SET question = 'q-2'", "1 of 1 batch answers are damaged"),
-        ("UPDATE batches SET questions = substr(questions, 2)", "1 of 1 batches are damaged"),
-        ("UPDATE batches SET mark = 'other'", "1 of 1 batches are damaged"),
-    ],
-)
-def test_what_a_batch_answered_or_asks_and_is_damaged_is_not_used(tmp_path, statement, what):
-    path = tmp_path / "replies.sqlite"
-    table = BatchTable(path, "http://127.0.0.1:9/v1", "KEY")
-    table.begin("first", ["q-1"])
-    table.finish("first", {"q-1": [1]})
-    table.begin("second", ["q-2"])
-    table.name("second", "batch-2")
-    assert table.take("q-1") == ([1], True)
-    table.close()
-    changed(path, statement)
-    with pytest.raises(ReplyFileError, match=what):
-        BatchTable(path, "http://127.0.0.1:9/v1", "KEY")
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,3 @@ async def test_without_a_file_the_lexicon_judges_and_a_file_that_is_missing_is_s
     with pytest.raises(ConfigError, match="judge"):
         async with ending_judge_for(tmp_path / "judge.toml", tmp_path / "out"):
             pass
-
-
-async def test_a_judge_that_episodes_wait_for_is_not_asked_in_batches(tmp_path):
-    file = tmp_path / "judge.toml"
-    file.write_text('model = "mock"\n[roles.judges]\nbatch = true\n')
-    with pytest.raises(ConfigError, match=r"judge\.toml: batch: expected false where episodes wait"):
-        async with ending_judge_for(file, tmp_path / "out"):
-            pass

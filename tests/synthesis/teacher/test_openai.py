@@ -32,7 +32,7 @@ KEY = "sk-test-0123456789-secret"
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("TEST_KEY", KEY)
-    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
 
 
 def scored(_: dict) -> str:
@@ -154,7 +154,7 @@ async def test_one_call_is_retried_at_most_three_times_and_a_dead_endpoint_stops
 
 
 async def test_the_wait_that_the_endpoint_asks_for_is_kept(monkeypatch):
-    monkeypatch.setattr("synthesis.teacher.endpoint._FIRST_DELAY_SECONDS", 30.0)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 30.0)
     async with MockEndpoint(scored, fault_rate=1.0, faults=("429",)).serving() as endpoint:
         teacher = teacher_of(endpoint)
         started = time.monotonic()
@@ -234,6 +234,33 @@ async def test_whoever_shares_an_answer_gets_it_although_the_one_who_asked_is_ca
             assert await asyncio.gather(*others) == [SCORES] * 2
         assert asker.cancelled()
         await teacher.close()
+
+
+async def test_a_question_whose_asker_is_cancelled_is_answered_and_kept(tmp_path):
+    async with MockEndpoint(scored, latency_seconds=0.1).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=5, cache=tmp_path / "replies.sqlite")
+        asker = asyncio.create_task(teacher.ask(question(), seed=0))
+        await asyncio.sleep(0.05)
+        asker.cancel()
+        await asyncio.gather(asker, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while teacher._in_flight:
+                await asyncio.sleep(0.01)
+        assert await teacher.ask(question(), seed=0) == SCORES
+        assert len(endpoint.bodies) == 1
+        assert 0.1 <= teacher.ledger.of("ScoreTask").seconds < 1
+        await teacher.close()
+
+
+async def test_a_teacher_that_is_closed_ends_its_questions():
+    async with MockEndpoint(scored, latency_seconds=60).serving() as endpoint:
+        teacher = teacher_of(endpoint, request_seconds=60)
+        asker = asyncio.create_task(teacher.ask(question(), seed=0))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            await teacher.close()
+            await asyncio.gather(asker, return_exceptions=True)
+        assert asker.cancelled()
 
 
 async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered(tmp_path):

@@ -118,6 +118,11 @@ def test_calls_are_read_with_arguments_as_text_null_for_empty_fields_and_one_cal
     assert dict(mended) == {"null for an empty field": 1, "one object for a list": 1, "JSON in a string": 1}
 
 
+@pytest.mark.parametrize("before", ["", "{[1] ", "{{as asked}} ", "[note] [see 1] "])
+def test_braces_that_a_template_doubles_and_those_of_prose_hide_no_object(before):
+    assert read_reply(before + '{{"score": 0.5, "reason": "so"}}', Judgement)[0] == GOOD
+
+
 def test_of_two_replies_the_last_one_is_meant():
     text = 'Perhaps {"score": 1, "reason": "a"}. On second thoughts: {"score": 0.5, "reason": "so"}.'
     assert read_reply(text, Judgement)[0] == GOOD

@@ -6,9 +6,8 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.teacher.cache import CachedReply, ReplyFile
+from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.protocol import TeacherUnavailable
-from synthesis.teacher.reply_database import ReplyFileError
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 
@@ -57,7 +56,7 @@ async def test_a_file_that_is_damaged_stops_the_run_in_one_line(tmp_path, comman
         if command == "ask":  # damaged under a run that has it open
             teacher._cache._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
             damage(path)
-            teacher._cache._database._database.execute("PRAGMA shrink_memory")
+            teacher._cache._database.connection.execute("PRAGMA shrink_memory")
         else:
             await teacher.close()
             damage(path)

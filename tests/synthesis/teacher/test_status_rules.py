@@ -181,10 +181,16 @@ async def test_any_other_status_rejects_the_item_and_many_in_a_row_stop_the_run(
     assert "3 questions in a row" in str(outcome)
 
 
-@pytest.mark.parametrize("body", ["", "{", "\ufffd", [], {}, {"choices": []}, {"choices": [{"message": None}]}, "null"])
-async def test_a_200_without_a_message_is_asked_again(body):
+MISCOUNTED = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": -100}}
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "\ufffd", [], {}, {"choices": []}, {"choices": [{"message": None}]}, "null", MISCOUNTED]
+)
+@pytest.mark.parametrize("status", [200, 201, 204])
+async def test_a_success_without_a_message_is_asked_again(status, body):
     refused = iter([True, False])
-    outcome, calls, _ = await outcome_of(refusing(200, body, unless=lambda _: not next(refused)))
+    outcome, calls, _ = await outcome_of(refusing(status, body, unless=lambda _: not next(refused)))
     assert outcome == SCORES
     assert len(calls) == 2
 
