@@ -1,4 +1,4 @@
-"""Runs Python that nobody has read: a service that answers every call with a typed reply and survives every tool.
+"""Runs Python that no person has read: a service that answers every call with a typed reply and survives every tool.
 
     with local_sandbox(workers=2) as url, SandboxClient(url) as client:
         reply = client.execute("def add(a, b): return a + b", "add", {"a": 1, "b": 2})
@@ -6,7 +6,7 @@
 These walls stand between a tool and the machine in the tier `namespaces`. Each is attacked when the service starts.
 
 - Each worker has fresh user, mount, pid, network, IPC, UTS and cgroup namespaces. The tool is an unprivileged user.
-- The root is a tmpfs with read-only binds of the interpreter's own files and of the packages that the operator lists.
+- The root is a tmpfs with read-only binds of the interpreter's own files and of the folder of packages.
   It has no /proc, no device but /dev/null, and nothing else of the host.
 - Each call has a private /tmp of 16 MB. It is mounted anew when a call has touched it, and keeps no times of reading.
 - The environment is empty, the standard streams are opened anew for each call, and the channel of the one reply is the
@@ -17,7 +17,7 @@ These walls stand between a tool and the machine in the tier `namespaces`. Each 
 - Each call is one process, forked from a warm interpreter that never reads a payload and never runs a tool.
 
 The tier `landlock` is for containers that refuse namespaces. It keeps the last three walls. A tool reads only the
-standard library and the listed packages, writes nowhere (it has no /tmp), and cannot change a file's mode, owner, times
+standard library and the packages, writes nowhere (it has no /tmp), and cannot change a file's mode, owner, times
 or attributes. It can find out whether a path exists, where Python and this package lie, the host's name and the
 kernel's version. `docs/sandbox.md` says where each tier is used.
 
@@ -28,8 +28,8 @@ These are NOT protected:
 - A tool owns its reply. Whatever it does to its process, it can only choose the value, the text, and a kind of error
   that tools may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: the service
   talks to itself on descriptors that are closed before a tool's code is read.
-- Listed packages are trusted: they are imported outside the jail once, at start. A tool reaches all that they hold,
-  with its own system calls.
+- Packages are trusted: they are imported outside the jail once, at start. A tool reaches all that they hold, with its
+  own system calls.
 - Timing, caches and load can be observed by calls that run at the same time. No call wakes another that waits on a page
   that both have mapped (only private futexes are allowed), except by ending a thread whose end is noted on such a page.
 - The interpreter's own files name the folder in which it was built, and the monotonic clock tells since when the
@@ -38,10 +38,10 @@ These are NOT protected:
   host's.
 - Memory is limited per call. A call starts only while the limits of all calls in flight, with 32 MB each for /tmp,
   sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
-  counts only where cgroup v2 is writable. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's
-  default of `net.core.wmem_default` (208 kB).
-- Waiting calls are held in memory, up to 16 MB each, and each connection takes a few MB in the kernel: callers can fill
-  it. Replies that callers do not read take 256 MB together at most; then the oldest are given up.
+  is not counted. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's default of
+  `net.core.wmem_default` (208 kB).
+- Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
+  it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
 - In namespaces the threads of one worker's calls share one bound (160), so a thread bomb can take threads from its
   neighbours while it lives. In the tier `landlock` each call has 64 besides its first.
 - A bearer token is the only check of callers. TLS is the load balancer's business.

@@ -1,4 +1,4 @@
-"""Limits over all calls of a worker, where the service may write its own cgroup v2; and what a container leaves us."""
+"""The memory and the cores that this process may use: the machine's, or a container's limit if that is less."""
 
 from __future__ import annotations
 
@@ -8,56 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_CONTROLLERS = ("memory", "pids")
 
 
-def confine(
-    pid: int,
-    memory_bytes: int,
-    processes: int,
-    root: Path = _ROOT,
-    own: Path = _OWN,
-) -> Path | None:
-    """Move a worker's launcher, before it has children, into a cgroup of its own; None where that is not possible.
-
-    Not possible is the ordinary case: no cgroup v2, no `memory` and `pids` controllers, no right to write, or processes
-    beside us in the same cgroup. Whoever runs the service can make it possible by delegating a cgroup to it.
-    """
-    lines = own.read_text().splitlines()
-    path = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if path is None:
-        return None
-    parent = root / path.lstrip("/")
-    group = parent / f"sandbox-{pid}"
-    try:
-        available = (parent / "cgroup.controllers").read_text().split()
-        if not set(_CONTROLLERS) <= set(available):
-            return None
-        # The kernel refuses this where the parent has processes of its own: cgroup v2 has them in leaves alone.
-        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
-        group.mkdir()
-        (group / "memory.max").write_text(str(memory_bytes))
-        (group / "pids.max").write_text(str(processes))
-        (group / "cgroup.procs").write_text(str(pid))
-    except OSError:
-        dissolve(group)
-        return None
-    return group
-
-
-def dissolve(group: Path) -> None:
-    """Remove the cgroup of a worker that has ended."""
-    with contextlib.suppress(OSError):  # not there, or its last process is just ending
-        group.rmdir()
-
-
-def default_memory_bytes(workers: int) -> int:
-    """Return the bytes that each worker may use: together four fifths of what there is.
-
-    >>> default_memory_bytes(1) >= 4 * default_memory_bytes(4)
-    True
-    """
-    return available_memory_bytes() * 4 // 5 // workers
+def memory_bytes_of_calls() -> int:
+    """Return the bytes that all calls together may use: four fifths of the available memory."""
+    return available_memory_bytes() * 4 // 5
 
 
 def available_memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
@@ -71,7 +26,7 @@ def available_memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
 
 
 def available_cores(root: Path = _ROOT, own: Path = _OWN) -> int:
-    """Return the cores that we may run on, or what a container's limit of CPU time comes to where that is less.
+    """Return the number of cores that this process may use, or a container's limit of CPU time if that is less.
 
     A limit of 3.5 cores is 3, one of half a core is 1.
     """

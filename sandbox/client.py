@@ -1,286 +1,179 @@
-"""Callers of the service: one sync, one async, one exception.
+"""Callers of the service: one client for asyncio, and a blocking one that runs it in a thread.
 
-A tool's failure comes back as an `ExecuteReply`; `SandboxUnavailable` says that the service gave no answer before the
-deadline, whatever the reason. It is never a reward and never text for a model. A request that is not valid in itself
-(an unknown limit, arguments that JSON cannot express) is the caller's mistake and raises ValueError before any I/O.
+A tool's failure comes back as an `ExecuteReply`. `SandboxUnavailable` says that the service gave no answer before the
+deadline; it is never a reward and never text for a model. A request that is not valid in itself (an unknown limit,
+arguments that JSON cannot express) is the caller's mistake and raises ValueError before anything is sent.
 
-A call carries its state and its seed, so sending it twice does no harm: an attempt that the service fails, or that has
-no whole reply when one is due, is followed by another, until the deadline.
+A call carries its state and its seed, so to send it twice does no harm. `AsyncSandboxClient._attempts` is the only
+retry loop: it repeats a call that the service failed, or that has no whole reply when one is due, until the deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
+import secrets
+import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.error
+import urllib.request
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
-import httpx
+from pydantic import TypeAdapter
+from pydantic_core import from_json
 
-from sandbox.exchange import (
-    BatchTooLarge,
-    Lost,
-    PackagesMissing,
-    SandboxUnavailable,
-    ServiceError,
-    Session,
-    SourceWanted,
-    addresses,
-    parsed,
-    replies_of,
-    request_of,
+from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
+from sandbox.errors import SandboxError
+from sandbox.protocol import (
+    PACKAGES_HEADER,
+    ExecuteReply,
+    ExecuteRequest,
+    InstalledPackage,
+    Limits,
+    source_sha256,
+    written_packages,
 )
-from sandbox.protocol import ExecuteReply, ExecuteRequest, InstalledPackage, Limits, source_sha256
-from sandbox.replicas import Replica
 
-__all__ = [
-    "AsyncSandboxClient",
-    "PackagesMissing",
-    "SandboxClient",
-    "SandboxUnavailable",
-    "ServiceError",
-    "first_contact",
-]
+ServiceError = Literal["http_429", "http_5xx", "connection_lost", "reply_cut", "reply_late"]
+"""The reason why an attempt had no whole reply."""
+_Result = TypeVar("_Result")
+_REPLIES = TypeAdapter(list[ExecuteReply])
 _DEFAULT_LIMITS = Limits()
 _FIRST_CONTACT_SECONDS = 5.0
-_IDLE_CONNECTION_SECONDS = 30.0
 _HEALTH_SECONDS = 2.0
+_IDLE_CONNECTION_SECONDS = 30.0  # less than the service keeps an idle connection
+_KNOWN_SOURCES = 4096
+_MAX_BACKOFF_SECONDS = 2.0
+_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.25, 5.0
+
+
+class SandboxUnavailable(SandboxError):  # the name that callers are promised
+    """The service did not answer a call; the call may or may not have run, and it has no result."""
+
+
+class PackagesMissing(SandboxUnavailable):
+    """The sandbox lacks packages that tools import, or its replicas have different versions of them."""
+
+
+class Lost(Exception):
+    """An attempt has no whole reply; the next one may have one. The text gives the reason."""
+
+    def __init__(self, kind: ServiceError, why: str):
+        super().__init__(why)
+        self.kind: ServiceError = kind
+
+
+class SourceWanted(Exception):
+    """The server does not know the source of a hash that it was sent."""
+
+
+class BatchTooLarge(Exception):
+    """A batch is longer than the server takes, or its replies than it holds at once; half of it may do."""
 
 
 def first_contact(url: str) -> None:
-    """See to it that a sandbox listens at `url`, or at one of several addresses; one that is still starting does.
+    """Check that a sandbox listens at `url`, or at one of several addresses; wait some seconds for it to start.
 
     Raises:
-        SandboxUnavailable: none does, or something else listens there.
+        SandboxUnavailable: nothing listens there, or something that is not a sandbox.
     """
     deadline, urls, why = time.monotonic() + _FIRST_CONTACT_SECONDS, addresses(url), ""
-    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS) as http:
-        while True:
-            for one in urls:
-                try:
-                    response = http.get(f"{one}/health")
-                except httpx.TransportError as error:
-                    why = str(error) or type(error).__name__
-                    continue
-                _require_sandbox(one, response)
-                return
-            if time.monotonic() > deadline:
-                raise SandboxUnavailable(
-                    f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one"
-                ) from None
-            time.sleep(0.25)
+    while True:
+        for one in urls:
+            try:
+                status, body = get_health(one, _FIRST_CONTACT_SECONDS)
+            except OSError as error:
+                why = str(error) or type(error).__name__
+                continue
+            if b'"workers"' not in body:
+                raise SandboxUnavailable(f"expected a sandbox at {one}, found HTTP {status} from something else")
+            return
+        if time.monotonic() > deadline:
+            raise SandboxUnavailable(f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one") from None
+        time.sleep(0.25)
 
 
-def _require_sandbox(url: str, response: httpx.Response) -> None:
+def get_health(url: str, seconds: float) -> tuple[int, bytes]:
+    """Return status and body of `GET /health`, without any proxy of the environment.
+
+    Raises:
+        OSError: no reply came in time.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        is_sandbox = "workers" in json.loads(response.content)
-    except (ValueError, TypeError):
-        is_sandbox = False
-    if not is_sandbox:
-        raise SandboxUnavailable(f"expected a sandbox at {url}, found HTTP {response.status_code} from something else")
+        with opener.open(f"{url}/health", timeout=seconds) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:  # 503 is an answer too
+        with error:
+            return error.code, error.read()
 
 
-class SandboxClient(Session):
-    """A blocking client; safe to share between threads.
+def addresses(text: str) -> list[str]:
+    """Return the addresses of a service's replicas: one, or several separated by commas.
+
+    Raises:
+        SandboxUnavailable: an address is empty, or stands there twice.
+
+    >>> addresses("http://a:1/, http://b:1")
+    ['http://a:1', 'http://b:1']
+    """
+    found = [part.strip().rstrip("/") for part in text.split(",")]
+    if not all(found) or len(set(found)) < len(found):
+        raise SandboxUnavailable(
+            f"expected the sandbox's address, or different ones between commas, found {text!r}: "
+            "`astra sandbox serve` prints its own"
+        )
+    return found
+
+
+@dataclass(eq=False)
+class Replica:
+    """One address of the service, and this client's experience with it."""
+
+    url: str
+    outstanding: int = 0
+    """Number of attempts that have no reply yet."""
+    answered: int = 0
+    failed: int = 0
+    rests_until: float = 0.0
+    rest_seconds: float = 0.0
+    """Length of the last rest; 0 if the last attempt was answered."""
+
+    def is_resting(self) -> bool:
+        """Whether it gets no call now. After a rest it gets one call at a time until one is answered."""
+        return self.rest_seconds > 0 and (time.monotonic() < self.rests_until or self.outstanding > 0)
+
+    def rest(self) -> None:
+        """Begin a rest that is twice as long as the last one; calls that fail together cause one rest."""
+        self.failed += 1
+        if time.monotonic() >= self.rests_until:
+            self.rest_seconds = min(_LONGEST_REST_SECONDS, max(_FIRST_REST_SECONDS, 2 * self.rest_seconds))
+            self.rests_until = time.monotonic() + self.rest_seconds
+
+
+class AsyncSandboxClient:
+    """A client for asyncio; each event loop needs its own.
 
     Args:
       url: where the service listens, such as `http://127.0.0.1:8377`; several addresses, of replicas that share
-        nothing, stand between commas, and a call goes to the one with the fewest of this client's calls.
-      token: the bearer token, if the service wants one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
-      deadline_seconds: the most that one call may take altogether: waiting, running, further attempts.
-      grace_seconds: what a reply may take beyond the wall limits of its calls (the queue, compilation, the way) before
-        the call is sent again. After each reply that did not come in time the next may take twice as long.
-      max_connections: size of the connection pool.
+        nothing, are separated by commas, and a call goes to the one with the fewest calls of this client.
+      token: the bearer token, if the service needs one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
+      deadline_seconds: the longest time that one call may take: waiting, running, further attempts.
+      grace_seconds: the time that a reply may take beyond the wall limits of its calls (queue, compilation, network)
+        before the call is sent again. After each reply that did not come in time the next may take twice as long.
+      max_connections: the largest number of requests at one time; further ones wait.
 
     Raises:
-        InvalidToken: the token cannot travel in a header.
-        SandboxUnavailable: `url` has no address between two commas, or one twice.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        deadline_seconds: float = 120.0,
-        grace_seconds: float = 10.0,
-        max_connections: int = 64,
-    ) -> None:
-        super().__init__(url, token, deadline_seconds, grace_seconds)
-        limits = httpx.Limits(
-            max_connections=max_connections,
-            max_keepalive_connections=max_connections,
-            keepalive_expiry=_IDLE_CONNECTION_SECONDS,
-        )
-        # No proxy and no .netrc of the environment: the token is for this service alone.
-        self._http = httpx.Client(headers=self._headers, limits=limits, trust_env=False)
-
-    def execute(
-        self,
-        source: str,
-        function: str,
-        arguments: Mapping[str, Any],
-        *,
-        state: dict[str, Any] | None = None,
-        seed: int = 0,
-        limits: Limits = _DEFAULT_LIMITS,
-    ) -> ExecuteReply:
-        """Call `function(**arguments)` of the module `source`; a failure of the tool is a reply.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-            ValueError: the request is not valid in itself.
-        """
-        requests, began = [request_of(source, function, arguments, state, seed, limits)], time.monotonic()
-        return self._waited(began, replies_of([self._post("/v1/execute", requests, batch=False)], 1))[0]
-
-    def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls at once; return the replies in the order of the requests.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer, or not to all of them.
-            ValueError: a request is not valid in itself.
-        """
-        if not requests:
-            return []
-        try:
-            return replies_of(self._post("/v1/execute_batch", requests, batch=True), len(requests))
-        except BatchTooLarge:
-            first, second = self._halves(requests)
-            return self.execute_batch(first) + self.execute_batch(second)
-
-    def put_source(self, source: str) -> str:
-        """Leave a source with the service and return its SHA-256.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-        """
-        sha256 = source_sha256(source)
-        text = source.encode("utf-8", "surrogatepass")
-        self._send("PUT", f"/v1/sources/{sha256}", iter([text]), self._due_seconds())
-        self._known[sha256] = None
-        return sha256
-
-    def health(self) -> dict[str, Any]:
-        """Return the service's own account of its isolation and load.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-        """
-        return self._send("GET", "/health", iter([b""]), self._due_seconds())
-
-    def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
-        """See that every replica that answers has these packages, in one version; return them by name.
-
-        From now on each call says that it needs them, so that one that reaches another replica is refused.
-
-        Raises:
-            PackagesMissing: one has not, or another version.
-            SandboxUnavailable: none answers.
-        """
-        if not names:
-            return {}
-        found = {self.replicas.all[0].url: self.health()} if len(self.replicas.all) == 1 else {}
-        for replica in self.replicas.all if not found else ():
-            try:
-                found[replica.url] = parsed(self._http.get(f"{replica.url}/health", timeout=_HEALTH_SECONDS).content)
-            except (httpx.TransportError, Lost):  # it may come back: its calls say what they need
-                continue
-        if not found:
-            self.health()  # which says why nobody answers
-        return self._agreed(names, found)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> Any:
-        document = self._send("POST", path, self._bodies(requests, batch), self._due_seconds(requests))
-        self._remember(requests)
-        return document
-
-    def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
-        deadline = time.monotonic() + self._deadline_seconds
-        content, attempt, lost = next(bodies), 0, Lost("reply_late", "not tried")
-        tried: set[Replica] = set()
-        same: Replica | None = None
-        while (left := deadline - time.monotonic()) > 0:
-            retry_after, is_in_order, replica = None, None, self.replicas.take(tried, same)
-            same = None
-            try:
-                if replica.rest_seconds:
-                    self._see_to_health(replica, min(left, _HEALTH_SECONDS))
-                url = f"{replica.url}{path}"
-                status, retry_after, body = self._once(method, url, content, min(due_seconds, left), left)
-                document = self._document(status, body)
-                is_in_order = True
-                return document
-            except SourceWanted:
-                content, same = self._texts(bodies), replica
-                continue
-            except (httpx.ConnectTimeout, httpx.WriteTimeout, httpx.ReadTimeout):
-                is_in_order, lost = False, Lost("reply_late", f"no reply within {min(due_seconds, left):.3g} s")
-                due_seconds *= 2
-            except httpx.TransportError as error:
-                is_in_order, lost = False, Lost("connection_lost", f"{type(error).__name__}: {error}")
-            except Lost as found:
-                is_in_order, lost = None if found.kind == "http_429" else False, found
-            finally:
-                self.replicas.give_back(replica, is_in_order=is_in_order)
-            self.service_errors[lost.kind] += 1
-            tried.add(replica)
-            if self.replicas.has_another(tried):
-                continue
-            tried.clear()
-            pause = self._pause(attempt, retry_after)
-            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-            attempt += 1
-        raise self._gone(str(lost))
-
-    def _see_to_health(self, replica: Replica, seconds: float) -> None:
-        try:
-            status = self._http.get(f"{replica.url}/health", timeout=seconds).status_code
-        except httpx.TransportError as error:
-            raise Lost("connection_lost", f"{replica.url}/health: {type(error).__name__}: {error}") from None
-        if status != 200:
-            raise Lost("http_5xx" if status >= 500 else "connection_lost", f"{replica.url}/health is HTTP {status}")
-        self.replicas.is_well(replica)
-
-    def _once(
-        self, method: str, url: str, content: bytes, seconds: float, left: float
-    ) -> tuple[int, str | None, bytes]:
-        timeout = httpx.Timeout(seconds, pool=left)  # that all connections are in use is no failure of the service
-        with self._http.stream(
-            method, url, content=content, timeout=timeout, headers=self._further_headers
-        ) as response:
-            # httpx limits the wait for each piece, so an answer that trickles needs a clock of our own.
-            chunks, end = [], time.monotonic() + seconds
-            try:
-                for chunk in response.iter_raw():
-                    chunks.append(chunk)
-                    if time.monotonic() > end:
-                        raise httpx.ReadTimeout("the answer trickles")
-            except httpx.RemoteProtocolError as error:
-                raise Lost("reply_cut", f"{type(error).__name__}: {error}") from None
-            return response.status_code, response.headers.get("retry-after"), b"".join(chunks)
-
-
-class AsyncSandboxClient(Session):
-    """The same for asyncio; one per event loop. Arguments as of `SandboxClient`.
-
-    Raises:
-        InvalidToken: the token cannot travel in a header.
+        InvalidToken: the token cannot stand in a header.
+        SandboxUnavailable: an address in `url` is empty, or stands there twice.
     """
 
     def __init__(
@@ -292,23 +185,19 @@ class AsyncSandboxClient(Session):
         grace_seconds: float = 10.0,
         max_connections: int = 256,
     ) -> None:
-        super().__init__(url, token, deadline_seconds, grace_seconds)
+        self.replicas = [Replica(one) for one in addresses(url)]
+        self.url = ", ".join(replica.url for replica in self.replicas)
+        self.service_errors: Counter[ServiceError] = Counter()
+        """Number of attempts without a whole reply, by reason, since this client was made."""
+        self._deadline_seconds, self._grace_seconds = deadline_seconds, grace_seconds
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._needs: dict[str, str] = {}
+        self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
+        self._token = token_or_none(token)
+        if self._token is not None:
+            self._headers["authorization"] = f"Bearer {self._token}"
         self._opened: aiohttp.ClientSession | None = None
         self._connections = asyncio.Semaphore(max_connections)
-
-    @property
-    def _http(self) -> aiohttp.ClientSession:
-        # Opened by the first call: a session belongs to the event loop that runs then.
-        if self._opened is None:
-            self._opened = aiohttp.ClientSession(
-                headers=self._headers,
-                # `_attempts` counts the connections, and has the clock.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,  # as above
-            )
-        return self._opened
 
     async def execute(
         self,
@@ -326,8 +215,10 @@ class AsyncSandboxClient(Session):
             SandboxUnavailable: the service gave no answer.
             ValueError: the request is not valid in itself.
         """
-        requests, began = [request_of(source, function, arguments, state, seed, limits)], time.monotonic()
-        return self._waited(began, replies_of([await self._post("/v1/execute", requests, batch=False)], 1))[0]
+        request = ExecuteRequest(
+            source=source, function=function, arguments=dict(arguments), state=state, seed=seed, limits=limits
+        )
+        return _replies_of([await self._post("/v1/execute", [request], batch=False)], 1)[0]
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -339,52 +230,44 @@ class AsyncSandboxClient(Session):
         if not requests:
             return []
         try:
-            return replies_of(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
+            return _replies_of(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
         except BatchTooLarge:
-            first, second = self._halves(requests)
-            return await self.execute_batch(first) + await self.execute_batch(second)
-
-    async def put_source(self, source: str) -> str:
-        """Leave a source with the service and return its SHA-256.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-        """
-        sha256 = source_sha256(source)
-        text = source.encode("utf-8", "surrogatepass")
-        await self._send("PUT", f"/v1/sources/{sha256}", iter([text]), self._due_seconds())
-        self._known[sha256] = None
-        return sha256
+            if len(requests) < 2:
+                raise SandboxUnavailable(
+                    f"the sandbox at {self.url} refuses one call as a batch that is too large"
+                ) from None
+        middle = len(requests) // 2
+        return await self.execute_batch(requests[:middle]) + await self.execute_batch(requests[middle:])
 
     async def health(self) -> dict[str, Any]:
-        """Return the service's own account of its isolation and load.
+        """Return the service's report of its isolation and load.
 
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
-        return await self._send("GET", "/health", iter([b""]), self._due_seconds())
+        return await self._send("GET", "/health", iter([b""]), self._grace_seconds)
 
     async def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
-        """See that every replica that answers has these packages, in one version; return them by name.
+        """Check that every replica that answers has these packages, in one version; return them by name.
 
-        From now on each call says that it needs them, so that one that reaches another replica is refused.
+        From now on each call states this need, so that a replica without the packages refuses it.
 
         Raises:
-            PackagesMissing: one has not, or another version.
-            SandboxUnavailable: none answers.
+            PackagesMissing: a replica lacks one, or has another version.
+            SandboxUnavailable: no replica answers.
         """
         if not names:
             return {}
-        found = {self.replicas.all[0].url: await self.health()} if len(self.replicas.all) == 1 else {}
-        for replica in self.replicas.all if not found else ():
-            try:
+        found: dict[str, Any] = {}
+        for replica in self.replicas if len(self.replicas) > 1 else ():
+            with contextlib.suppress(
+                TimeoutError, aiohttp.ClientError, Lost
+            ):  # it may come back; its calls say the need
                 async with asyncio.timeout(_HEALTH_SECONDS):
-                    found[replica.url] = parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
-            except (TimeoutError, aiohttp.ClientError, Lost):  # as above
-                continue
-        if not found:
-            await self.health()
-        return self._agreed(names, found)
+                    found[replica.url] = _parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
+        agreed = _agreed(names, found or {self.url: await self.health()})
+        self._needs = {name: package.version for name, package in agreed.items()}
+        return agreed
 
     async def close(self) -> None:
         """Close the connections."""
@@ -400,74 +283,282 @@ class AsyncSandboxClient(Session):
         await self.close()
 
     async def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> Any:
-        document = await self._send("POST", path, self._bodies(requests, batch), self._due_seconds(requests))
-        self._remember(requests)
+        # The service ends a call at its wall limit, and may run the calls of a batch one after the other.
+        due_seconds = self._grace_seconds + sum(request.limits.wall_seconds for request in requests)
+        document = await self._send("POST", path, self._bodies(requests, batch), due_seconds)
+        # Only an answer shows that the service has the sources.
+        self._known.update((source_sha256(request.source), None) for request in requests if request.source is not None)
+        while len(self._known) > _KNOWN_SOURCES:
+            self._known.popitem(last=False)
         return document
 
+    def _bodies(self, requests: Sequence[ExecuteRequest], batch: bool) -> Iterator[bytes]:
+        """Yield a body with hashes for the sources that the server should know, then one with every source's text."""
+        full = [
+            {key: value for key, value in request.model_dump().items() if value is not None} for request in requests
+        ]
+        short = []
+        for document in full:
+            sha256 = source_sha256(document.get("source", ""))
+            if "source" in document and sha256 in self._known:
+                rest = {key: value for key, value in document.items() if key != "source"}
+                document = rest | {"source_sha256": sha256}
+            short.append(document)
+        yield _encode(short if batch else short[0])
+        yield _encode(full if batch else full[0])
+
     async def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
-        why = ["no reply yet"]  # a list, which outlives the cancelled attempts that have written their reason there
+        why = ["no reply yet"]  # a list, because the attempts that write into it are cancelled at the deadline
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 return await self._attempts(method, path, bodies, due_seconds, why)
         except TimeoutError:
-            raise self._gone(why[0]) from None
+            raise SandboxUnavailable(
+                f"no answer from the sandbox at {self.url} in {self._deadline_seconds:g} s: {why[0]}"
+            ) from None
 
     async def _attempts(
         self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float, why: list[str]
     ) -> Any:
+        """Send a request until it is answered; write into `why` the reason for the last failure."""
         content, attempt = next(bodies), 0
         tried: set[Replica] = set()
-        same: Replica | None = None
+        wants_source: Replica | None = None
         while True:
-            retry_after, is_in_order, replica = None, None, self.replicas.take(tried, same)
-            same = None
+            retry_after, replica = None, wants_source or self._next_replica(tried)
+            wants_source = None
+            replica.outstanding += 1
             try:
-                if replica.rest_seconds:
-                    await self._see_to_health(replica)
-                # That all connections are in use is no failure of the service: the clock starts after that.
+                # The clock starts once there is a connection: to wait for one is no failure of the service.
                 async with self._connections, asyncio.timeout(due_seconds):
                     status, retry_after, body = await self._once(method, f"{replica.url}{path}", content)
                 document = self._document(status, body)
-                is_in_order = True
+                replica.answered, replica.rest_seconds = replica.answered + 1, 0.0
                 return document
-            except SourceWanted:
-                content, same = self._texts(bodies), replica
+            except SourceWanted:  # the server was started anew, or has dropped a source
+                wants_source = replica
+                try:
+                    content = next(bodies)
+                except StopIteration:
+                    raise SandboxUnavailable(
+                        f"the sandbox at {self.url} does not know a source that it was sent"
+                    ) from None
                 continue
             except TimeoutError:
-                is_in_order, lost = False, Lost("reply_late", f"no reply within {due_seconds:.3g} s")
+                lost = Lost("reply_late", f"no reply within {due_seconds:.3g} s")
                 due_seconds *= 2
-            except aiohttp.ClientConnectorError as error:  # its own text speaks of TLS that is not asked for
-                is_in_order, lost = False, Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
+            except aiohttp.ClientConnectorError as error:  # its own text speaks of TLS
+                lost = Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
             except aiohttp.ClientPayloadError as error:
-                is_in_order, lost = False, Lost("reply_cut", f"{type(error).__name__}: {error}")
+                lost = Lost("reply_cut", f"{type(error).__name__}: {error}")
             except aiohttp.ClientError as error:
-                is_in_order, lost = False, Lost("connection_lost", f"{type(error).__name__}: {error}")
+                lost = Lost("connection_lost", f"{type(error).__name__}: {error}")
             except Lost as found:
-                is_in_order, lost = None if found.kind == "http_429" else False, found
+                lost = found
             finally:
-                self.replicas.give_back(replica, is_in_order=is_in_order)
+                replica.outstanding -= 1
             why[0] = str(lost)
             self.service_errors[lost.kind] += 1
+            if len(self.replicas) > 1 and lost.kind != "http_429":
+                replica.rest()
             tried.add(replica)
-            if self.replicas.has_another(tried):
+            if any(one not in tried and not one.is_resting() for one in self.replicas):
                 continue
             tried.clear()
-            await asyncio.sleep(self._pause(attempt, retry_after))
+            await asyncio.sleep(_pause_seconds(attempt, retry_after))
             attempt += 1
 
-    async def _see_to_health(self, replica: Replica) -> None:
-        try:
-            async with asyncio.timeout(_HEALTH_SECONDS):
-                status, _, _ = await self._once("GET", f"{replica.url}/health", b"")
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise Lost("connection_lost", f"{replica.url}/health: {type(error).__name__}: {error}") from None
-        if status != 200:
-            raise Lost("http_5xx" if status >= 500 else "connection_lost", f"{replica.url}/health is HTTP {status}")
-        self.replicas.is_well(replica)
+    def _next_replica(self, tried: set[Replica]) -> Replica:
+        """Return the replica for the next attempt; one that was not tried and does not rest, if there is one."""
+
+        def rank(one: Replica) -> tuple[float, ...]:
+            is_resting = one.is_resting()
+            return is_resting, one in tried, one.rests_until if is_resting else 0.0, one.outstanding, random.random()
+
+        return min(self.replicas, key=rank)
 
     async def _once(self, method: str, url: str, content: bytes) -> tuple[int, str | None, bytes]:
-        # A redirect is followed no further: the token is for this service alone.
-        async with self._http.request(
-            method, url, data=content, allow_redirects=False, headers=self._further_headers
-        ) as response:
+        if self._opened is None:  # opened by the first call: a session belongs to the event loop that runs then
+            self._opened = aiohttp.ClientSession(
+                headers=self._headers,
+                # `_connections` bounds the connections, and `_attempts` has the clock.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,  # no proxy and no .netrc of the environment: the token is for this service alone
+            )
+        needs = {PACKAGES_HEADER: written_packages(self._needs)} if self._needs else {}
+        # No redirect is followed: the token is for this service alone.
+        async with self._opened.request(method, url, data=content, allow_redirects=False, headers=needs) as response:
             return response.status, response.headers.get("retry-after"), await response.read()
+
+    def _document(self, status: int, body: bytes) -> Any:
+        """Return the JSON of a reply.
+
+        Raises:
+            Lost: the service failed, or a part of the reply is missing.
+            SourceWanted: the request must be sent with the texts of its sources.
+            BatchTooLarge: the batch must be sent in parts.
+            SandboxUnavailable: to send the request again cannot help.
+        """
+        if status == 200:
+            return _parsed(body)
+        if status == 401:
+            raise SandboxUnavailable(self._not_let_in())
+        text = f"HTTP {status}: {_error_message(body)}"
+        if status == 429 or status >= 500:
+            raise Lost("http_429" if status == 429 else "http_5xx", text)
+        if status == 404 and b'"unknown_source"' in body:
+            raise SourceWanted
+        if status == 413 and b'"batch_too_large"' in body:
+            raise BatchTooLarge
+        if status == 409 and b'"packages_missing"' in body:
+            raise PackagesMissing(f"a sandbox of {self.url} refuses the calls: {_error_message(body)}")
+        raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
+
+    def _not_let_in(self) -> str:
+        who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
+        if self._token is not None:
+            return f"{who} refuses the token it was sent (HTTP 401): set {TOKEN_VARIABLE} in {where} to its own"
+        return f"{who} wants a token (HTTP 401): set {TOKEN_VARIABLE} in {where} to the one that it was started with"
+
+
+class SandboxClient:
+    """A blocking client; threads may share it. Arguments, methods and errors are those of `AsyncSandboxClient`.
+
+    The event loop of its `AsyncSandboxClient` runs in a thread of its own.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._client = AsyncSandboxClient(url, **options)
+        self.url, self.replicas = self._client.url, self._client.replicas
+        self.service_errors = self._client.service_errors
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sandbox client", daemon=True)
+        self._thread.start()
+
+    def execute(self, source: str, function: str, arguments: Mapping[str, Any], **options: Any) -> ExecuteReply:
+        """As `AsyncSandboxClient.execute`."""
+        return self._result(self._client.execute(source, function, arguments, **options))
+
+    def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+        """As `AsyncSandboxClient.execute_batch`."""
+        return self._result(self._client.execute_batch(requests))
+
+    def health(self) -> dict[str, Any]:
+        """As `AsyncSandboxClient.health`."""
+        return self._result(self._client.health())
+
+    def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
+        """As `AsyncSandboxClient.require_packages`."""
+        return self._result(self._client.require_packages(names))
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        if not self._loop.is_closed():
+            self._result(self._client.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _result(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        working = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return working.result()
+        finally:
+            working.cancel()  # has an effect only after an interrupt of this thread
+
+
+def _pause_seconds(attempt: int, retry_after: str | None) -> float:
+    """Return the seconds before the next attempt: exponential, jittered, at least a quarter of the server's wish."""
+    backoff = min(_MAX_BACKOFF_SECONDS, 0.05 * 2**attempt)
+    asked = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+    return max(backoff, asked / 2) * (0.5 + random.random())
+
+
+def _agreed(names: Sequence[str], found: Mapping[str, Any]) -> dict[str, InstalledPackage]:
+    """Return the packages of these names, which all replicas have in one version; `found` maps address to health.
+
+    Raises:
+        PackagesMissing: a replica lacks one, or has another version.
+    """
+    agreed: dict[str, tuple[InstalledPackage, str]] = {}
+    for url, health in found.items():
+        has = health.get("packages", {}) if isinstance(health, dict) else {}
+        for name in names:
+            version = has.get("versions", {}).get(name)
+            if version is None:
+                raise PackagesMissing(
+                    f"expected a sandbox whose tools may import {', '.join(names)}, found one without {name} at {url}: "
+                    f"run `pip install --target FOLDER {' '.join(names)}`, then "
+                    "`astra sandbox serve --packages FOLDER`, and give its address as --sandbox"
+                )
+            package = InstalledPackage(version=version, modules=has["modules"][name])
+            first, where = agreed.setdefault(name, (package, url))
+            if version != first.version:
+                raise PackagesMissing(
+                    f"expected one version of {name} on all replicas, found {first.version} at {where} and {version} "
+                    f"at {url}: results may depend on who answers"
+                )
+    return {name: package for name, (package, _) in agreed.items()}
+
+
+def _encode(document: object) -> bytes:
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _error_message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace") or "no message"
+
+
+def _parsed(body: bytes) -> Any:
+    """Return the JSON of a whole reply.
+
+    Raises:
+        Lost: the end of the reply is missing.
+        SandboxUnavailable: it is not JSON.
+
+    >>> _parsed(b'{"status": "ok", "val')
+    Traceback (most recent call last):
+    sandbox.client.Lost: the reply ends in the middle, after 21 bytes
+    """
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        # Python's own reader gives the beginning of a string that has no end, so this one is asked.
+        try:
+            from_json(body)
+        except ValueError as other:
+            if str(other).startswith("EOF while parsing"):
+                raise Lost("reply_cut", f"the reply ends in the middle, after {len(body)} bytes") from None
+        raise _not_the_protocol(error) from None
+
+
+def _not_the_protocol(error: ValueError) -> SandboxUnavailable:
+    return SandboxUnavailable(f"the sandbox's reply is not one of this protocol: {error}")
+
+
+def _replies_of(documents: Any, count: int) -> list[ExecuteReply]:
+    """Return the service's replies to `count` calls.
+
+    Raises:
+        SandboxUnavailable: they are not of the protocol, or not as many.
+    """
+    try:
+        replies = _REPLIES.validate_python(documents)
+    except ValueError as error:
+        raise _not_the_protocol(error) from None
+    if len(replies) != count:
+        raise SandboxUnavailable(f"the sandbox answered {len(replies)} of {count} calls")
+    return replies

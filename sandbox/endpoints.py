@@ -1,32 +1,37 @@
-"""The endpoints of the service, and who may call them; every failure that is not a tool's becomes an HTTP status."""
+"""The endpoints of the service and their guard: every failure that is not a tool's becomes an HTTP status."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from sandbox import strict_json
 from sandbox.bearer_token import TOKEN_VARIABLE
-from sandbox.execution import Execution, InvalidRequest, UnknownSource
-from sandbox.packages import AllowedPackages
+from sandbox.execution import MOST_BODY_BYTES, Execution, InvalidRequest, UnknownSource
 from sandbox.pool import QueueFull
-from sandbox.protocol import PACKAGES_HEADER, read_packages
+from sandbox.protocol import PACKAGES_HEADER, ExecuteRequest, read_packages
 from sandbox.self_test import Isolation
 from sandbox.web_pages import is_local_name
 from sandbox.worker import ServiceFault
 
 log = logging.getLogger("sandbox")
+MOST_UNREAD_BYTES = 256 << 20
+READ_SECONDS = 60.0
+_PIECE_BYTES = 64 << 10
+_COME_BACK = {"Retry-After": "1"}
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Result = TypeVar("_Result")
 
@@ -38,48 +43,95 @@ class _JSON(Response):
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+class _Reply(Response):
+    """A reply to calls, written in pieces as fast as its caller reads, so that memory holds few unread bytes.
+
+    Replies that wait for their callers take at most `MOST_UNREAD_BYTES` together. A further one becomes 503, and one
+    that is not read within `READ_SECONDS` is cut off; in both cases the caller asks again.
+    """
+
+    media_type = "application/json"
+    unread_bytes = 0  # of all replies together
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = len(self.body)
+        if size <= _PIECE_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        if _Reply.unread_bytes + size > MOST_UNREAD_BYTES:
+            refusal = {"error": {"code": "unread_replies", "message": "too many replies wait for callers to read them"}}
+            await _JSON(refusal, status_code=503, headers=_COME_BACK)(scope, receive, send)
+            return
+        _Reply.unread_bytes += size
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                for start in range(0, size, _PIECE_BYTES):
+                    piece = bytes(self.body[start : start + _PIECE_BYTES])
+                    more = start + _PIECE_BYTES < size
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+        except TimeoutError:
+            log.warning("a caller did not read its reply within %g s", READ_SECONDS)
+            raise  # uvicorn closes the connection
+        finally:
+            _Reply.unread_bytes -= size
+
+
 def _client(request: Request) -> str:
-    """Whose turn it is in the fair queue: the name a client gives itself, within its address."""
+    """Return the name of a line of the fair queue: the name that a client gives itself, with its address."""
     host = request.client.host if request.client else ""
     return f"{host} {request.headers.get('x-sandbox-client', '')[:64]}"
 
 
-async def _body(request: Request, limit: int, *, code: str = "invalid_request") -> bytes:
-    # Refused by its own word before a byte is read; the count below is for bodies that declare no length.
+async def _body(request: Request, *, code: str = "invalid_request") -> bytes:
+    # Refused by its declared length before a byte is read; the count below is for bodies that declare none.
     declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit:
-        raise InvalidRequest(f"the body has {declared} bytes, the server takes {limit}", status=413, code=code)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise InvalidRequest(
-                f"the body has more than the {limit} bytes that the server takes", status=413, code=code
-            )
-        chunks.append(chunk)
+    chunks, size = [], int(declared) if declared.isdigit() else 0
+    if size <= MOST_BODY_BYTES:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MOST_BODY_BYTES:
+                break
+            chunks.append(chunk)
+    if size > MOST_BODY_BYTES:
+        raise InvalidRequest(f"the server takes bodies of at most {MOST_BODY_BYTES} bytes", status=413, code=code)
     return b"".join(chunks)
 
 
-async def _read(body: Awaitable[_Result]) -> _Result:
-    """What stands in a body.
+def _call(body: bytes) -> ExecuteRequest:
+    return _validated(_parsed(body, levels_around=1))
 
-    Raises:
-        InvalidRequest: it is not what it must be.
-        ServiceFault: it could not be read.
-    """
+
+def _batch(body: bytes) -> list[ExecuteRequest]:
+    documents = _parsed(body, levels_around=2)
+    if not isinstance(documents, list):
+        raise InvalidRequest("a batch is a list of requests")
+    return [_validated(document, f"request {position}: ") for position, document in enumerate(documents)]
+
+
+def _parsed(body: bytes, levels_around: int) -> Any:
+    """Return the JSON of a request, in which arguments and state lie `levels_around` levels deep."""
     try:
-        return await body
+        return strict_json.parse(body, strict_json.MAX_NESTING + levels_around)
     except ValueError as error:
-        raise InvalidRequest(str(error)) from None
-    except OSError as error:
-        raise ServiceFault(str(error)) from None
+        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
+
+
+def _validated(document: Any, where: str = "") -> ExecuteRequest:
+    try:
+        return ExecuteRequest.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{where}{path + ': ' if path else ''}{first['msg']}") from None
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """What `work` returns; it ends when its caller hangs up, who may have sent the call again.
+    """Return the result of `work`; cancel it if its caller hangs up, who may have sent the call again.
 
     Raises:
-        ClientDisconnect: the caller is gone.
+        ClientDisconnect: the caller has hung up.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(request.receive())  # the body has been read: all that can still come is the end
@@ -94,7 +146,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result])
 
 
 class Service:
-    """The HTTP endpoints over one `Execution`; what they raise, `_Guard` turns into an HTTP status."""
+    """The HTTP endpoints over one `Execution`; `_Guard` turns their exceptions into HTTP statuses."""
 
     def __init__(self, execution: Execution, isolation: Isolation | None) -> None:
         self._execution, self._isolation = execution, isolation
@@ -107,10 +159,9 @@ class Service:
                 what it must be.
         """
         self._require_packages(request)
-        body = await _body(request, self._execution.max_body_bytes)
-        call = await _read(self._execution.bodies.call(body))
+        call = _call(await _body(request))
         reply = await _while_connected(request, self._execution.execute_call(_client(request), call))
-        return Response(reply, media_type="application/json")
+        return _Reply(reply)
 
     async def execute_batch(self, request: Request) -> Response:
         """Answer `POST /v1/execute_batch`: a list of calls.
@@ -120,10 +171,9 @@ class Service:
                 not what it must be.
         """
         self._require_packages(request)
-        body = await _body(request, self._execution.max_body_bytes, code="batch_too_large")
-        calls = await _read(self._execution.bodies.batch(body))
+        calls = _batch(await _body(request, code="batch_too_large"))
         replies = await _while_connected(request, self._execution.execute_batch(_client(request), calls))
-        return Response(replies, media_type="application/json")
+        return _Reply(replies)
 
     def _require_packages(self, request: Request) -> None:
         """Refuse calls whose packages are not those of this service: a tool's error would be none of the tool's."""
@@ -134,31 +184,18 @@ class Service:
                 message = f"expected the package {name} {version}, which the calls need, found {found} here"
                 raise InvalidRequest(message, status=409, code="packages_missing")
 
-    async def put_source(self, request: Request) -> Response:
-        """Answer `PUT /v1/sources/{sha256}`: keep a source under its hash.
-
-        Raises:
-            InvalidRequest: the body is too long, or its hash is another.
-        """
-        data = await _body(request, self._execution.max_body_bytes)
-        expected = request.path_params["sha256"]
-        if hashlib.sha256(data).hexdigest() != expected:
-            raise InvalidRequest(f"the body's SHA-256 is {hashlib.sha256(data).hexdigest()}, the path says {expected}")
-        self._execution.sources.put(expected, data)
-        return Response(status_code=204)
-
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
         ready = sum(worker.ready for worker in pool.workers)
-        status = "draining" if self._execution.is_draining else "ok" if ready else "starting"
+        status = "ok" if ready else "starting"
         document = {
             "status": status,
             "tier": isolation.tier if isolation else None,
             "layers": isolation.layers if isolation else {},
             "stronger_tiers": isolation.refused if isolation else {},
             "python": isolation.python if isolation else None,
-            "packages": _packages_document(pool.packages),
+            "packages": {"versions": pool.packages.versions, "modules": pool.packages.modules},
             "workers": {"ready": ready, "total": len(pool.workers), "restarts": pool.restarts},
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
             "limits": self._execution.maximum.model_dump(),
@@ -172,32 +209,21 @@ class Service:
             "sandbox_queue_waiting": ("Calls that wait for a slot.", pool.queued),
             "sandbox_calls_in_flight": ("Calls inside a jail.", pool.in_flight),
             "sandbox_workers_ready": ("Jails that take calls.", sum(worker.ready for worker in pool.workers)),
+            "sandbox_worker_restarts": ("Jails that ended and were replaced.", pool.restarts),
             "sandbox_sources_bytes": ("Size of the sources kept by hash.", execution.sources.size_bytes),
         }
-        counters = {"sandbox_worker_restarts_total": ("Jails that ended and were replaced.", pool.restarts)}
-        return Response(execution.metrics.render(gauges, counters), media_type="text/plain; version=0.0.4")
-
-
-def _packages_document(packages: AllowedPackages) -> dict[str, Any]:
-    """What tools may import beside the standard library, by name and version; another version may answer otherwise."""
-    modules = {name: list(packages.modules[name]) for name in packages.versions}
-    return {
-        "versions": packages.versions,
-        "required": packages.required,
-        "modules": modules,
-        "loaded": "in calls" if packages.is_lazy else "before calls",
-    }
+        return Response(execution.metrics.render(gauges), media_type="text/plain; version=0.0.4")
 
 
 class _Guard:
-    """Turns every failure that is not the tool's into its HTTP status, and lets only those in who may call."""
+    """Refuses callers without a right to call, and turns every failure that is not a tool's into its HTTP status."""
 
     def __init__(self, execution: Execution, token: str | None) -> None:
         self._execution = execution
         self._expected = f"Bearer {token}".encode() if token else None
 
     def __call__(self, endpoint: _Endpoint, *, open_to_all: bool = False) -> _Endpoint:
-        """Guard an endpoint; one that is open to all needs no token, and answers while the service drains."""
+        """Guard an endpoint; one that is open to all needs no token."""
 
         async def guarded(request: Request) -> Response:
             refusal = self._refusal(request, open_to_all)
@@ -216,10 +242,6 @@ class _Guard:
                 return self._refuse(503, "service_fault", str(error), **_COME_BACK)
             except ClientDisconnect:
                 return self._refuse(400, "disconnected", "the client left before its reply")
-            except asyncio.CancelledError:
-                if not self._execution.is_draining:
-                    raise
-                return self._draining()  # its request was not whole when the time for the last replies was over
 
         return guarded
 
@@ -237,10 +259,7 @@ class _Guard:
         given = request.headers.get("authorization", "").encode()
         if self._expected and not secrets.compare_digest(given, self._expected):
             return self._refuse(401, "unauthorized", "the bearer token is missing or wrong")
-        return self._draining() if self._execution.is_draining else None
-
-    def _draining(self) -> Response:
-        return self._refuse(503, "draining", "the service is stopping and takes no more calls", **_COME_BACK)
+        return None
 
     def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
         self._execution.metrics.refusals[code] += 1
@@ -248,29 +267,30 @@ class _Guard:
         return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
 
 
-_COME_BACK = {"Retry-After": "1"}
-
-
-def application(execution: Execution, isolation: Isolation | None = None, token: str | None = None) -> Starlette:
-    """Return the ASGI application; its lifespan starts and stops the pool."""
+def application(
+    execution: Execution,
+    isolation: Isolation | None = None,
+    token: str | None = None,
+    on_start: Callable[[], None] = lambda: None,
+) -> Starlette:
+    """Return the ASGI application; its lifespan starts the pool, calls `on_start`, and stops the pool."""
     service = Service(execution, isolation)
     guard = _Guard(execution, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        # Closed also where the start fails: some of the workers may have started.
+        # Closed also if the start fails: some of the workers may have started.
         try:
             await execution.pool.start()
+            on_start()
             yield
         finally:
             await execution.pool.close()
-            await execution.bodies.close()
 
     routes = [
         Route("/v1/execute", guard(service.execute), methods=["POST"]),
         Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
-        Route("/v1/sources/{sha256}", guard(service.put_source), methods=["PUT"]),
-        # Open to all: load balancers have no token, and a caller without one learns that somebody is there.
+        # Open to all: load balancers have no token, and a caller without one learns that a sandbox is there.
         Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
         Route("/metrics", guard(service.metrics), methods=["GET"]),
     ]

@@ -8,10 +8,9 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox.bodies import BodyReader, CallRequest, RawJSON, ReplyBody, call_request, encoded
+from sandbox import strict_json
 from sandbox.errors import SandboxError
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
@@ -21,17 +20,18 @@ from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
 from sandbox.worker import Outcome, ServiceFault
 
 MAXIMUM_LIMITS = Limits(
-    wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=4 << 20, result_bytes=16 << 20
+    wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20, result_bytes=4 << 20
 )
-_COMPILED_IN_CALL_BYTES = 16 << 10
-"""A source so short is compiled in milliseconds, by its first call's process; a longer one in a jail of its own."""
-_MOST_CODE_BYTES = 1 << 20
-_MOST_BATCH_BYTES = 64 << 20  # more than the largest single reply has
-_COMPILE_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=5.0, memory_bytes=512 << 20)
+MOST_BODY_BYTES = 8 << 20
+"""The longest body of a request. The event loop parses it, and the other callers wait meanwhile."""
+_MOST_CALLS_OF_A_BATCH = 1024
+_MOST_BATCH_BYTES = 64 << 20
+_MOST_CODE_BYTES = 64 << 20
+_MOST_MESSAGE_CHARACTERS = 4000
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
-_LOST_EXCEPTION = "SystemError: error return without exception set"  # what CPython says when even MemoryError fails
-_NULL, _NO_TEXT = RawJSON(b"null"), RawJSON(b'""')
+_LOST_EXCEPTION = "SystemError: error return without exception set"  # CPython's words when even MemoryError fails
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # made once: `json.dumps` makes one for every text
 
 
 class InvalidRequest(SandboxError):
@@ -79,19 +79,15 @@ class BoundedStore:
 class Execution:
     """Executes validated requests in a pool."""
 
-    def __init__(self, pool: Pool, *, maximum: Limits = MAXIMUM_LIMITS, max_body_bytes: int = 16 << 20) -> None:
+    def __init__(self, pool: Pool, *, maximum: Limits = MAXIMUM_LIMITS) -> None:
         self.pool = pool
         self.maximum = maximum
-        self.max_body_bytes = max_body_bytes
-        self.max_batch, self.max_batch_bytes = 1024, _MOST_BATCH_BYTES
-        self.bodies = BodyReader()
-        self.is_draining = False
-        """Whether calls that have been accepted are finished, and no other is."""
+        self.max_batch_bytes = _MOST_BATCH_BYTES
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
         self._compiling: dict[tuple[str, str], asyncio.Event] = {}
-        """By client and source: set as soon as the call that compiles it for the client's others is done with that."""
+        """By client and source: set when the call that compiles the source has done so, or has failed to."""
 
     async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
         """Run one call in the pool and return the reply document.
@@ -99,9 +95,9 @@ class Execution:
         Raises:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`.
         """
-        return json.loads(await self.execute_call(client, call_request(request)))
+        return json.loads(await self.execute_call(client, request))
 
-    async def execute_call(self, client: str, request: CallRequest) -> bytes:
+    async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         """Run one call in the pool and return the reply as JSON.
 
         Raises:
@@ -112,26 +108,39 @@ class Execution:
         """
         self._check_limits(request.limits)
         key, source = self._source(request)
-        reply = await self._execute(client, key, source, request)
-        self._count(reply)
-        return reply.document()
+        code = self._code.get(key)
+        if code is None and (client, key) in self._compiling:
+            # Calls of one source come together, as those of a group of episodes do: the first compiles it for the
+            # others. They wait for their own client's call only, which came before them in its line.
+            await self._compiling[client, key].wait()
+            code = self._code.get(key)
+        limits = request.limits
+        # A byte of output takes at most six bytes of JSON; the rest is for one error message.
+        most_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
+        if code is None:
+            outcome = await self._compile_and_run(client, key, source, request, most_bytes + _MOST_CODE_BYTES)
+        else:
+            outcome = await self.pool.run(client, _document(request), code, limits, most_bytes)
+        kind, reply = _verdict(outcome, limits)
+        self.metrics.count(kind, outcome.wall_seconds, outcome.cpu_seconds, max(0.0, outcome.queue_seconds))
+        return reply
 
-    async def execute_batch(self, client: str, requests: list[CallRequest]) -> bytes:
+    async def execute_batch(self, client: str, requests: list[ExecuteRequest]) -> bytes:
         """Return replies in the order of the requests, as JSON; a failure of the service fails the batch.
 
         Raises:
             InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`, of any of them.
             InvalidRequest: the replies together are too long.
         """
-        if len(requests) > self.max_batch:
-            raise InvalidRequest(f"a batch is a list of at most {self.max_batch} requests")
+        if len(requests) > _MOST_CALLS_OF_A_BATCH:
+            raise InvalidRequest(f"a batch is a list of at most {_MOST_CALLS_OF_A_BATCH} requests")
         # A batch that is not valid is refused before any of its calls has run.
         for request in requests:
             self._check_limits(request.limits)
             self._source(request)
         held_bytes = 0
 
-        async def run(request: CallRequest) -> bytes:
+        async def run(request: ExecuteRequest) -> bytes:
             nonlocal held_bytes
             reply = await self.execute_call(client, request)
             held_bytes += len(reply)
@@ -142,56 +151,20 @@ class Execution:
 
         tasks = [asyncio.ensure_future(run(request)) for request in requests]
         try:
-            # All calls end before the batch fails: none is left running that nobody waits for.
             await asyncio.gather(*tasks)
         finally:
+            # All calls end before the batch fails: no call runs on without a caller.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return b"[%b]" % b",".join(task.result() for task in tasks)
 
-    async def _execute(self, client: str, key: str, source: bytes, call: CallRequest) -> _Reply:
-        limits = call.limits
-        # A byte of output takes at most six of JSON; the rest is one error message.
-        max_reply_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
-        code = self._code.get(key)
-        if code is None and (client, key) in self._compiling:
-            # Calls of one source come together, as those of a group of episodes do: the first compiles it for all. Of
-            # one client, whose calls wait in the order they came: nobody waits for another client's.
-            await self._compiling[client, key].wait()
-            code = self._code.get(key)
-        earlier: list[Outcome] = []  # processes that worked for this call before the one that runs it
-        if code is None and len(source) <= _COMPILED_IN_CALL_BYTES:
-            outcome = await self._compile_and_run(client, key, source, call, max_reply_bytes + _MOST_CODE_BYTES)
-            if outcome.code is not None or outcome.why in (WALL_LIMIT, CPU_LIMIT):
-                self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
-                return await self._reply(outcome, limits)
-            # It could not be compiled within the call's own memory, or not at all: the next attempt tells.
-            earlier.append(outcome)
-        if code is None:
-            left = _left(limits, earlier)
-            compiled = await self._compile(client, source, left)
-            earlier.append(compiled)
-            if compiled.body is None:
-                total = _total(compiled, earlier[:-1])
-                if _is_out_of_time(compiled, left):
-                    return await self._reply(total, limits)
-                return _error(total, ErrorKind.INVALID_SOURCE, "the source cannot be compiled within the limits")
-            if compiled.body[:1] != COMPILED:
-                error = json.loads(compiled.body[1:])
-                return _error(_total(compiled, earlier[:-1]), ErrorKind(error["kind"]), error["message"])
-            code = compiled.body[1:]
-            self._code.put(key, code)
-        outcome = await self.pool.run(client, _document(call), code, _left(limits, earlier), max_reply_bytes)
-        self.metrics.queue.observe(max(0.0, outcome.queue_seconds))
-        return await self._reply(_total(outcome, earlier), limits)
-
     async def _compile_and_run(
-        self, client: str, key: str, source: bytes, call: CallRequest, max_reply_bytes: int
+        self, client: str, key: str, source: bytes, request: ExecuteRequest, most_bytes: int
     ) -> Outcome:
-        """Run a call that compiles its source first; what it compiles is kept as soon as it is known."""
+        """Run a call whose process compiles its source first; keep the byte code as soon as it is known."""
         done = asyncio.Event()
-        # Where one could not compile it, those that had waited try all at once, each for itself.
+        # If the compilation fails, all calls that wait for it go on at once, each for itself.
         self._compiling.setdefault((client, key), done)
 
         def keep(code: bytes) -> None:
@@ -199,43 +172,12 @@ class Execution:
             done.set()
 
         try:
-            document = _document(call, "compile_and_run")
-            outcome = await self.pool.run(client, document, source, call.limits, max_reply_bytes, keep)
-            if outcome.code is not None:
-                self._code.put(key, outcome.code)
-            return outcome
+            document = _document(request, compiles=True)
+            return await self.pool.run(client, document, source, request.limits, most_bytes, keep)
         finally:
             done.set()
             if self._compiling.get((client, key)) is done:
                 del self._compiling[client, key]
-
-    def _count(self, reply: _Reply) -> None:
-        self.metrics.calls["ok" if reply.kind is None else reply.kind] += 1
-        self.metrics.wall.observe(reply.usage["wall_seconds"])
-        self.metrics.cpu.observe(reply.usage["cpu_seconds"])
-
-    async def _reply(self, outcome: Outcome, limits: Limits) -> _Reply:
-        """The verdict. The kernel's word about the process outweighs the process's own."""
-        if outcome.why == WALL_LIMIT:
-            return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
-        if outcome.why == CPU_LIMIT:
-            return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.cpu_seconds:g} s of CPU time")
-        if outcome.why == CANCELLED:
-            raise ServiceFault("the call was cancelled")
-        if outcome.too_long:
-            return _error(outcome, ErrorKind.OUTPUT_LIMIT, "the tool's process wrote more than a reply may hold")
-        if outcome.forged:
-            return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
-        if outcome.body is None:
-            return _crash(outcome, limits)
-        # From here on it is the process's own word, which a tool may have written: every part is checked.
-        try:
-            return _own_word(outcome, await self.bodies.reply(outcome.body), limits.memory_bytes)
-        except ValueError as error:
-            message = f"the tool's process sent a reply that is not valid: {error}".encode("utf-8", "backslashreplace")
-            return _error(outcome, ErrorKind.INVALID_RESULT, message.decode())
-        except OSError as error:
-            raise ServiceFault(str(error)) from None
 
     def _check_limits(self, limits: Limits) -> None:
         for name in Limits.model_fields:
@@ -243,102 +185,104 @@ class Execution:
             if asked > most:
                 raise InvalidRequest(f"limits.{name} is {asked}, this server's maximum is {most}")
 
-    def _source(self, request: CallRequest) -> tuple[str, bytes]:
+    def _source(self, request: ExecuteRequest) -> tuple[str, bytes]:
         if request.source is not None:
-            key = hashlib.sha256(request.source).hexdigest()
-            self.sources.put(key, request.source)
-            return key, request.source
-        known = self.sources.get(request.source_sha256)
+            source = request.source.encode("utf-8", "surrogatepass")
+            key = hashlib.sha256(source).hexdigest()
+            self.sources.put(key, source)
+            return key, source
+        key = request.source_sha256 or ""
+        known = self.sources.get(key)
         if known is None:
-            raise UnknownSource(request.source_sha256)
-        return request.source_sha256, known
-
-    async def _compile(self, client: str, source: bytes, left: Limits) -> Outcome:
-        """Compile a source in a jail of its own, so that no tool code has run near it, in the time that is left."""
-        limits = _COMPILE_LIMITS.model_copy(
-            update={
-                "wall_seconds": min(left.wall_seconds, _COMPILE_LIMITS.wall_seconds),
-                "cpu_seconds": min(left.cpu_seconds, _COMPILE_LIMITS.cpu_seconds),
-            }
-        )
-        return await self.pool.run(client, {"operation": "compile"}, source, limits, 64 << 20)
+            raise UnknownSource(key)
+        return key, known
 
 
-def _document(call: CallRequest, operation: str = "run") -> dict[str, Any]:
-    """The call as the harness reads it, without its source."""
-    return {
-        "operation": operation,
-        "function": call.function,
-        "arguments": call.arguments,
-        "state": call.state,
-        "seed": call.seed,
-        "output_bytes": call.limits.output_bytes,
-        "result_bytes": call.limits.result_bytes,
-    }
+def _document(request: ExecuteRequest, *, compiles: bool = False) -> bytes:
+    """Return the call as the harness reads it, without its source."""
+    return _JSON.encode(
+        {
+            "compiles": compiles,
+            "function": request.function,
+            "arguments": request.arguments,
+            "state": request.state,
+            "seed": request.seed,
+            "output_bytes": request.limits.output_bytes,
+            "result_bytes": request.limits.result_bytes,
+        }
+    ).encode()
 
 
-def _left(limits: Limits, earlier: list[Outcome]) -> Limits:
-    """What a call may still use after others have worked for it; no time left is too little for anything."""
-    wall_seconds = limits.wall_seconds - sum(outcome.wall_seconds for outcome in earlier)
-    cpu_seconds = limits.cpu_seconds - sum(outcome.cpu_seconds for outcome in earlier)
-    return limits.model_copy(update={"wall_seconds": max(wall_seconds, 1e-6), "cpu_seconds": max(cpu_seconds, 1e-6)})
+def _verdict(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
+    """Return "ok" or the kind of error, and the reply. The kernel's report outweighs the process's own words.
+
+    Raises:
+        ServiceFault: the call was cancelled, or ended for a reason that is not known.
+    """
+    if outcome.why == WALL_LIMIT:
+        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
+    if outcome.why == CPU_LIMIT:
+        return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.cpu_seconds:g} s of CPU time")
+    if outcome.why == CANCELLED:
+        raise ServiceFault("the call was cancelled")
+    if outcome.too_long:
+        return _error(outcome, ErrorKind.OUTPUT_LIMIT, "the tool's process wrote more than a reply may hold")
+    if outcome.compiled is not None and outcome.compiled[:1] != COMPILED:
+        error = json.loads(outcome.compiled[1:])  # written before anything of the tool ran
+        return _error(outcome, ErrorKind(error["kind"]), error["message"])
+    if outcome.forged:
+        return _error(outcome, ErrorKind.FORBIDDEN, "the tool wrote to the channel of its own reply")
+    if outcome.body is None:
+        return _crash(outcome, limits)
+    try:
+        return _own_word(outcome, outcome.body, limits.memory_bytes)
+    except ValueError as error:
+        message = f"the tool's process sent a reply that is not valid: {error}".encode("utf-8", "backslashreplace")
+        return _error(outcome, ErrorKind.INVALID_RESULT, message.decode())
 
 
-def _is_out_of_time(compiled: Outcome, left: Limits) -> bool:
-    """Whether it was the call's own time that ended a compilation, and not what any compilation may take."""
-    if compiled.why == WALL_LIMIT:
-        return left.wall_seconds <= _COMPILE_LIMITS.wall_seconds
-    return compiled.why == CPU_LIMIT and left.cpu_seconds <= _COMPILE_LIMITS.cpu_seconds
+def _own_word(outcome: Outcome, body: bytes, memory_bytes: int) -> tuple[str, bytes]:
+    """Return the verdict that the process itself wrote. A tool may have written it, so every part is checked.
+
+    Raises:
+        ValueError: the harness does not write this.
+    """
+    document = strict_json.parse_reply(body, strict_json.MAX_NESTING + 1)
+    match document:
+        case {"status": "ok", "value": _, "state": dict() | None, "stdout": str()} if len(document) == 4:
+            # It is spelled as the harness spells JSON, so it can travel as it is.
+            return "ok", b'%b,"usage":%b}' % (body[:-1], _usage(outcome))
+        case {"status": "error", "error": {"kind": str(kind), "message": str(message)}, "stdout": str(stdout)} if (
+            len(document) == 3
+        ):
+            if kind not in _OWN_KINDS:
+                raise ValueError("a tool cannot say this about itself")
+            if message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
+                kind = ErrorKind.MEMORY
+            return _error(outcome, ErrorKind(kind), message[:_MOST_MESSAGE_CHARACTERS], stdout)
+    raise ValueError("it is neither a value nor an error")
 
 
-def _total(outcome: Outcome, earlier: list[Outcome]) -> Outcome:
-    """The outcome with what others used for the same call before."""
-    return replace(
-        outcome,
-        wall_seconds=outcome.wall_seconds + sum(other.wall_seconds for other in earlier),
-        cpu_seconds=outcome.cpu_seconds + sum(other.cpu_seconds for other in earlier),
-        max_rss_bytes=max(outcome.max_rss_bytes, *(other.max_rss_bytes for other in earlier), 0),
-    )
+def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: str = "") -> tuple[str, bytes]:
+    document = {"status": "error", "error": {"kind": kind, "message": message}, "stdout": stdout}
+    return kind, b'%b,"usage":%b}' % (_JSON.encode(document).encode()[:-1], _usage(outcome))
 
 
-@dataclass(frozen=True)
-class _Reply:
-    """A verdict with its parts as they travel."""
-
-    kind: ErrorKind | None
-    message: str
-    usage: dict[str, Any]
-    value: RawJSON = _NULL
-    state: RawJSON = _NULL
-    stdout: RawJSON = _NO_TEXT
-
-    def document(self) -> bytes:
-        """The reply as callers get it."""
-        if self.kind is not None:
-            error = {"kind": self.kind, "message": self.message}
-            return encoded({"status": "error", "error": error, "stdout": self.stdout, "usage": self.usage})
-        parts = {"value": self.value, "state": self.state, "stdout": self.stdout, "usage": self.usage}
-        return encoded({"status": "ok", **parts})
-
-
-def _error(outcome: Outcome, kind: ErrorKind, message: str, stdout: RawJSON = _NO_TEXT) -> _Reply:
-    return _Reply(kind, message, _usage(outcome), stdout=stdout)
-
-
-def _usage(outcome: Outcome) -> dict[str, Any]:
-    return {
+def _usage(outcome: Outcome) -> bytes:
+    usage = {
         "wall_seconds": round(outcome.wall_seconds, 6),
         "cpu_seconds": round(outcome.cpu_seconds, 6),
         "max_rss_bytes": outcome.max_rss_bytes,
     }
+    return _JSON.encode(usage).encode()
 
 
-def _crash(outcome: Outcome, limits: Limits) -> _Reply:
+def _crash(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
     if outcome.why != BY_ITSELF:
         raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
     code = os.waitstatus_to_exitcode(outcome.wait_status)
     how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
-    # The kernel does not say that a process died for want of memory; how much it held is the best evidence.
+    # The kernel does not say that a process died for want of memory; the amount that it held is the best evidence.
     if code != 0 and outcome.max_rss_bytes >= _MEMORY_SHARE * limits.memory_bytes:
         return _error(outcome, ErrorKind.MEMORY, f"the process ended with {how} close to its memory limit")
     return _error(outcome, ErrorKind.CRASHED, f"the tool's process ended without a reply ({how})")
@@ -346,19 +290,3 @@ def _crash(outcome: Outcome, limits: Limits) -> _Reply:
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)
-
-
-def _own_word(outcome: Outcome, body: ReplyBody, memory_bytes: int) -> _Reply:
-    """The reply that the child wrote.
-
-    Raises:
-        ValueError: a tool cannot say this.
-    """
-    if body.kind is None:
-        return _Reply(None, "", _usage(outcome), body.value, body.state, body.stdout)
-    if body.kind not in _OWN_KINDS:
-        raise ValueError("a tool cannot say this about itself")
-    kind = ErrorKind(body.kind)
-    if body.message.startswith(_LOST_EXCEPTION) and outcome.max_rss_bytes >= _MEMORY_SHARE * memory_bytes:
-        kind = ErrorKind.MEMORY
-    return _error(outcome, kind, body.message, body.stdout)

@@ -1,4 +1,4 @@
-"""Who is served next when everybody waits."""
+"""The order of waiting calls: clients take turns."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class FairQueue(Generic[T]):
     >>> queue = FairQueue()
     >>> for client, job in [("a", 1), ("a", 2), ("b", 3)]:
     ...     queue.put(client, job)
-    >>> everybody = lambda client: True
-    >>> queue.get(everybody), queue.get(everybody), queue.get(lambda client: client != "a"), len(queue)
+    >>> anyone = lambda client: True
+    >>> queue.get(anyone), queue.get(anyone), queue.get(lambda client: client != "a"), len(queue)
     (1, 3, None, 1)
     """
 
@@ -33,7 +33,7 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def put_back(self, client: str, job: T) -> None:
-        """Return a job that `get` gave and nobody could take: it is the next one of everybody's.
+        """Return a job from `get` that could not be started: it becomes the next one.
 
         >>> queue = FairQueue()
         >>> for client, job in [("a", 1), ("a", 2), ("b", 3)]:

@@ -1,4 +1,4 @@
-"""The interpreter that jails run, and what of this machine a process of it has loaded."""
+"""The interpreter that jails run, and the shared libraries that a process of it has loaded."""
 
 from __future__ import annotations
 

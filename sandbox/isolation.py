@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.interpreter import base_interpreter
-from sandbox.packages import AllowedPackages
+from sandbox.jail.packages import FOLDER
+from sandbox.packages import Packages
 
 _JAIL = Path(__file__).parent / "jail"
-
-
-SPARE_THREADS = 128  # that the calls of one worker may start together
 
 
 class Tier(StrEnum):
@@ -58,7 +56,7 @@ print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.p
 
 @functools.cache
 def jailed_python() -> JailedPython:
-    """Find out what the interpreter that runs this program needs; the virtual environment stays outside."""
+    """Return the files that this program's interpreter needs; the virtual environment stays outside."""
     # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
     program = f"import sys; sys.path.insert(0, {str(_JAIL.parent.parent)!r})\n{_DESCRIBE}"
     text = subprocess.run(
@@ -78,9 +76,7 @@ def jailed_python() -> JailedPython:
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 
 
-def start_jail(
-    tier: Tier, control_fd: int, *, max_children: int, tmp_bytes: int, packages: AllowedPackages
-) -> subprocess.Popen[bytes]:
+def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Packages) -> subprocess.Popen[bytes]:
     """Start one jail whose zygote listens on `control_fd`; the process ends when the jail does.
 
     Its tools may import `packages`.
@@ -89,18 +85,17 @@ def start_jail(
     in_namespaces = tier is Tier.NAMESPACES
     # A library that the interpreter needs as well has its names already.
     libraries = packages.libraries | python.libraries
-    listed, readable = ([], []) if in_namespaces else _readable(python, [*libraries, *packages.places.values()])
+    folder = [packages.folder] if packages.folder else []
+    listed, readable = ([], []) if in_namespaces else _readable(python, [*libraries, *folder])
     plan: dict[str, Any] = {
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
-        "spare_threads": SPARE_THREADS,
-        "tmp_bytes": tmp_bytes,
         "python": vars(python) | {"libraries": libraries},
         "listed": listed,
         "readable": readable,
-        "places": packages.places,
-        "packages": packages.plan(in_namespaces=in_namespaces),
+        "packages_folder": packages.folder,
+        "packages": {"folder": FOLDER if in_namespaces else packages.folder, "modules": packages.imported},
         "code_directory": "/harness" if in_namespaces else str(_JAIL.parent.parent.resolve()),
     }
     program = (

@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-
-from sandbox.client import SandboxUnavailable
+from sandbox.client import SandboxUnavailable, get_health
 
 _START_SECONDS = 180.0  # a starved machine may need most of it
 _STOP_SECONDS = 10.0
@@ -41,7 +39,7 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=(listener.fileno(),),
-            process_group=0,  # Ctrl-C in a terminal is for who uses the service: it may still finish what it has begun
+            process_group=0,  # Ctrl-C in a terminal is for the caller, which may still need the service
             env={**os.environ, "PYTHONPATH": path},
         )
     try:
@@ -60,14 +58,13 @@ def local_sandbox(workers: int = 2, *, options: tuple[str, ...] = ()) -> Iterato
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    with httpx.Client(trust_env=False, timeout=1.0) as client:
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise SandboxUnavailable(
-                    f"the sandbox service ended at start with exit status {process.returncode}; its log above says why"
-                )
-            with contextlib.suppress(httpx.TransportError):
-                if client.get(f"{url}/health").status_code == 200:
-                    return
-            time.sleep(0.02)
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SandboxUnavailable(
+                f"the sandbox service ended at start with exit status {process.returncode}; its log above says why"
+            )
+        with contextlib.suppress(OSError):
+            if get_health(url, seconds=1.0)[0] == 200:
+                return
+        time.sleep(0.02)
     raise SandboxUnavailable(f"the sandbox service was not healthy within {_START_SECONDS:g} s")

@@ -13,13 +13,13 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from sandbox.cgroup import default_memory_bytes
+from sandbox.cgroup import memory_bytes_of_calls
 from sandbox.errors import SandboxError
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
-from sandbox.packages import NO_PACKAGES, AllowedPackages
+from sandbox.jail.limits import TMP_BYTES
+from sandbox.packages import NO_PACKAGES, Packages
 from sandbox.protocol import Limits
 from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
@@ -45,17 +45,16 @@ class Pool:
         fresh_slots: int = 4,
         max_children: int = CALLS_OF_A_WORKER,
         max_queue: int = 4096,
-        tmp_bytes: int = 16 << 20,
-        packages: AllowedPackages = NO_PACKAGES,
+        packages: Packages = NO_PACKAGES,
     ) -> None:
         self.packages = packages
-        self.tier, self.max_children, self.tmp_bytes = tier, max_children, tmp_bytes
+        self.tier, self.max_children = tier, max_children
         self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
         self._queue: FairQueue[Job] = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0
-        self._memory_bytes = default_memory_bytes(1)
+        self._memory_bytes = memory_bytes_of_calls()
         self.workers: list[Worker] = []
         self.call_numbers = itertools.count(1)
         self.restarts = 0
@@ -99,7 +98,7 @@ class Pool:
     async def run(
         self,
         client: str,
-        request: dict[str, Any],
+        document: bytes,
         code: bytes,
         limits: Limits,
         max_reply_bytes: int,
@@ -114,7 +113,7 @@ class Pool:
         if len(self._queue) >= self.max_queue:
             raise QueueFull
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        job = Job(client, request, code, limits, max_reply_bytes, future, on_code)
+        job = Job(client, document, code, limits, max_reply_bytes, future, on_code)
         self._queue.put(client, job)
         self.dispatch()
         try:
@@ -175,7 +174,7 @@ class Pool:
 
     def memory_for(self, job: Job) -> int:
         """Return the bytes that a call may use, those that the kernel keeps for it included."""
-        return job.limits.memory_bytes + self.tmp_bytes + _QUEUED_BYTES
+        return job.limits.memory_bytes + TMP_BYTES + _QUEUED_BYTES
 
     def count(self, job: Job, sign: int) -> None:
         """Count a call that begins (1) or has ended (-1)."""

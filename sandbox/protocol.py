@@ -1,4 +1,4 @@
-"""The words of the service: what a caller asks, and what it gets. Nothing here knows how a tool is run.
+"""Requests and replies of the service. Nothing here knows how a tool is run.
 
 A tool's failure is data: `ExecuteReply` with `status == "error"` and an `ErrorKind`. A service's failure is never
 data: it is an HTTP status of 400 and above here, and the exception `SandboxUnavailable` in the client.

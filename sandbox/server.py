@@ -7,53 +7,31 @@ import asyncio
 import ipaddress
 import logging
 import os
+import resource
 import socket
-import time
-from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
 from sandbox.cgroup import available_cores
-from sandbox.connections import (
-    REQUEST_SECONDS,
-    CallerProtocol,
-    Connections,
-    CountsReplies,
-    most_connections,
-    raise_descriptor_limit,
-)
 from sandbox.endpoints import application
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
-from sandbox.packages import AllowedPackages, PackageUnavailable, find_packages
+from sandbox.packages import NO_PACKAGES, Packages, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
 from sandbox.protocol import Limits
-from sandbox.self_test import Isolation, IsolationUnavailable, establish
+from sandbox.self_test import IsolationUnavailable, establish
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
 _LEAST_CONNECTIONS = 16
-_LEAST_DESCRIPTORS = 256  # as many as each call's process is promised
-_DRAIN_MARGIN_SECONDS = 5.0  # beyond the longest wall limit, for calls that had just begun
-_WRITE_SECONDS = 5.0  # for the last replies
-
-
-class _HangsUpWhenAsked:
-    """Says `Connection: close` to every caller while others wait for a place or the service drains."""
-
-    def __init__(self, app: ASGIApp, asked: Callable[[], bool]) -> None:
-        self._app, self._asked = app, asked
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_word(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._asked():
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
-            await send(message)
-
-        await self._app(scope, receive, send_with_word)
+_MOST_DESCRIPTORS = 1 << 16
+_RESERVED_DESCRIPTORS = 64  # files, logs, the event loop, and connections that are refused
+_BACKLOG = 2048
+_IDLE_SECONDS = 75  # more than clients keep an idle connection
+_DRAIN_MARGIN_SECONDS = 10.0  # beyond the longest wall limit, for calls that had just begun and the last replies
 
 
 class RefusedToStart(SandboxError):
@@ -66,8 +44,7 @@ def serve(
     workers: int | None = None,
     *,
     min_tier: Tier = Tier.LANDLOCK,
-    packages: Sequence[str] = (),
-    lazy_packages: bool = False,
+    packages: Path | None = None,
     token: str | None = None,
     maximum: Limits = MAXIMUM_LIMITS,
     max_queue: int = 4096,
@@ -81,9 +58,8 @@ def serve(
       port: TCP port; 0 for any free one.
       workers: jails; by default one per core that this process, or the container around it, may use.
       min_tier: the weakest acceptable isolation.
-      packages: distributions of this environment that tools may import, with what they require.
-      lazy_packages: whether the calls that ask for them import them, instead of the workers before all calls.
-      token: what callers must send as `Authorization: Bearer …`; by default the environment's ASTRA_SANDBOX_TOKEN.
+      packages: a folder of packages that tools may import, made by `pip install --target`.
+      token: the bearer token that callers must send; by default the environment's ASTRA_SANDBOX_TOKEN.
       maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
@@ -99,15 +75,11 @@ def serve(
         raise RefusedToStart(str(error)) from None
     os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
     workers = workers or available_cores()
-    descriptors = raise_descriptor_limit()
-    connections = most_connections(descriptors, workers, CALLS_OF_A_WORKER)
-    needed = max(descriptors - connections + _LEAST_CONNECTIONS, _LEAST_DESCRIPTORS)
-    if descriptors < needed:
-        raise RefusedToStart(
-            f"expected {needed} descriptors or more for {workers} workers, found {descriptors}: raise `ulimit -n`"
-        )
+    most_connections = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS - workers * (CALLS_OF_A_WORKER + 8)
+    if most_connections < _LEAST_CONNECTIONS:
+        raise RefusedToStart(f"{workers} workers need more descriptors than this user may open: raise `ulimit -n`")
     try:
-        allowed = find_packages(packages, is_lazy=lazy_packages)
+        allowed = NO_PACKAGES if packages is None else find_packages(packages)
     except PackageUnavailable as error:
         raise RefusedToStart(str(error)) from None
     # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
@@ -120,14 +92,23 @@ def serve(
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
     asyncio.run(
-        _serve(listener, connections, workers, min_tier, allowed, token, maximum, max_queue, until_stdin_closes)
+        _serve(listener, most_connections, workers, min_tier, allowed, token, maximum, max_queue, until_stdin_closes)
     )
+
+
+def _raise_descriptor_limit() -> int:
+    """Take as many descriptors as this user may, at most 65,536, and return their number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=2048)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
         # Opened anew by its number, it knows that it is one of TCP: else asyncio leaves Nagle's algorithm on, and a
         # reply, whose head and body are two packets, waits 40 ms for the caller to acknowledge the head.
         return socket.socket(fileno=listener.detach())
@@ -137,10 +118,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 async def _serve(
     listener: socket.socket,
-    connections: int,
+    most_connections: int,
     workers: int,
     min_tier: Tier,
-    packages: AllowedPackages,
+    packages: Packages,
     token: str | None,
     maximum: Limits,
     max_queue: int,
@@ -150,72 +131,45 @@ async def _serve(
         isolation = await establish(min_tier, packages)
     except (IsolationUnavailable, PackageUnavailable) as error:
         raise RefusedToStart(str(error)) from None
-    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=packages), maximum=maximum)
     for tier, why in isolation.refused.items():
         log.warning("the stronger tier %s does not work here: %s", tier, why)
-    server = _Server(execution, isolation, token, Connections(listener, connections))
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=packages), maximum=maximum)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def say_where() -> None:
+        layers = ", ".join(name for name, active in isolation.layers.items() if active)
+        with_packages = f", packages {packages}" if packages.versions else ""
+        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
+
+    # uvicorn bounds the front. Beyond `limit_concurrency` connections a caller gets 503. After SIGTERM or SIGINT
+    # no connection is accepted any more, and accepted calls have `timeout_graceful_shutdown` seconds to end.
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(execution, isolation, token, say_where),
+            access_log=False,
+            log_level="warning",
+            lifespan="on",
+            ws="none",
+            http="h11",
+            backlog=_BACKLOG,
+            limit_concurrency=most_connections,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=int(maximum.wall_seconds + _DRAIN_MARGIN_SECONDS),
+        )
+    )
     if until_stdin_closes:
         loop = asyncio.get_running_loop()
 
-        # Nobody writes to our standard input: it becomes readable when it ends.
+        # Nothing is written to our standard input, so it becomes readable only when it ends.
         def stop() -> None:
             loop.remove_reader(0)
             server.should_exit = True
 
         loop.add_reader(0, stop)
-    await server.serve()
+    await server.serve(sockets=[listener])
     if not server.started:
         raise RefusedToStart("the workers did not start; the log above says why")
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server with connections of ours, and an end that every accepted call reaches."""
-
-    def __init__(self, execution: Execution, isolation: Isolation, token: str | None, connections: Connections) -> None:
-        app = _HangsUpWhenAsked(
-            CountsReplies(application(execution, isolation, token)),
-            lambda: connections.are_to_take_turns or execution.is_draining,
-        )
-        super().__init__(
-            uvicorn.Config(
-                app,
-                access_log=False,
-                log_level="warning",
-                lifespan="on",
-                ws="none",
-                timeout_keep_alive=int(REQUEST_SECONDS),
-                timeout_graceful_shutdown=int(_WRITE_SECONDS),
-            )
-        )
-        self._execution, self._isolation, self._connections = execution, isolation, connections
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the workers, then take callers in, and say where and how."""
-        await super().startup(sockets=[])
-        if not self.started:
-            return
-        self._connections.accept(
-            lambda: CallerProtocol(
-                self._connections, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-        )
-        isolation = self._isolation
-        layers = ", ".join(name for name, active in isolation.layers.items() if active)
-        workers = self._execution.pool.size
-        packages = isolation.packages
-        probed = f", {len(packages.versions)} packages probed: {packages}" if packages.versions else ""
-        url = self._connections.url
-        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){probed}", flush=True)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new calls with 503, finish those that were accepted, and answer what is left with 503."""
-        self._execution.is_draining = True
-        end = time.monotonic() + self._execution.maximum.wall_seconds + _DRAIN_MARGIN_SECONDS
-        while self.server_state.tasks and time.monotonic() < end and not self.force_exit:
-            await asyncio.sleep(0.02)
-        await self._execution.pool.close()
-        self._connections.close()
-        await super().shutdown(sockets=[])
 
 
 def main() -> None:
@@ -224,7 +178,7 @@ def main() -> None:
     Raises:
         SystemExit: the service refuses to start; it says why.
     """
-    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that nobody has read.")
+    parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that no person has read.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument(
@@ -232,17 +186,10 @@ def main() -> None:
     )
     parser.add_argument("--min-tier", type=Tier, choices=list(Tier), default=Tier.LANDLOCK, help="weakest isolation")
     parser.add_argument(
-        "--package",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a package of this environment, such as numpy, that tools may import with what it requires, and read "
-        "only; may be given several times; none without it",
-    )
-    parser.add_argument(
-        "--lazy-packages",
-        action="store_true",
-        help="packages are imported by the calls that ask for them, out of their limits, and not once before all calls",
+        "--packages",
+        type=Path,
+        metavar="FOLDER",
+        help="a folder made by `pip install --target FOLDER NAME ...`, whose packages tools may import and read",
     )
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
     for name, value in MAXIMUM_LIMITS.model_dump().items():
@@ -257,8 +204,7 @@ def main() -> None:
             options.port,
             options.workers,
             min_tier=options.min_tier,
-            packages=options.package,
-            lazy_packages=options.lazy_packages,
+            packages=options.packages,
             maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
             max_queue=options.max_queue,
             listen_fd=options.listen_fd,

@@ -12,17 +12,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from sandbox import cgroup
-from sandbox.bodies import encoded
 from sandbox.errors import SandboxError
-from sandbox.isolation import SPARE_THREADS, Tier, start_jail
+from sandbox.isolation import Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
-from sandbox.jail.threads import THREADS_OF_A_CALL
 from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
-from sandbox.packages import AllowedPackages
+from sandbox.packages import Packages
 from sandbox.protocol import Limits
 
 AGED_AFTER_SECONDS = 0.05
@@ -40,22 +37,24 @@ class Job:
     """One call on its way through the pool."""
 
     client: str
-    request: dict[str, Any]  # as `bodies.encoded` takes it
+    document: bytes
+    """The request as the harness reads it."""
     code: bytes
+    """Byte code; the source if `on_code` is given."""
     limits: Limits
     max_reply_bytes: int
     future: asyncio.Future[Outcome]
     on_code: Callable[[bytes], None] | None = None
-    """Told the byte code of a source that the call compiles, mostly while its tool still runs."""
+    """Makes the call's process compile its source first; gets the byte code, mostly while the tool still runs."""
     enqueued: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call's process ended, and the genuine reply it wrote, if it did."""
+    """How a call's process ended, and the genuine reply that it wrote, if any."""
 
     body: bytes | None
-    code: bytes | None  # of a source that was compiled in the call, before anything of it ran
+    compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
     forged: bool  # the channel held something else than genuine frames
     too_long: bool
     wait_status: int
@@ -73,6 +72,7 @@ class _Flight:
         "aged",
         "channel",
         "chunks",
+        "compiled",
         "ended",
         "is_read",
         "is_written",
@@ -90,6 +90,7 @@ class _Flight:
         self.worker, self.job, self.channel, self.nonce = worker, job, channel, nonce
         self.to_send = memoryview(payload)
         self.chunks: list[bytes] = []
+        self.compiled: bytes | None = None
         self.received = 0
         self.ended: tuple[int, ...] | None = None
         self.reason = ""  # why it could not be restricted
@@ -100,7 +101,7 @@ class _Flight:
 
 
 def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
-    """Return the body of the frame that the data begins with, and what follows it; None and all of it where none is.
+    """Return the body of the frame at the beginning of the data, and the rest; None and all data if there is no frame.
 
     >>> _first_frame(REPLY_HEADER.pack(b"n" * 16, 2) + b"ab" + b"c", b"n" * 16)
     (b'ab', b'c')
@@ -116,14 +117,11 @@ def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
 
 
 class WorkerOwner(Protocol):
-    """What a worker asks of whoever has it."""
+    """The pool, as its workers see it."""
 
     tier: Tier
-    size: int
-    """How many workers there are."""
     max_children: int
-    tmp_bytes: int
-    packages: AllowedPackages
+    packages: Packages
     call_numbers: itertools.count[int]
 
     def count(self, job: Job, sign: int) -> None:
@@ -133,7 +131,7 @@ class WorkerOwner(Protocol):
         """Start waiting jobs: a slot has become free."""
 
     def on_closed(self, worker: Worker) -> None:
-        """Learn that the worker has ended."""
+        """Replace a worker that has ended."""
 
 
 class Worker:
@@ -148,16 +146,7 @@ class Worker:
         self.layers: dict[str, bool] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self.process = start_jail(
-                owner.tier,
-                theirs.fileno(),
-                max_children=owner.max_children,
-                tmp_bytes=owner.tmp_bytes,
-                packages=owner.packages,
-            )
-        threads = SPARE_THREADS if owner.tier is Tier.NAMESPACES else owner.max_children * 2 * THREADS_OF_A_CALL
-        processes = 2 + 2 * owner.max_children + threads
-        self._cgroup = cgroup.confine(self.process.pid, cgroup.default_memory_bytes(owner.size), processes)
+            self.process = start_jail(owner.tier, theirs.fileno(), owner.max_children, owner.packages)
         self._control = ours
         self._control.setblocking(False)
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -197,9 +186,8 @@ class Worker:
             ours.close()
             self.close(f"does not take calls: {error}")
             return False
-        document = encoded(job.request)
-        header = REQUEST_HEADER.pack(nonce, len(document), len(job.code))
-        flight = _Flight(self, job, ours, nonce, b"".join((header, document, job.code)))
+        header = REQUEST_HEADER.pack(nonce, len(job.document), len(job.code))
+        flight = _Flight(self, job, ours, nonce, b"".join((header, job.document, job.code)))
         self.flights[call] = flight
         self.fresh += 1
         self._owner.count(job, 1)
@@ -213,7 +201,7 @@ class Worker:
         return True
 
     def stop(self, job: Job) -> None:
-        """End the process of a job that nobody waits for any more, if it is in this jail."""
+        """End the process of a job whose caller has gone, if it is in this jail."""
         for call, flight in self.flights.items():
             if flight.job is job:
                 # One that takes no message ends the call at its limit.
@@ -229,8 +217,6 @@ class Worker:
         self.ready = False
         self.process.kill()
         self.process.wait()
-        if self._cgroup is not None:
-            cgroup.dissolve(self._cgroup)
         if not self._started.done():
             self._started.set_exception(ServiceFault(f"worker {self.index} {why}"))
             self._started.exception()  # not every close has a waiter
@@ -261,7 +247,7 @@ class Worker:
         flight.is_read = True
 
     def _read(self, flight: _Flight) -> None:
-        """Take what is there; at the end, or beyond the call's maximum, close."""
+        """Read the available bytes; at the end, or beyond the call's maximum, close."""
         while True:
             try:
                 chunk = flight.channel.recv(1 << 18)
@@ -275,8 +261,8 @@ class Worker:
                 self._finish_if_over(flight)
                 return
             flight.chunks.append(chunk)
-            if flight.job.on_code is not None:
-                self._tell_code(flight, flight.job.on_code)
+            if flight.compiled is None and flight.job.on_code is not None:
+                self._look_for_code(flight, flight.job.on_code)
 
     def _close_channel(self, flight: _Flight) -> None:
         if flight.is_read:
@@ -286,12 +272,12 @@ class Worker:
         flight.channel.close()
         flight.open = False
 
-    def _tell_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
-        compiled, _ = _first_frame(b"".join(flight.chunks), flight.nonce)
-        if compiled is not None:
-            flight.job.on_code = None
-            if compiled[:1] == COMPILED:
-                on_code(compiled[1:])
+    def _look_for_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
+        """Take the frame that the process wrote after it compiled the source, if it is whole."""
+        flight.compiled, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
+        flight.chunks = [rest]
+        if flight.compiled is not None and flight.compiled[:1] == COMPILED:
+            on_code(flight.compiled[1:])
 
     # Control socket.
 
@@ -311,7 +297,7 @@ class Worker:
                 if not hello["ready"]:
                     self.close(f"cannot be isolated: {hello['error']}")
                     return
-                self.ready, self.layers = True, hello["layers"] | {"cgroup_limits": self._cgroup is not None}
+                self.ready, self.layers = True, hello["layers"]
                 if not self._started.done():
                     self._started.set_result(None)
                 self._owner.dispatch()
@@ -346,19 +332,13 @@ class Worker:
             reason = flight.reason or f"its process ended first, wait status {status}"
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
             return
-        data = b"".join(flight.chunks)
-        code = None
-        if flight.job.request["operation"] == "compile_and_run":
-            compiled, data = _first_frame(data, flight.nonce)
-            if compiled is not None and compiled[:1] == COMPILED:
-                code = compiled[1:]
-        # Any byte on the channel that is not one whole frame with this call's nonce is the tool's doing.
-        body, rest = _first_frame(data, flight.nonce)
+        # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
+        body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
         forged = bool(rest)
         body = None if forged else body
         too_long = flight.received > flight.job.max_reply_bytes
         queued = time.monotonic() - flight.job.enqueued - wall
-        self._finish(flight, Outcome(body, code, forged, too_long, status, why, wall, cpu, rss, queued))
+        self._finish(flight, Outcome(body, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:

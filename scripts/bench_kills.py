@@ -38,12 +38,12 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
-from sandbox.faulty_proxy import SHARES
 from sandbox.local import local_sandbox
 from sandbox.protocol import ExecuteReply, Limits
 from tests.astra_jax.rl.faulty_service import faulty_proxy, kill_and_start_again, start
 from tests.astra_jax.rl.kills import config_with_surplus, measure
 from tests.astra_jax.taught import taught_policy
+from tests.sandbox.faulty_proxy import SHARES
 
 _SMALL = {
     "group_size": 4,

@@ -33,12 +33,12 @@ from typing import Any
 
 import uvicorn
 
-from sandbox.bodies import CallRequest, RawJSON, encoded
 from sandbox.endpoints import application
 from sandbox.execution import Execution
 from sandbox.isolation import Tier
 from sandbox.local import local_sandbox
 from sandbox.pool import Pool
+from sandbox.protocol import ExecuteRequest
 
 CITIES = ("Oslo", "Lima", "Cairo", "Kyoto", "Quito", "Accra", "Delhi", "Paris", "Turin", "Perth", "Seoul", "Tunis")
 
@@ -358,7 +358,7 @@ class _ColdExecution(Execution):
         self._command = _cold_command(kind)
         self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
 
-    async def execute_call(self, client: str, request: CallRequest) -> bytes:
+    async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         _, source = self._source(request)
         document = {"source": source.decode(), "function": request.function, "arguments": request.arguments}
         async with self._slots:
@@ -366,9 +366,8 @@ class _ColdExecution(Execution):
                 *self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
             )
             async with asyncio.timeout(request.limits.wall_seconds):
-                out, _ = await process.communicate(encoded(document))
-        value = json.dumps(json.loads(out)).encode()
-        return encoded({"status": "ok", "value": RawJSON(value), "state": None, "stdout": "", "usage": {}})
+                out, _ = await process.communicate(json.dumps(document).encode())
+        return json.dumps({"status": "ok", "value": json.loads(out), "state": None, "stdout": "", "usage": {}}).encode()
 
 
 def _serve_cold(kind: str, listen_fd: int) -> None:

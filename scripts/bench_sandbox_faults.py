@@ -1,13 +1,10 @@
-"""A sandbox service that is killed, besieged, or attacked by its calls: one JSON line.
+"""A sandbox service that is killed, or attacked by its calls: one JSON line.
 
 python scripts/bench_sandbox_faults.py healing [--kills 10] [--clients 16]
-python scripts/bench_sandbox_faults.py siege
 python scripts/bench_sandbox_faults.py soak [--calls 100000] [--clients 64] [--hostile-percent 5]
 
 healing   workers of a loaded service are killed with signal 9. Healed is when every worker takes calls again by the
           service's own account, which is asked every 5 ms; every answer is checked
-siege     1,100 connections never finish a request, and are opened again if the service closes them; 16 honest
-          callers send small calls before and during this, to a service that may open 1,024 descriptors
 soak      very many calls, some hostile, with every answer checked. An honest call doubles a number that no other
           call has, so that a lost or swapped answer shows. Memory, descriptors and processes are compared between
           a tenth of the calls and the end. The exit code is 1 if an answer is wrong or something grew
@@ -42,14 +39,8 @@ from sandbox.client import AsyncSandboxClient, SandboxClient
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits
 from tests.sandbox.processes import children, descendants, descriptors, rss_bytes, zombies
-from tests.sandbox.siege import Caller, Noticed, service
 
 DOUBLE = "def double(x):\n    return 2 * x\n"
-BEGINNINGS = (
-    b"",
-    b"POST /v1/execute HTTP/1.1\r\nhost: 127.0.0.1\r\n",
-    b"POST /v1/execute HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n\r\n{",
-)
 HONEST = (
     "import json, re\nTABLE = {str(i): i * i for i in range(200)}\n"
     "def f(x, state):\n    state['seen'] = state.get('seen', 0) + x\n    print('call', x)\n"
@@ -126,59 +117,6 @@ def healing(options: argparse.Namespace) -> dict[str, Any]:
         "answers": sum(answers),
         "wrong": sum(wrong),
     }
-
-
-async def honest(callers: list[Caller], seconds: float) -> dict[str, Any]:
-    """Let each caller send one call after the other for a while; return counts and latencies."""
-    noticed, end = Noticed(), time.monotonic() + seconds
-
-    async def work(number: int) -> None:
-        x = number
-        while time.monotonic() < end:
-            await noticed.call(callers[number], x)
-            x += len(callers)
-
-    await asyncio.gather(*(work(number) for number in range(len(callers))))
-    return noticed.figures()
-
-
-async def hold(port: int, number: int, opened: Counter[str]) -> None:
-    """Keep one connection open that never finishes its request."""
-    await asyncio.sleep(number / 500)  # the honest callers share this event loop
-    while True:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened["connections"] += 1
-            writer.write(BEGINNINGS[number % 3])
-            await reader.read()
-            writer.close()
-        await asyncio.sleep(1.0)
-
-
-async def siege() -> dict[str, Any]:
-    """Measure honest callers before and beside 1,100 silent connections."""
-    opened = Counter[str]()
-    async with service() as one:
-        callers = [Caller(one.port) for _ in range(16)]
-        await honest(callers, 1)
-        before = await honest(callers, 10)
-        cpu, began = one.cpu_seconds(), time.monotonic()
-        attack = asyncio.gather(*(hold(one.port, number, opened) for number in range(1100)))
-        during = await honest(callers, 20)
-        figures = {
-            "before": before,
-            "during": during,
-            "p99_ratio": round(during["p99_ms"] / before["p99_ms"], 2),
-            "connections_opened": opened["connections"],
-            "cpu_of_the_front": round((one.cpu_seconds() - cpu) / (time.monotonic() - began), 2),
-            "log_bytes": one.log.stat().st_size,
-        }
-        attack.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await attack
-        for caller in callers:
-            caller.close()
-    return figures
 
 
 def resources() -> dict[str, int]:
@@ -263,7 +201,7 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Read the command line and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", choices=["healing", "siege", "soak"])
+    parser.add_argument("mode", choices=["healing", "soak"])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--clients", type=int, help="callers at once; default: 16 beside kills, 64 of the soak")
     parser.add_argument("--calls", type=int, default=100_000)
@@ -276,7 +214,6 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
     modes: dict[str, Callable[[], dict[str, Any]]] = {
         "healing": lambda: healing(options),
-        "siege": lambda: asyncio.run(siege()),
         "soak": lambda: soak(options),
     }
     line = modes[options.mode]()

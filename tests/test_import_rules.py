@@ -26,36 +26,20 @@ ALLOWED = {
 
 FLOORS = {
     "sandbox": (
+        *("errors", "bearer_token", "web_pages", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail"),
         *(
-            "errors",
-            "bearer_token",
-            "web_pages",
-            "strict_json",
-            "protocol",
-            "bodies",
-            "metrics",
-            "fair_queue",
-            "cgroup",
-            "jail",
             "program",
-        ),
-        *(
             "interpreter",
             "packages",
             "isolation",
             "worker",
             "pool",
             "execution",
-            "self_test",
-            "connections",
-            "endpoints",
-            "server",
-            "replicas",
-            "exchange",
             "client",
-            "local",
             "contract",
+            "self_test",
         ),
+        *("endpoints", "server", "local"),
     ),
     "synthesis": (
         *(

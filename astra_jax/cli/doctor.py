@@ -122,7 +122,7 @@ def _mismatch(options: argparse.Namespace) -> None:
                     sampler_dtype=options.sampler_dtype,
                 )
 
-        with sandbox_for(options, source.card.packages) as url:
+        with sandbox_for(options) as url:
             episodes = asyncio.run(run(url))
     found = split(
         policy,

@@ -107,7 +107,7 @@ def _environments(options: argparse.Namespace) -> None:
         )
         return {"policy": name, "temperature": config.rollout.temperature, **in_full}, lines, by_environment
 
-    with sandbox_for(options, source.card.packages) as url:
+    with sandbox_for(options) as url:
         figures, lines, by_environment = asyncio.run(run(url))
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}

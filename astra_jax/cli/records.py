@@ -113,7 +113,7 @@ def _verify(options: argparse.Namespace) -> int | None:
                 await required_packages(sandbox, card.packages)
             return await verify_environments(options.directory, url)
 
-        with sandbox_for(options, card.packages) as url:
+        with sandbox_for(options) as url:
             verified = asyncio.run(verify_with(url))
     elif kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))

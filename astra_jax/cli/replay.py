@@ -121,5 +121,5 @@ def _in_environments(
             return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
 
     packages = read_card(options.environments).packages
-    with sandbox_for(options, packages) as url:
+    with sandbox_for(options) as url:
         return asyncio.run(run(url))

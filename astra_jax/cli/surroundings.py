@@ -37,20 +37,19 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
 
 
 @contextlib.contextmanager
-def sandbox_for(options: argparse.Namespace, packages: Iterable[str] = ()) -> Iterator[str]:
+def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
 
-    The one that is started lets tools import `packages`; of the other `required_packages` sees that it does.
+    The one that is started has no packages for tools; `required_packages` checks the needs of records.
 
     Raises:
-        SandboxUnavailable: the one that is named does not answer, or the one that is started does not come up.
+        SandboxUnavailable: the sandbox with this address does not answer, or the one that is started does not come up.
     """
     from sandbox.client import first_contact
     from sandbox.local import local_sandbox
 
     if options.sandbox is None:
-        named = tuple(word for name in packages for word in ("--package", name))
-        with local_sandbox(options=named) as url:
+        with local_sandbox() as url:
             yield url
     else:
         first_contact(options.sandbox)

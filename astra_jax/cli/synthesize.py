@@ -91,7 +91,7 @@ def _environments(options: argparse.Namespace) -> None:
     if options.estimate:
         from synthesis.cost import estimate_environments
 
-        with sandbox_for(options, config.packages) as url:
+        with sandbox_for(options) as url:
             estimate = asyncio.run(estimate_environments(config, url, frontier))
             _print_estimate(options, "environments", estimate, config.teacher)
         return
@@ -101,7 +101,7 @@ def _environments(options: argparse.Namespace) -> None:
             return with_usage(await synthesize_environments(config, teacher, url, frontier), teacher)
 
     sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
-    with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options, config.packages) as url:
+    with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())
 

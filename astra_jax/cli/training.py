@@ -86,7 +86,7 @@ def _rl(options: argparse.Namespace) -> None:
         stack.enter_context(run_lock(host_folder(config.out) / ".lock"))
         held_out = [] if config.held_out is None else [config.held_out.environments]
         packages = packages_of(config.environments, *held_out)
-        url = enter_on_all_hosts(stack, sandbox_for(options, packages), "a sandbox")
+        url = enter_on_all_hosts(stack, sandbox_for(options), "a sandbox")
         figures = asyncio.run(run(url))
     _print_figures(options, "rl", figures, config.out)
 

@@ -243,6 +243,7 @@ PROCESSES = [
             _MANY_THREADS,
             value=64,
             limits=ROOMY.model_copy(update={"memory_bytes": megabytes << 20}),
+            is_slow=True,
         )
         for megabytes in (64, 128, 256, 512, 1024, 2048)
     ],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sandbox.client import SandboxClient
-from sandbox.protocol import ExecuteReply, Limits
+from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits
+
+if TYPE_CHECKING:
+    from sandbox.client import SandboxClient
 
 ANY = object()  # any value will do
 SAME = object()  # the value of the first call, which is of the same source
@@ -29,20 +31,34 @@ class Promise:
     stdout: str | None = None
     seconds_between: float = 0.0  # between the calls
     needs_namespaces: bool = False
-    """Whether the tier `landlock` cannot keep it: it needs a /tmp, or hides what that tier shows."""
+    """Whether the tier `landlock` cannot keep it: it needs a /tmp, or hides something that the tier shows."""
+    is_slow: bool = False
+    """Whether its check takes more than some tens of milliseconds."""
+
+    def requests(self) -> list[ExecuteRequest]:
+        """Return the calls, to be made one after the other with `seconds_between` them."""
+        return [
+            ExecuteRequest(source=source, function="f", arguments=self.arguments, state=self.state, limits=self.limits)
+            for source in self.sources
+        ]
 
     def check(self, client: SandboxClient, *, overshoot_seconds: float = 0.25) -> str | None:
-        """Return None when the promise is kept, else what happened instead.
-
-        A limit of time may be overshot by `overshoot_seconds`; a machine that is starved of CPU needs more.
+        """Make the calls and return the verdict.
 
         Raises:
             SandboxUnavailable: the service gave no answer.
         """
         replies: list[ExecuteReply] = []
-        for source in self.sources:
+        for request in self.requests():
             time.sleep(self.seconds_between if replies else 0)
-            replies.append(client.execute(source, "f", self.arguments, state=self.state, limits=self.limits))
+            replies += client.execute_batch([request])
+        return self.verdict(replies, overshoot_seconds)
+
+    def verdict(self, replies: list[ExecuteReply], overshoot_seconds: float = 0.25) -> str | None:
+        """Return None if the replies keep the promise, else what happened instead.
+
+        A limit of time may be overshot by `overshoot_seconds`; a machine that is starved of CPU needs more.
+        """
         reply = replies[-1]
         value = replies[0].value if self.value is SAME else self.value
         kind = "ok" if reply.error is None else str(reply.error.kind)

@@ -1,11 +1,16 @@
-"""Every promise."""
+"""Every promise, and those among them that a service is held to when it starts."""
 
 from sandbox.contract.answers import RESULTS, SOURCES, STATE, TAMPERING
 from sandbox.contract.bounds import MEMORY, OUTPUT, PROCESSES, TIME
 from sandbox.contract.promise import Promise
-from sandbox.contract.walls import CHANGES, FILES, LEFTOVERS, NETWORK, REPEATS, SECRETS
+from sandbox.contract.walls import CHANGES, FILES, LEFTOVERS, NETWORK, REPEATS, SECRETS, SYSTEM_CALLS
 
 PROMISES: list[Promise] = [
-    *TIME, *MEMORY, *PROCESSES, *OUTPUT, *FILES, *CHANGES, *NETWORK, *SECRETS, *TAMPERING, *RESULTS, *SOURCES, *STATE,
-    *LEFTOVERS, *REPEATS,
+    *TIME, *MEMORY, *PROCESSES, *OUTPUT, *FILES, *CHANGES, *NETWORK, *SYSTEM_CALLS, *SECRETS, *TAMPERING, *RESULTS,
+    *SOURCES, *STATE, *LEFTOVERS, *REPEATS,
 ]  # fmt: skip
+
+AT_START: list[Promise] = [
+    *(one for one in [*PROCESSES, *FILES, *NETWORK, *SECRETS] if not one.is_slow), *CHANGES, *SYSTEM_CALLS, MEMORY[0],
+]  # fmt: skip
+"""The walls: each takes milliseconds."""

@@ -2,6 +2,17 @@
 
 from sandbox.contract.promise import SAME, promise
 
+_OPEN = """
+import os
+own = arguments.get('path', '/root/x')
+found = []
+for path in (own, os.path.dirname(own), '/etc/passwd', '/etc/hostname', '/proc/self/environ', '/proc/1/root',
+             '/sys/kernel', '/dev/shm'):
+    try: found.append([path, os.open(path, os.O_RDONLY)])
+    except OSError: pass
+return found
+"""
+
 FILES = [
     promise("the host's files cannot be read", "forbidden", "return open('/etc/passwd').read()"),
     promise("nor through a detour", "forbidden", "return open('/tmp/../etc/passwd').read()"),
@@ -11,6 +22,7 @@ FILES = [
         "import os\nos.symlink('/etc/passwd', '/tmp/link')\nreturn open('/tmp/link').read()",
     ),
     promise("the host's directories cannot be listed", "forbidden", "import os\nreturn os.listdir('/home')"),
+    promise("nothing of the host can be opened", "ok", _OPEN, value=[]),
     promise("the root cannot be written", "forbidden", "open('/escape', 'w')"),
     promise("the standard library cannot be written", "forbidden", "import os\nopen(os.__file__, 'a')"),
     promise("devices are not there", "forbidden", "open('/dev/mem', 'rb')"),
@@ -51,11 +63,11 @@ FILES = [
     ),
 ]
 
-# Changes nothing of its own choice: on a service that is broken it sets what is there already. Given a file that may be
-# lost, it tries the rest too.
-_CHANGE_FILE = """
-import os
-path = arguments.get('path', os.__file__)
+# On a service that is broken it sets only what is there already, so it does no harm to a library or to the file of the
+# package `module`. Given the `path` of a file that may be lost, it tries the rest too.
+CHANGE_FILE = """
+import importlib, os
+path = arguments.get('path') or importlib.import_module(arguments.get('module', 'os')).__file__ or os.__file__
 folder = os.path.dirname(path)
 def mode_of(path):
     try: return os.stat(path).st_mode & 0o7777
@@ -107,7 +119,7 @@ CHANGES = [
     promise(
         "no file outside of /tmp gets another mode, owner, time, attribute, name or content",
         "ok",
-        _CHANGE_FILE,
+        CHANGE_FILE,
         value=[],
     ),
 ]
@@ -163,6 +175,89 @@ NETWORK = [
     ),
 ]
 
+# Arguments of -1 are accepted by no kernel, so any other answer than EPERM, or ENOSYS, comes from behind the filter.
+_SYSTEM_CALLS = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+NUMBERS = {  # x86_64, aarch64
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "kill": (62, 129), "tgkill": (234, 131),
+    "ptrace": (101, 117), "setuid": (105, 146), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
+    "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "mknodat": (259, 33),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "memfd_create": (319, 279),
+    "add_key": (248, 217), "keyctl": (250, 219), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "io_uring_setup": (425, 425), "userfaultfd": (323, 282),
+    "open_by_handle_at": (304, 265), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "flock": (73, 32),
+    "personality": (135, 92), "init_module": (175, 105), "kexec_load": (246, 104), "reboot": (169, 142),
+    "swapon": (167, 224), "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "setpriority": (141, 140),
+    "sched_setaffinity": (203, 122), "clock_settime": (227, 112), "sethostname": (170, 161), "seccomp": (317, 277),
+    "mq_open": (240, 180), "name_to_handle_at": (303, 264), "fanotify_init": (300, 262),
+    "landlock_create_ruleset": (444, 444), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None),
+    "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "fchmodat2": (452, 452),
+    "file_setattr": (469, 469), "openat2": (437, 437), "fallocate": (285, 47), "getpriority": (140, 141),
+    "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269), "recvmsg": (47, 212),
+    "get_robust_list": (274, 100), "mincore": (27, 232), "fadvise64": (221, 223), "sysinfo": (99, 179),
+}
+CHANGES = {  # which only a tool with files of its own may make
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "utimensat": (280, 88), "truncate": (76, 45),
+    "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "link": (86, None), "linkat": (265, 37),
+    "symlink": (88, None), "symlinkat": (266, 36), "unlink": (87, None), "unlinkat": (263, 35), "mkdir": (83, None),
+    "mkdirat": (258, 34), "rmdir": (84, None), "creat": (85, None),
+}
+column = 1 if os.uname().machine == "aarch64" else 0
+try:
+    os.close(os.open("/tmp/own", os.O_CREAT | os.O_WRONLY))
+    refused = NUMBERS
+except OSError:
+    refused = NUMBERS | CHANGES
+escapes = []
+for name, numbers in refused.items():
+    if numbers[column] is not None:
+        ctypes.set_errno(0)
+        result = libc.syscall(ctypes.c_long(numbers[column]), *[ctypes.c_long(-1)] * 6)
+        if result != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS): escapes.append(name)
+# Calls that are allowed, with arguments that they may not have: another process, a wake for others, descriptors of a
+# thread's own, a file of the host.
+arguments_refused = {
+    "getpgid": (121, 155, (1,)), "getsid": (124, 156, (1,)), "sched_getaffinity": (204, 123, (1,)),
+    "clock_gettime": (228, 113, ((~1 << 3) | 2,)), "futex": (202, 98, (id(escapes), 1, 1)),
+    "clone": (56, 220, (0x10800,)), "close_range": (436, 436, (9, 8, 2)), "sendto": (44, 206, (3, 0, 0, 0, 1, 0)),
+}
+for name, numbers in arguments_refused.items():
+    ctypes.set_errno(0)
+    words = (numbers[column], *numbers[2], 0, 0, 0)
+    if libc.syscall(*map(ctypes.c_long, words)) != -1 or ctypes.get_errno() != errno.EPERM: escapes.append(name)
+return escapes
+"""
+_SOCKETS = """
+import socket
+made = []
+for name in sorted(name for name in dir(socket) if name.startswith("AF_")):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+        try: made.append([name, socket.socket(getattr(socket, name), kind).close()])
+        except OSError: pass
+return made
+"""
+
+SYSTEM_CALLS = [
+    promise("system calls off the list are refused", "ok", _SYSTEM_CALLS, value=[]),
+    promise("no socket of any family can be made", "ok", _SOCKETS, value=[]),
+    promise(
+        "a filter is active, and no program gives its user more rights",
+        "ok",
+        "import ctypes\nlibc = ctypes.CDLL(None)\nreturn [libc.prctl(21, 0, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0)]",
+        value=[2, 1],
+    ),
+    promise(
+        "no environment is left in the memory of the C library",
+        "ok",
+        "import ctypes\nreturn b'PYTHON' in (ctypes.c_char_p.in_dll(ctypes.CDLL(None), 'environ').value or b'')",
+        value=False,
+    ),
+]
+
 # Looks for paths other than those of the interpreter, and for words of the plan of the zygote.
 _READ_START = """
 import ctypes, os, re, sys
@@ -206,8 +301,9 @@ SECRETS = [
     promise(
         "no path of the host is known",
         "ok",
-        "import sys, os\nreturn [sys.argv, sys.executable, sys.prefix, os.getcwd(), sys.path[-1][:8]]",
-        value=[[""], "", "/python", "/tmp", "/python/"],
+        "import sys, os\npaths = [path for path in sys.path if not path.startswith(('/python/', '/packages'))]\n"
+        "return [sys.argv, sys.executable, sys.prefix, os.getcwd(), paths]",
+        value=[[""], "", "/python", "/tmp", []],
         needs_namespaces=True,
     ),
     promise(

@@ -1,6 +1,7 @@
 """Makes a call repeat byte for byte: randomness follows from the request's seed, clocks from how often they are read.
 
-`install` runs once in the zygote, before anything else is imported; what it returns runs in every call's process.
+`install` runs once in the zygote, before anything else is imported. The function that it returns runs in every call's
+process.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-START_MILLISECONDS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, what the clock says when a call begins
+START_MILLISECONDS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, the time at which every call begins
 _JULIAN_MILLISECONDS = 210_866_760_000_000  # from the beginning of the Julian days to 1970
 _readings = START_MILLISECONDS
-_kept: list[Any] = []  # what only C points to
+_kept: list[Any] = []  # objects to which only C points
 
 
 def _milliseconds() -> int:
@@ -31,7 +32,7 @@ def _now() -> float:
 
 
 def install() -> Callable[[int], None]:
-    """Replace the process's clocks, process ids and sources of entropy; return what starts a call with its seed.
+    """Replace the process's clocks, ids and sources of entropy; return a function that starts a call with its seed.
 
     CLOCK_MONOTONIC stays real: event loops and locks need it. So does the time that `time.sleep` takes; the clock has
     gone on by what was asked for when it returns.

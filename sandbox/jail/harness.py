@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 
 from sandbox.jail import linux, tool_call
 from sandbox.jail.launcher import CHANNEL
+from sandbox.jail.limits import TABLE, THREADS_OF_A_CALL
 from sandbox.jail.streams import Streams
-from sandbox.jail.threads import THREADS_OF_A_CALL
 from sandbox.jail.tool_call import reply_encoder
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
@@ -31,11 +31,9 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 REQUEST_HEADER = struct.Struct("<16sII")  # nonce, bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
-RESTRICTED = b"restricted"  # what a call's process tells the zygote before it reads its request
+RESTRICTED = b"restricted"  # a call's process tells it the zygote before it reads its request
 _GIVEN_UP = 122  # the status of a process whose server has hung up
 _READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
-_OPEN_FILES_OF_THE_ZYGOTE = 256
-_OPEN_FILES = 64  # of a call: what lies unread in its sockets and pipes is the kernel's memory, not its own
 _DECODER = json.JSONDecoder()
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 # Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
@@ -49,8 +47,6 @@ class Jail:
 
     tier: str
     drop: Callable[[], None]
-    tmp_bytes: int
-    max_processes: int | None  # of all calls together; None where the zygote is asked for each thread
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
     encode_reply: Callable[[Any], bytes]
@@ -70,13 +66,13 @@ def forget_the_outside(plan: dict) -> None:
     sys.executable = ""
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    for name in ("heap", "posix", "zygote"):
+    for name in ("posix", "zygote"):
         del sys.modules["__main__"].__dict__[name]
     plan.clear()
 
 
 def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
-    """Return what a freshly forked process does with its call: restrict itself, serve `channel`, and end.
+    """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
 
@@ -84,8 +80,10 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     """
     die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
     enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop, address_space_bytes, max_processes = jail.drop, jail.address_space_bytes, jail.max_processes
-    open_files, limit = (_OPEN_FILES, _OPEN_FILES), resource.setrlimit
+    drop, address_space_bytes = jail.drop, jail.address_space_bytes
+    # Without namespaces the zygote is asked for each thread.
+    max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None
+    open_files, limit = (TABLE["NOFILE"][1],) * 2, resource.setrlimit
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
     take, say, say_why, serve, leave = take_descriptors, bear_witness, refuse, _server(jail), os._exit
@@ -120,23 +118,8 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     return run
 
 
-def limit_for_all(jail: Jail) -> None:
-    """Set the restrictions that the zygote itself can live with; every call inherits them."""
-    limits = {
-        resource.RLIMIT_FSIZE: jail.tmp_bytes,
-        resource.RLIMIT_NOFILE: _OPEN_FILES_OF_THE_ZYGOTE,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_MEMLOCK: 0,
-        resource.RLIMIT_MSGQUEUE: 0,
-    }
-    for name, value in limits.items():
-        resource.setrlimit(name, (value, value))
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-
-
 def request_reader(channel: int) -> Callable[[], tuple[bytes, bytes, memoryview]]:
-    """Return what reads the call's nonce, its request as JSON, and its byte code or source."""
+    """Return a function that reads the call's nonce, its request as JSON, and its byte code or source."""
     read, leave, unpack, header_bytes = os.read, os._exit, REQUEST_HEADER.unpack_from, REQUEST_HEADER.size
 
     def read_request() -> tuple[bytes, bytes, memoryview]:
@@ -176,7 +159,7 @@ def take_descriptors(
 
 
 def renew_streams() -> None:
-    """Open the standard streams anew: what a tool sets on an open file, every process that shares it would find set."""
+    """Open the standard streams anew: a flag that a tool sets on a file holds for every process that shares it."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -204,7 +187,7 @@ def _write(channel: int, data: bytes) -> None:
 
 
 def _server(jail: Jail) -> Callable[[int], NoReturn]:
-    """Return what serves the one request on the channel of a process that is restricted already."""
+    """Return a function that serves the one request on the channel of a process that is restricted already."""
     read, decode = request_reader(CHANNEL), _DECODER.raw_decode
     compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
     make_finisher, leave = _finisher_maker(CHANNEL, jail.encode_reply, os.write, os._exit), os._exit
@@ -213,11 +196,11 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
     def serve(address_space_bytes: int) -> NoReturn:
         nonce, text, code = read()
         request, _ = decode(str(text, "utf-8"))  # `json.loads` would look for blanks around it
-        if request["operation"] != "run":
+        if request["compiles"]:
             compiled = compile_source(bytes(code))
             # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
             write_reply(CHANNEL, nonce, compiled)
-            if request["operation"] == "compile" or compiled[:1] != tool_call.COMPILED:
+            if compiled[:1] != tool_call.COMPILED:
                 leave(0)
             code = memoryview(compiled)[1:]
         finish = make_finisher(nonce, address_space_bytes)
@@ -245,7 +228,7 @@ def _finisher_maker(
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
 ) -> Callable[[bytes, int], Callable[[Any], bytes]]:
-    """Return what makes, of a nonce and a limit in bytes, a function that writes the genuine reply and then ends.
+    """Return a maker: of a nonce and a limit in bytes it makes the function that writes the genuine reply and ends.
 
     That function has everything that it needs bound in advance.
     """

@@ -16,9 +16,9 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 3  # from ABI 6
 def ruleset(tier: str, readable: list[str], listed: list[str]) -> int:
     """Return the descriptor of the rules for a tier; -1 for none.
 
-    With namespaces the mounts say what can be read and written, and Landlock adds what mounts cannot: nothing can be
+    With namespaces the mounts decide which files can be read and written, and Landlock adds the rest: nothing can be
     executed, no device, socket or FIFO made, no TCP, no signal out of the call. Without namespaces the paths in
-    `readable` are all that can be read, the names of what lies below those in `listed` can be listed, and nothing can
+    `readable` are all that can be read, the names below the paths in `listed` can be listed, and nothing can
     be written.
 
     Raises:

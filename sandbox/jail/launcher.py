@@ -15,29 +15,20 @@ import socket
 import sys
 from typing import NoReturn
 
-from sandbox.jail import linux, packages
+from sandbox.jail import limits, linux, packages
 
 SANDBOX_UID = 65534
 HOME = "/python"
 CHANNEL = 3  # the one descriptor of a call's process besides the standard ones
 ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace only, to enter slots
-_ALL_NAMESPACES = (
-    linux.CLONE_NEWNS
-    | linux.CLONE_NEWPID
-    | linux.CLONE_NEWNET
-    | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS
-    | linux.CLONE_NEWCGROUP
-)
 _JAIL_FILES = (
     "__init__.py",
     "determinism.py",
     "harness.py",
-    "heap.py",
     "landlock.py",
     "launcher.py",
+    "limits.py",
     "linux.py",
-    "machine_code.py",
     "packages.py",
     "seccomp.py",
     "streams.py",
@@ -46,8 +37,7 @@ _JAIL_FILES = (
     "zygote.py",
 )
 _ZYGOTE_PROGRAM = (
-    "import posix, sys; sys.path.insert(0, posix.getcwd()); from sandbox.jail import heap; heap.reserve(); "
-    "from sandbox.jail import zygote; zygote.main()"
+    "import posix, sys; sys.path.insert(0, posix.getcwd()); from sandbox.jail import zygote; zygote.main()"
 )
 _ATIME_FLAGS = ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21))
 
@@ -80,7 +70,7 @@ def zygote_environment(home: str, libraries: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "LD_LIBRARY_PATH": libraries,
-        "LD_BIND_NOW": "1",  # what is bound at its first use, every call's process would bind for itself
+        "LD_BIND_NOW": "1",  # else every call's process would bind a function at its first use
         "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
@@ -93,8 +83,7 @@ def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoRet
     A process can read the command line that it was started with, and so can the calls that it forks. So the command
     line holds no path but the interpreter's, and the plan no path of the host that the zygote does not need.
     """
-    for name in ("python", "places"):
-        del plan[name]
+    del plan["python"], plan["packages_folder"]
     os.chdir(plan["code_directory"])
     descriptor = os.memfd_create("plan", 0)
     with open(descriptor, "w", closefd=False) as file:
@@ -122,12 +111,9 @@ def keep_channel_free(control_fd: int) -> int:
 
 def _launch_without(plan: dict) -> NoReturn:
     """The tier `landlock`: the zygote is an ordinary process of an unprivileged user on the host's file system."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
-        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+    linux.become_user(SANDBOX_UID)
     python = plan["python"]
-    for path in (python["executable"], f"{python['stdlib']}/os.py", __file__, *plan["places"].values()):
+    for path in (python["executable"], f"{python['stdlib']}/os.py", __file__, plan["packages_folder"] or "/"):
         if not os.access(path, os.R_OK):
             raise PermissionError(
                 f"uid {os.geteuid()} cannot read {path}: install Python, this package and those of tools where every "
@@ -142,7 +128,7 @@ def _launch_without(plan: dict) -> NoReturn:
 def _launch_in_namespaces(plan: dict) -> int:
     is_root = os.geteuid() == 0
     unshare_user(is_root)
-    linux.unshare(_ALL_NAMESPACES)
+    linux.unshare(linux.ALL_NAMESPACES)
     zygote = os.fork()
     if zygote == 0:
         _become_zygote(plan)
@@ -208,9 +194,7 @@ def _become_sandbox_uid() -> None:
     """Leave uid 0 for good but keep, inside the jail only, the right to give each call its own namespaces."""
     if os.geteuid() == 0:
         linux.prctl(linux.PR_SET_KEEPCAPS, 1)
-        os.setgroups([])
-        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
-        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        linux.become_user(SANDBOX_UID)
     linux.set_capabilities(ZYGOTE_CAPABILITIES)
 
 
@@ -221,11 +205,9 @@ def _build_root(plan: dict) -> None:
         with open(os.path.join(os.path.dirname(__file__), name)) as file:
             code[name] = file.read()
     os.umask(0o022)
-    # Private first: what is mounted below must not travel back to the host's namespace.
+    # Private first: mounts made below must not travel back to the host's namespace.
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    inodes = 512 + 8 * len(plan["places"])  # a mount needs a file or a folder to lie on
-    options = f"size=4m,nr_inodes={inodes},mode=755"
-    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
     os.chdir("/tmp")
     for directory in ("outside", "jail"):
         os.mkdir(directory)
@@ -245,10 +227,11 @@ def _build_root(plan: dict) -> None:
         binds.append((python["loader"], python["loader_path"]))
     if os.path.isdir(f"{outside}/usr/share/zoneinfo"):
         binds.append(("/usr/share/zoneinfo", "/usr/share/zoneinfo"))
-    binds += [(real, f"{packages.FOLDER}/{place}") for place, real in plan["places"].items()]
+    if plan["packages_folder"]:
+        binds.append((plan["packages_folder"], packages.FOLDER))
     for source, target in binds:
         _bind_read_only(outside + source, base + target)
-    # Read-only as well: what is written to the device goes nowhere, and its times and mode are the host's.
+    # Read-only as well: writes to the device go nowhere anyway, and its times and mode are the host's.
     _bind_read_only(outside + "/dev/null", base + "/dev/null", linux.MS_NOSUID)
     for path, names in python["libraries"].items():
         for name in names:
@@ -260,22 +243,15 @@ def _build_root(plan: dict) -> None:
     for name, text in code.items():
         with open(f"{base}/harness/sandbox/jail/{name}", "w") as file:
             file.write(text)
-    os.chdir(base)
-    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
-    linux.pivot_root(".", ".")
-    linux.unmount_detached(".")
-    os.chdir("/")
-    linux.mount(
-        "none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-    )
+    linux.enter_root(base)
 
 
-def mount_tmp(size_bytes: int) -> None:
+def mount_tmp() -> None:
     """Mount a fresh, bounded /tmp in this mount namespace."""
-    # Without times of reading: they would tell a call what an earlier one had looked at.
+    # Without times of reading: they would tell a call which files an earlier one had read.
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME
     owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
-    linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={size_bytes},nr_inodes=1024,mode=700,{owner}")
+    linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={limits.TMP_BYTES},nr_inodes=1024,mode=700,{owner}")
 
 
 def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int]]:
@@ -289,7 +265,7 @@ def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int
         if index:
             linux.setns(base, linux.CLONE_NEWNS)
             linux.unshare(linux.CLONE_NEWNS)
-            mount_tmp(plan["tmp_bytes"])
+            mount_tmp()
         slots.append([os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc), os.open("/", os.O_PATH)])
     linux.setns(base, linux.CLONE_NEWNS)
     os.close(base)
@@ -305,7 +281,7 @@ def _bind_read_only(source: str, target: str, flags: int = linux.MS_NOSUID | lin
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     linux.mount(source, target, None, linux.MS_BIND)
-    found = os.statvfs(target).f_flag  # what the host locked must stay; a user namespace may only add
+    found = os.statvfs(target).f_flag  # flags that the host locked must stay; a user namespace may only add
     locked = (found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
         mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if found & stat_flag
     )

@@ -19,6 +19,8 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+"""Every kind but the user namespace, which is entered first (`launcher.unshare_user`)."""
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -149,6 +151,24 @@ def pivot_root(new: str, old: str) -> None:
     _call("pivot_root", new.encode(), old.encode())
 
 
+def enter_root(path: str) -> None:
+    """Make the folder `path`, a mount point, the read-only root of this mount namespace; the former root goes."""
+    os.chdir(path)
+    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
+    pivot_root(".", ".")
+    unmount_detached(".")
+    os.chdir("/")
+    mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def become_user(uid: int) -> None:
+    """Leave root for ever: become this user and group, without others; nothing happens to an ordinary user."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+
+
 def prctl(option: int, *arguments: int) -> None:
     """Do prctl(2) with integer arguments; the rest are zeros."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
@@ -204,7 +224,7 @@ def _filter_program(instructions: bytes) -> _SockFprog:
 
 
 def filter_installer(instructions: bytes) -> Callable[[], None]:
-    """Return what has its process, and all that this forks, make a filter's system calls alone; needs no_new_privs."""
+    """Return a function that restricts its process, and all its children, to a filter's calls; needs no_new_privs."""
     program, mode, zero = _filter_program(instructions), ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
     arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(program), zero, zero)
     prctl, get_errno = libc.prctl, ctypes.get_errno
@@ -217,7 +237,7 @@ def filter_installer(instructions: bytes) -> Callable[[], None]:
 
 
 def dropper(instructions: bytes) -> Callable[[], None]:
-    """Return what leaves its process no capability and only a filter's system calls, for ever; needs no_new_privs.
+    """Return a function that takes all capabilities from its process and installs a filter; needs no_new_privs.
 
     It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
     the system calls: all is bound in advance.
@@ -300,7 +320,7 @@ def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
 
 
 def landlock_enforcer(ruleset: int) -> Callable[[], None]:
-    """Return what enforces the ruleset on the process that calls it, for ever; needs no_new_privs."""
+    """Return a function that enforces the ruleset on its process for ever; needs no_new_privs."""
     arguments = (ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0))
     syscall, get_errno = _syscall, ctypes.get_errno
 

@@ -23,29 +23,20 @@ import contextlib
 import fcntl
 import json
 import os
-import resource
 import signal
 import socket
 import struct
 import sys
 from typing import Any, NoReturn
 
-from sandbox.jail import linux, seccomp
+from sandbox.jail import limits, linux, seccomp
 from sandbox.jail.launcher import SANDBOX_UID, unshare_user
 
 READY, GO = b"ready", b"go"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
 _SET_INTERFACE_FLAGS, _INTERFACE_UP = 0x8914, 1
 _MOST_CAPABILITIES = 64
-_LIMITS = (
-    (resource.RLIMIT_CORE, 0),
-    (resource.RLIMIT_MEMLOCK, 0),
-    (resource.RLIMIT_NOFILE, 4096),
-    (resource.RLIMIT_NPROC, 4096),  # of the user namespace, from Linux 5.14; of the user before
-    (resource.RLIMIT_FSIZE, 8 << 30),
-)
 
 
 def main() -> NoReturn:
@@ -56,7 +47,8 @@ def main() -> NoReturn:
         os.set_inheritable(control.fileno(), False)
     try:
         unshare_user(os.geteuid() == 0)
-        linux.unshare(_NAMESPACES if plan["has_network"] else _NAMESPACES | linux.CLONE_NEWNET)
+        namespaces = linux.ALL_NAMESPACES
+        linux.unshare(namespaces & ~linux.CLONE_NEWNET if plan["has_network"] else namespaces)
         # Only now: the new credentials would have cleared it.
         linux.die_with_parent()
         if os.getppid() != plan["parent"]:
@@ -93,15 +85,7 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
     if program == 0:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
         try:
-            for limit, most in (
-                *_LIMITS,
-                (resource.RLIMIT_CPU, plan["cpu_seconds"]),
-                (resource.RLIMIT_AS, plan["memory_bytes"]),
-            ):
-                if most is not None:
-                    hard = resource.getrlimit(limit)[1]
-                    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-                    resource.setrlimit(limit, (most, most))
+            limits.limit_program(plan["memory_bytes"], plan["cpu_seconds"])
             linux.filter_installer(seccomp.whole_program_filter(linux.machine()))()
             os.execvpe(plan["command"][0], plan["command"], os.environ)
         except OSError as error:
@@ -151,12 +135,7 @@ def _build_root(readable: list[str], folder: str) -> None:
         if not os.path.lexists(f"/inside{path}"):
             os.makedirs(os.path.dirname(f"/inside{path}"), exist_ok=True)
             os.symlink(real, f"/inside{path}")
-    os.chdir("/inside")
-    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
-    linux.pivot_root(".", ".")
-    linux.unmount_detached(".")
-    os.chdir("/")
-    linux.mount("none", "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | hidden)
+    linux.enter_root("/inside")
 
 
 def _bind(path: str) -> None:
@@ -188,9 +167,7 @@ def _become_unprivileged() -> None:
         with contextlib.suppress(OSError):  # this kernel knows fewer
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
     if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
-        os.setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)
+        linux.become_user(SANDBOX_UID)
         linux.die_with_parent()  # which the new credentials have cleared
     linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)

@@ -1,7 +1,7 @@
 """How many threads a call may have where its user has others besides: each new one waits for a word of the zygote.
 
-RLIMIT_NPROC counts all threads of a user, whoever started them. Where a worker has no user namespace of its own that
-would make a tool's failure of what others do. There the limit stays as it is, and the kernel asks, by a filter.
+RLIMIT_NPROC counts all threads of a user. A worker without a user namespace of its own shares the user with other
+programs, and their threads would make a tool fail. There the limit stays as it is, and a filter makes the kernel ask.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import resource
 
 from sandbox.jail import linux, seccomp
+from sandbox.jail.limits import THREADS_OF_A_CALL
 
-THREADS_OF_A_CALL = 64  # besides its first
 _TEXT_BYTES = 8192
 
 
@@ -34,7 +34,7 @@ class Threads:
         call, thread = linux.hear(self.listener)
         try:
             status = dict(line.split(":", 1) for line in _text(f"/proc/{thread}/status").splitlines())
-        except OSError:  # it has ended; or nobody may see it, and then nobody can count what it has
+        except OSError:  # it has ended, or /proc hides it, and then its threads cannot be counted
             linux.answer(self.listener, call, errno.EAGAIN)
             raise
         process, threads = int(status["Tgid"]), int(status["Threads"])

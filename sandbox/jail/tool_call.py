@@ -1,4 +1,4 @@
-"""A call of a tool inside a Python that is isolated already: compile, run, and say in one body of JSON what came of it.
+"""A call of a tool inside a Python that is isolated already: compile, run, and report the result in one body of JSON.
 
 All that it needs after the tool has run is bound before, and the builtins are a private copy: a tool's patches do not
 reach it.
@@ -70,8 +70,7 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
         streams.install()
-        request: dict[str, Any] = {"operation": "run", "function": "tool"}
-        request |= {"arguments": {"name": "banana"}}
+        request: dict[str, Any] = {"compiles": False, "function": "tool", "arguments": {"name": "banana"}}
         request |= {"state": {}, "seed": 0, "output_bytes": 1000, "result_bytes": 1000}
         request = json.loads(json.dumps(request).encode())
         body = run_tool(request, compile_source(_REHEARSAL)[1:], streams, begin, finisher(streams))
@@ -104,7 +103,7 @@ def run_tool(
     begin: Callable[[int], None],
     finish: Callable[[Any], bytes],
 ) -> bytes:
-    """Run the request's function and hand what came of it to `finish`, whose answer is returned."""
+    """Run the request's function and return the answer of `finish` to its result."""
     streams.begin(request["output_bytes"])
     begin(request["seed"])
     module = types.ModuleType(MODULE_NAME)
@@ -212,7 +211,7 @@ def _is_forbidden(error: BaseException) -> bool:
     """Whether the sandbox refused something, as opposed to the tool failing by itself."""
     if not isinstance(error, OSError):
         return False
-    if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps what the socket said
+    if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps the socket's error
         return _is_forbidden(error.reason)  # type: ignore[attr-defined]
     if error.errno in _FORBIDDEN_ERRNOS or isinstance(error, PermissionError | socket.gaierror):
         return True
@@ -221,11 +220,11 @@ def _is_forbidden(error: BaseException) -> bool:
         path = os.fsdecode(path)
     if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
         return False
-    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path outside of what it may see
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path that it may not see
 
 
 def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
-    """Return a function that makes the reply's body of what a tool came to, with all that it needs bound in advance."""
+    """Return a function that makes the reply's body of a tool's result, with all that it needs bound in advance."""
     join, encode = b"".join, _json_encoder()
     out, budget = streams.out, streams.budget
 

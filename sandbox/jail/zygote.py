@@ -29,11 +29,10 @@ from typing import NoReturn
 from sandbox.jail import (
     determinism,
     harness,
-    heap,
     landlock,
     launcher,
+    limits,
     linux,
-    machine_code,
     packages,
     seccomp,
     streams,
@@ -64,7 +63,7 @@ _PRELOADED = (
 
 
 class _Slot:
-    """A place for one call at a time: a mount namespace whose /tmp nobody else sees."""
+    """A place for one call at a time: a mount namespace with a /tmp of its own."""
 
     __slots__ = ("fresh_since", "namespace", "pristine", "root")
 
@@ -73,7 +72,7 @@ class _Slot:
         self.note()
 
     def note(self) -> None:
-        """Remember what an untouched /tmp looks like."""
+        """Remember the state of an untouched /tmp."""
         self.pristine = self._changed_at() if self.root >= 0 else 0
         self.fresh_since = time.monotonic()
 
@@ -103,7 +102,7 @@ class _Child:
         self.demoted = False
 
     def testimony(self) -> bytes:
-        """Return what the process, now gone, said before it read its request; it can be asked once."""
+        """Return the words of the process, now gone, from before it read its request; to be called once."""
         try:
             return os.read(self.witness, 1024)
         finally:
@@ -119,7 +118,7 @@ def main() -> NoReturn:
     log = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
-        zygote = Zygote(plan["control_fd"], plan["slots"], plan["tmp_bytes"])
+        zygote = Zygote(plan["control_fd"], plan["slots"])
         changes = plan["tier"] == "namespaces"
         own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), changes=changes)
         jail = _jail(dict(plan), linux.dropper(filter_of_calls))
@@ -141,8 +140,6 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
     jail = harness.Jail(
         tier=plan["tier"],
         drop=drop,
-        tmp_bytes=plan["tmp_bytes"],
-        max_processes=plan["max_children"] + plan["spare_threads"] if plan["tier"] == "namespaces" else None,
         streams=standard_streams,
         begin=determinism.install(),
         encode_reply=tool_call.reply_encoder(standard_streams),
@@ -152,20 +149,18 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
         __import__(name)
     if plan["packages"]["modules"]:
         before = _resident_bytes_of_a_child()
-        packages.install(plan["packages"])
-        jail.begin = packages.load(plan["packages"], jail.begin, plan["tier"])
+        jail.begin = packages.load(**plan["packages"], begin=jail.begin, tier=plan["tier"])
         jail.shared_bytes = max(0, _resident_bytes_of_a_child() - before)
-    harness.limit_for_all(jail)
+    limits.limit_zygote()
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
     standard_streams.install()
-    gc.unfreeze()  # the rehearsals have frozen what they left
+    gc.unfreeze()  # the rehearsals have frozen their leftovers
     gc.collect()
-    heap.fill_holes()
     gc.freeze()
     gc.disable()  # calls inherit the collector's counters, which would tell them how many there were before
-    heap.collapse()
-    machine_code.hand_on()
     jail.address_space_bytes = address_space_bytes()
     return jail
 
@@ -173,11 +168,11 @@ def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
 class Zygote:
     """Forks, watches and buries the processes of one worker's calls."""
 
-    def __init__(self, control_fd: int, slots: list[list[int]], tmp_bytes: int) -> None:
+    def __init__(self, control_fd: int, slots: list[list[int]]) -> None:
         """Take over the control socket and the slots, of which the first is the zygote's own."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._tmp_bytes, self._own_rss_bytes = tmp_bytes, 0
+        self._own_rss_bytes = 0
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
@@ -201,7 +196,7 @@ class Zygote:
     def serve(self, run: Run, layers: dict[str, bool], *, before_each: Callable[[], None]) -> None:
         """Serve calls until the server goes away.
 
-        `run` is what a freshly forked process does with its call, `before_each` what is done here before it is forked.
+        A freshly forked process calls `run`; this process calls `before_each` before the fork.
         """
         self._run, self._before_each = run, before_each
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
@@ -326,7 +321,7 @@ class Zygote:
             if child.slot.is_dirty(child.started):
                 linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
                 linux.unmount_detached("/tmp")
-                launcher.mount_tmp(self._tmp_bytes)
+                launcher.mount_tmp()
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
                 child.slot.note()
             self._slots.append(child.slot)
@@ -376,7 +371,7 @@ class Zygote:
 
 
 def _resident_bytes_of_a_child() -> int:
-    """Return what a process that is forked here and ends at once has in memory."""
+    """Return the memory of a process that is forked here and ends at once."""
     pid = linux.fork()
     if pid == 0:
         os._exit(0)

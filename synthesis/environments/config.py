@@ -110,7 +110,7 @@ class EnvironmentsConfig(BaseModel):
     descriptions and parameters, without synonyms. For data to train on, name a model."""
     packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
-    let tools have them (`astra sandbox serve --package numpy`), and each tool's record says which it needs."""
+    let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
     """Items that are worked on at once."""
     ray: RayConfig | None = None

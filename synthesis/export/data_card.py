@@ -106,11 +106,12 @@ def data_card(
 def _packages_in_words(card: DatasetCard) -> list[str]:
     if not card.packages:
         return []
-    options = "".join(f" --package {name}" for name in card.packages)
+    names = " ".join(card.packages)
     proven = ", ".join(f"{name} {version}" for name, version in card.packages.items())
     return [
-        f"Code of tools imports packages: it runs where `astra sandbox serve{options}` serves, and is a tool's error "
-        f"elsewhere, unless the client asks first (`require_packages`). It was proven with {proven}."
+        "Code of tools imports packages. It runs where `astra sandbox serve --packages FOLDER` serves after "
+        f"`pip install --target FOLDER {names}`. Elsewhere it is a tool's error, unless the client asks first "
+        f"(`require_packages`). It was proven with {proven}."
     ]
 
 

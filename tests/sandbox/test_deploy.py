@@ -56,7 +56,7 @@ def test_names_and_ports_are_the_services() -> None:
 def test_replicas_are_counted_by_a_metric_that_the_service_has() -> None:
     text = (DEPLOY / "kubernetes.yaml").read_text()
     asked = set(re.findall(r"rate\((\w+)\[", text))
-    told = {line.split("{")[0].split()[0] for line in Metrics().queue.lines()}
+    told = {line.split("{")[0].split()[0] for line in Metrics().render({}).splitlines()}
     assert asked
     assert asked <= told
     (metric,) = documents()["HorizontalPodAutoscaler"]["spec"]["metrics"]

@@ -48,7 +48,7 @@ async def test_the_async_client_says_the_same(sandbox_url: str) -> None:
 def test_a_source_the_server_forgot_is_sent_again(client: SandboxClient, sandbox_url: str) -> None:
     with SandboxClient(sandbox_url) as fresh:
         source = "def g():\n    return 'never sent before'\n"
-        fresh._known[__import__("hashlib").sha256(source.encode()).hexdigest()] = None
+        fresh._client._known[__import__("hashlib").sha256(source.encode()).hexdigest()] = None
         assert fresh.execute(source, "g", {}).value == "never sent before"
 
 
@@ -88,10 +88,10 @@ def test_what_a_tool_writes_to_its_channel_is_never_taken_for_its_code(client: S
     assert client.execute(forger, "f", {"forge": False}).value == 1
 
 
-def test_a_source_that_cannot_be_compiled_within_the_calls_limits_is_compiled_apart(client: SandboxClient) -> None:
-    # Its syntax tree needs more than the megabyte that the call has; its byte code does not.
-    source = "def f():\n    return 1\n" + "".join(f"a{i} = {i}\n" for i in range(1000))
-    assert len(source) < 16 << 10
-    first, *later = _first_and_later(client, source, Limits(memory_bytes=1 << 20))
-    assert first == ("ok", 1, "", None)
-    assert later == [first, first]
+def test_a_long_source_is_compiled_out_of_its_calls_own_limits(client: SandboxClient) -> None:
+    source = "def f():\n    return 1\n" + "".join(f"a{i} = {i}\n" for i in range(20_000))
+    assert _first_and_later(client, source)[0] == ("ok", 1, "", None)
+    endless = source + "# another\n"
+    reply = client.execute(endless, "f", {}, limits=Limits(wall_seconds=0.02))
+    assert reply.error is not None
+    assert reply.error.kind == ErrorKind.TIMEOUT

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
 
 import pytest
 
-from sandbox.execution import Execution
+from sandbox.execution import Execution, InvalidRequest
 from sandbox.isolation import Tier
-from sandbox.jail.zygote import BY_ITSELF, WALL_LIMIT
-from sandbox.protocol import ExecuteRequest, Limits
+from sandbox.jail.zygote import BY_ITSELF
+from sandbox.protocol import ErrorKind, ExecuteRequest
 from sandbox.worker import Outcome
 
 SOURCE = "def f(): return 1"
 
 
 class ScriptedPool:
-    """Compiles where it is let, and ends a call's tool where it is let."""
+    """Compiles when it is let, and ends a call's tool when it is let."""
 
     tier = Tier.NAMESPACES
 
@@ -25,16 +25,15 @@ class ScriptedPool:
         self.operations: list[str] = []
         self.can_compile, self.compiles, self.ends = can_compile, asyncio.Event(), asyncio.Event()
 
-    async def run(self, client, request: dict[str, Any], code, limits, max_reply_bytes, on_code=None) -> Outcome:
-        self.operations.append(request["operation"])
+    async def run(self, client, document, code, limits, max_reply_bytes, on_code=None) -> Outcome:
+        self.operations.append("run" if on_code is None else "compile")
+        assert json.loads(document)["compiles"] == (on_code is not None)
         compiled = None
-        if request["operation"] == "compile_and_run" and self.can_compile:
-            await self.compiles.wait()
-            compiled = b"code"
-            on_code(compiled)
-        if request["operation"] == "compile":
-            return Outcome(b"\x01code", None, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
-        if request["operation"] == "compile_and_run":
+        if on_code is not None:
+            if self.can_compile:
+                await self.compiles.wait()
+                on_code(b"code")
+                compiled = b"\x01code"
             await self.ends.wait()
         body = b'{"status":"ok","value":1,"state":null,"stdout":""}'
         return Outcome(body, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
@@ -55,12 +54,12 @@ async def test_one_of_several_compiles_and_the_others_run_while_its_tool_still_d
     execution = Execution(pool)
     first, *others = [ask(execution) for _ in range(4)]
     await settle()
-    assert pool.operations == ["compile_and_run"]
+    assert pool.operations == ["compile"]
     pool.compiles.set()
     async with asyncio.timeout(5):
         await asyncio.gather(*others)
     assert not first.done()
-    assert pool.operations == ["compile_and_run"] + ["run"] * 3
+    assert pool.operations == ["compile"] + ["run"] * 3
     pool.ends.set()
     await first
     await ask(execution)
@@ -73,7 +72,7 @@ async def test_nobody_waits_for_another_client():
     execution = Execution(pool)
     asked = [ask(execution, "a"), ask(execution, "b")]
     await settle()
-    assert pool.operations == ["compile_and_run"] * 2
+    assert pool.operations == ["compile"] * 2
     pool.compiles.set()
     pool.ends.set()
     await asyncio.gather(*asked)
@@ -85,7 +84,7 @@ async def test_where_the_first_does_not_compile_it_the_others_go_on_each_for_its
     execution = Execution(pool)
     first, *others = [ask(execution) for _ in range(3)]
     await settle()
-    assert pool.operations == ["compile_and_run"]
+    assert pool.operations == ["compile"]
     if how == "is cancelled":
         first.cancel()
     pool.compiles.set()
@@ -96,38 +95,30 @@ async def test_where_the_first_does_not_compile_it_the_others_go_on_each_for_its
     assert not execution._compiling
 
 
-LONG_SOURCE = "def f(): return 1\n" + "# a comment\n" * 2000
+async def test_a_source_that_does_not_compile_is_said_to_be_invalid_whatever_follows():
+    class Pool(ScriptedPool):
+        async def run(self, *_: object) -> Outcome:
+            compiled = b'\x00{"kind":"invalid_source","message":"SyntaxError: \\ud800"}'
+            return Outcome(None, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
+
+    reply = await ask(Execution(Pool()))
+    assert reply["error"] == {"kind": "invalid_source", "message": "SyntaxError: \ud800"}
 
 
-class SpentPool(ScriptedPool):
-    """Compiling takes 3 s of the wall and 2 s of CPU, or its limit; says which limits each process had."""
+class LongReplies(ScriptedPool):
+    """Every call's value has 1,000 bytes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.limits: list[Limits] = []
-
-    async def run(self, client, request: dict[str, Any], code, limits, max_reply_bytes, on_code=None) -> Outcome:
-        self.limits.append(limits)
-        if request["operation"] == "compile" and limits.wall_seconds < 3:
-            return Outcome(None, None, False, False, 9, WALL_LIMIT, limits.wall_seconds, 1.0, 7, 0.0)
-        if request["operation"] == "compile":
-            return Outcome(b"\x01code", None, False, False, 0, BY_ITSELF, 3.0, 2.0, 7, 0.0)
-        body = b'{"status":"ok","value":1,"state":null,"stdout":""}'
-        return Outcome(body, None, False, False, 0, BY_ITSELF, 0.5, 0.25, 5, 0.0)
+    async def run(self, *_: object) -> Outcome:
+        body = b'{"status":"ok","value":"%b","state":null,"stdout":""}' % (b"x" * 998)
+        return Outcome(body, b"\x01code", False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
 
 
-async def test_what_compiling_takes_is_taken_from_the_calls_own_time():
-    pool = SpentPool()
-    call = ExecuteRequest(source=LONG_SOURCE, function="f", limits=Limits(wall_seconds=8, cpu_seconds=4))
-    reply = await Execution(pool).execute("a", call)
-    assert [(limits.wall_seconds, limits.cpu_seconds) for limits in pool.limits] == [(8, 4), (5, 2)]
-    assert reply["usage"] == {"wall_seconds": 3.5, "cpu_seconds": 2.25, "max_rss_bytes": 7}
-
-
-async def test_a_call_whose_source_takes_all_its_time_times_out():
-    pool = SpentPool()
-    call = ExecuteRequest(source=LONG_SOURCE, function="f", limits=Limits(wall_seconds=2))
-    reply = await Execution(pool).execute("a", call)
-    assert reply["error"] == {"kind": "timeout", "message": "stopped after 2 s of wall time"}
-    assert reply["usage"]["wall_seconds"] == 2.0
-    assert len(pool.limits) == 1
+async def test_the_replies_of_a_batch_are_bounded_together() -> None:
+    execution = Execution(LongReplies())  # type: ignore[arg-type]
+    execution.max_batch_bytes = 5000
+    call = ExecuteRequest(source=SOURCE, function="f")
+    assert len(json.loads(await execution.execute_batch("a", [call] * 4))) == 4
+    with pytest.raises(InvalidRequest, match="more than 5000 bytes together; send fewer calls at once") as found:
+        await execution.execute_batch("a", [call] * 5)
+    assert (found.value.status, found.value.code) == (413, "batch_too_large")
+    assert ErrorKind.OUTPUT_LIMIT not in execution.metrics.calls  # no tool is blamed for it

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits
+from tests.sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from tests.sandbox.processes import descriptors, service_process
 
 CALLERS, CALLS_EACH = 64, 10

@@ -52,7 +52,7 @@ def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
         (json.dumps({**CALL, "limits": {"wall_seconds": 61}}).encode(), 400, "maximum is 60"),
         (json.dumps({**CALL, "limits": {"memory_bytes": 1 << 40}}).encode(), 400, "maximum is"),
         (json.dumps({"source_sha256": "0" * 64, "function": "f"}).encode(), 404, "send its text"),
-        (b" " * (17 << 20), 413, "the server takes"),
+        (b" " * (9 << 20), 413, "the server takes"),
     ],
 )
 def test_a_malformed_request_is_refused_in_one_line(
@@ -70,18 +70,13 @@ def test_unknown_paths_and_methods_are_json_errors(http_client: httpx.Client) ->
     assert http_client.get("/v1/execute").status_code == 405
 
 
-def test_a_source_put_under_its_hash_is_called_by_its_hash(http_client: httpx.Client) -> None:
+def test_a_source_that_was_sent_once_is_called_by_its_hash(http_client: httpx.Client) -> None:
     source = "def f():\n    return 'by hash'\n"
-    sha256 = source_sha256(source)
-    before = http_client.post("/v1/execute", json={"source_sha256": sha256, "function": "f"})
+    by_hash = {"source_sha256": source_sha256(source), "function": "f"}
+    before = http_client.post("/v1/execute", json=by_hash)
     assert (before.status_code, before.json()["error"]["code"]) == (404, "unknown_source")
-    assert http_client.put(f"/v1/sources/{sha256}", content=source.encode()).status_code == 204
-    after = http_client.post("/v1/execute", json={"source_sha256": sha256, "function": "f"})
-    assert after.json()["value"] == "by hash"
-
-
-def test_a_source_under_a_wrong_hash_is_refused(http_client: httpx.Client) -> None:
-    assert http_client.put(f"/v1/sources/{'0' * 64}", content=b"x = 1").status_code == 400
+    assert http_client.post("/v1/execute", json={"source": source, "function": "f"}).json()["value"] == "by hash"
+    assert http_client.post("/v1/execute", json=by_hash).json()["value"] == "by hash"
 
 
 def test_health_names_the_tier_its_layers_and_the_queue(http_client: httpx.Client) -> None:
@@ -101,7 +96,8 @@ def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
     values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
     assert values['sandbox_calls_total{result="ok"}'] >= 1
     assert values["sandbox_workers_ready"] == 2
-    assert values['sandbox_call_wall_seconds_bucket{le="+Inf"}'] == values["sandbox_call_wall_seconds_count"]
+    assert values["sandbox_call_wall_seconds_count"] >= 1
+    assert values["sandbox_call_wall_seconds_sum"] > 0
 
 
 def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
@@ -193,7 +189,7 @@ def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxCl
 
 def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
     program = (
-        "from sandbox.connections import raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
+        "from sandbox.server import _raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
     )
     found = subprocess.run(
         ["bash", "-c", 'ulimit -Sn 256; exec "$0" -c "$1"', sys.executable, program],
@@ -213,5 +209,5 @@ def test_a_reply_does_not_wait_for_the_caller_to_acknowledge_its_head():
 
 
 def test_a_batch_longer_than_the_server_takes_says_that_parts_of_it_may_do(http_client: httpx.Client) -> None:
-    response = http_client.post("/v1/execute_batch", content=b" " * (17 << 20))
+    response = http_client.post("/v1/execute_batch", content=b" " * (9 << 20))
     assert (response.status_code, response.json()["error"]["code"]) == (413, "batch_too_large")

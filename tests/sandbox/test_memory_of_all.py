@@ -23,7 +23,7 @@ class ScriptedWorker:
         self.flights: dict[str, Job] = {}
 
     def start(self, job: Job) -> bool:
-        self.flights[job.request["name"]] = job
+        self.flights[job.document.decode()] = job
         self.owner.count(job, 1)
         return True
 
@@ -39,8 +39,8 @@ class ScriptedWorker:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
-    monkeypatch.setattr(pool, "default_memory_bytes", lambda workers: 1024 * MB)
-    one = Pool(Tier.NAMESPACES, 1, tmp_bytes=16 * MB)
+    monkeypatch.setattr(pool, "memory_bytes_of_calls", lambda: 1024 * MB)
+    one = Pool(Tier.NAMESPACES, 1)
     one.workers = [ScriptedWorker(one)]  # type: ignore[list-item]
     return one.workers[0]  # type: ignore[return-value]
 
@@ -48,7 +48,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
     """Ask for a call of the client that the name begins with."""
     limits = Limits(memory_bytes=megabytes * MB)
-    task = asyncio.ensure_future(worker.owner.run(name[0], {"name": name}, b"", limits, 1))
+    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1))
     await asyncio.sleep(0)
     return task
 

@@ -18,12 +18,8 @@ from sandbox.jail import seccomp
 from sandbox.local import local_sandbox
 
 COLUMN = 0 if platform.machine() == "x86_64" else 1
-RULED = (seccomp._FUTEX, seccomp._SENDTO, seccomp._CLONE, seccomp._CLONE3, seccomp._SOCKET)
-TOOLS = {
-    *(numbers[COLUMN] for numbers in (*seccomp._ALLOWED.values(), *seccomp._ALLOWED_WITH_ARGUMENT.values(), *RULED)),
-}
-OPENED = {numbers[COLUMN] for numbers in seccomp._OPEN_TO_PROGRAMS.values()}
-CLOSED = sorted({*range(335), *range(424, 470)} - TOOLS - OPENED)
+OPEN = seccomp.NUMBERS.keys() - (seccomp.ZYGOTE.keys() - seccomp.PROGRAMS.keys() - seccomp._WITH_ARGUMENTS.keys())
+CLOSED = sorted({*range(335), *range(424, 470)} - {seccomp.NUMBERS[name][COLUMN] for name in OPEN})
 
 # Each gives what was not refused by EPERM.
 EVERY_CLOSED_CALL = f"""
@@ -119,6 +115,7 @@ OF_TOOLS_ALONE = {
     "Unix sockets are forbidden", "listening is forbidden", "fork is forbidden", "programs are forbidden",
     "exec is forbidden", "spawn is forbidden", "multiprocessing is forbidden", "killing everybody is forbidden",
     "killing the parent is forbidden", "all threads of a call have its 64 descriptors together",
+    "nothing of the host can be opened",
 }  # fmt: skip
 FORBIDDEN = {
     each.name: each.sources[-1]

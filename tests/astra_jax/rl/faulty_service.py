@@ -9,8 +9,8 @@ import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from sandbox.faulty_proxy import FaultyProxy, fault_of
 from sandbox.local import local_sandbox
+from tests.sandbox.faulty_proxy import FaultyProxy, fault_of
 from tests.sandbox.processes import service_process
 
 

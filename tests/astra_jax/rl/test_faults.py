@@ -21,10 +21,10 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from sandbox.client import AsyncSandboxClient
-from sandbox.faulty_proxy import SHARES
 from sandbox.local import local_sandbox
 from tests.astra_jax.rl.configs import tiny_rl_config
 from tests.astra_jax.rl.faulty_service import faulty_proxy, kill_and_start_again, start
+from tests.sandbox.faulty_proxy import SHARES
 from tests.sandbox.processes import service_process
 
 STEPS = 4

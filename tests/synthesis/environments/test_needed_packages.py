@@ -208,13 +208,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     """Sandboxes with a package, with another version of it, and without it, by name; it is installed here as well."""
     folders = {version: tmp_path_factory.mktemp("shelf") for version in ("1.5", "1.6")}
     for version, folder in folders.items():
+        folder.chmod(0o755)  # every user may read
         distribution(folder, "kites", {"kites.py": "def same(x):\n    return x\n"}, version=version)
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         found = {}
         for name, version, options in (
-            ("with", "1.5", ("--package", "kites")),
-            ("other", "1.6", ("--package", "kites")),
+            ("with", "1.5", ("--packages", str(folders["1.5"]))),
+            ("other", "1.6", ("--packages", str(folders["1.6"]))),
             ("without", "1.5", ()),
         ):
             patch.setenv("PYTHONPATH", os.pathsep.join([str(folders[version]), *filter(None, sys.path)]))
@@ -274,14 +275,18 @@ def test_such_records_verify_where_the_package_is(
     found = capsys.readouterr()
     assert "tools were proven with kites 1.5, the sandbox has 1.6" in found.err
     assert found.out == "verified 4/4\n"
-    assert main(["records", "verify", str(records)]) == 0  # it starts one that has it
+    assert main(["records", "verify", str(records)]) == 1  # the sandbox that it starts has no packages
+    assert "found one without kites" in capsys.readouterr().err
 
 
 def test_an_export_says_what_its_rows_need(records: Path, tmp_path: Path) -> None:
     for name in ("astra", "verl", "jsonl"):
         assert main(["records", "export", str(records), "--format", name, "--out", str(tmp_path / name)]) == 0
         card = (tmp_path / name / "README.md").read_text()
-        assert "it runs where `astra sandbox serve --package kites` serves" in card
+        assert (
+            "It runs where `astra sandbox serve --packages FOLDER` serves after `pip install --target FOLDER kites`"
+            in card
+        )
         assert "proven with kites 1.5" in card
     assert list(read_astra_rows(tmp_path / "astra" / "train.jsonl")) == list(RecordSource(records, Environment))
 
@@ -307,7 +312,7 @@ def test_a_sandbox_without_it_ends_in_one_line_before_any_call(
         assert main([*command, "--sandbox", services["without"]]) == 1, command
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert "expected a sandbox whose tools may import kites, found one without kites" in error, command
-        assert "start it with `astra sandbox serve --package kites`" in error
+        assert "run `pip install --target FOLDER kites`, then `astra sandbox serve --packages FOLDER`" in error
     assert calls_of(services["without"]) == before
 
 
@@ -332,14 +337,14 @@ def test_a_replica_that_comes_later_without_it_refuses_the_calls(services: dict[
     with SandboxClient(services["with"]) as client:
         assert client.require_packages(["kites"])["kites"].modules == ("kites",)
         assert client.execute(source, "f", {}).value == 3
-        client.replicas.all[0].url = services[later]  # as behind a load balancer
+        client.replicas[0].url = services[later]  # as behind a load balancer
         with pytest.raises(PackagesMissing, match=r"expected the package kites 1\.5, which the calls need, found"):
             client.execute(source, "f", {})
 
     async def ask() -> None:
         async with AsyncSandboxClient(services["with"]) as client:
             await client.require_packages(["kites"])
-            client.replicas.all[0].url = services[later]
+            client.replicas[0].url = services[later]
             await client.execute(source, "f", {})
 
     with pytest.raises(PackagesMissing, match=r"expected the package kites 1\.5"):
