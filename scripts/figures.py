@@ -28,7 +28,7 @@ POLICIES = {
     "rl": "RL",
     "lexical": "`lexical`",
 }
-_README_HEAD = "| greedy; seeds 0 · 1 · 2 | base | SFT | RL | `lexical` |"
+_README_HEAD = "| greedy; seed 0 | base | SFT | RL | `lexical` |"
 _HEAD = (
     "| seed | policy | temperature | F1, unseen worlds | F1, unseen tools | F1, unseen domains | final answer right | "
     "calls per episode | irrelevant calls |"
@@ -63,12 +63,12 @@ def promises(summary: Summary) -> Iterator[tuple[str, bool]]:
     yield "tensors bit-equal", summary["export"]["bit_equal"]
 
 
-def readme_table(summaries: Sequence[Summary]) -> str:
-    """Return the README's table, with all seeds in a cell: base, SFT and RL (greedy), and the program `lexical`."""
+def readme_table(summary: Summary) -> str:
+    """Return the README's table of one seed: base, SFT and RL (greedy), and the program `lexical`."""
 
     def cell(name: str, key: str, form: str) -> str:
         setting = "heldout" if name == "lexical" else "heldout_greedy"
-        return " · ".join(form.format(summary[setting][name][key]) for summary in summaries)
+        return form.format(summary[setting][name][key])
 
     lines = [_README_HEAD, "|" + "---|" * 5]
     for row, key, form in (
@@ -145,7 +145,7 @@ def main() -> None:
         for promise, is_kept in promises(summary):
             print(f"seed {summary['seed']}: {'kept  ' if is_kept else 'BROKEN'} {promise}")
             broken |= not is_kept
-    for name, table in (("README.md", readme_table(summaries)), ("docs/results.md", results_table(summaries))):
+    for name, table in (("README.md", readme_table(summaries[0])), ("docs/results.md", results_table(summaries))):
         before = (ROOT / name).read_text(encoding="utf-8")
         after = with_table(before, table)
         if before == after:
