@@ -50,7 +50,7 @@ def started(
     is given to the user that confined programs run as.
 
     Raises:
-        ToolServerUnavailable: a path of `readable` is not there or holds the user's home.
+        ToolServerUnavailable: the program is not found, or a path of `readable` is not there or holds the user's home.
     """
     config = config.model_copy(update={"environment": variables or config.environment})
     if not is_confined(config):
@@ -59,9 +59,13 @@ def started(
     for path in config.readable:
         if not path.expanduser().exists():
             raise ToolServerUnavailable(f"MCP server {config.name!r}: expected {path} of `readable`, found none")
-    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is None and os.sep not in command[0]:  # a path may be one in the workspace
+        raise ToolServerUnavailable(
+            f"MCP server {config.name!r} does not start: no {command[0]!r} is there; install it, or name its path"
+        )
     named = [
-        program,
+        program or command[0],
         *command[1:],
         *config.environment.values(),
         *(os.environ[name] for name in config.environment_from),

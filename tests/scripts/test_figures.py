@@ -36,9 +36,7 @@ def a_summary(**changes: Any) -> dict[str, Any]:
 def test_the_documents_have_the_tables() -> None:
     summaries = [a_summary(), a_summary()]
     readme = figures.readme_table(summaries[0])
-    assert readme.split("\n")[2] == (
-        "| F1, unseen worlds | 0.000 | 0.350 | 0.500 | 0.000 |"
-    )
+    assert readme.split("\n")[2] == ("| F1, unseen worlds | 0.000 | 0.350 | 0.500 | 0.000 |")
     for name, table in (("README.md", readme), ("docs/results.md", figures.results_table(summaries))):
         assert table in figures.with_table((ROOT / name).read_text(encoding="utf-8"), table)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from astra_jax.chat.format import IM_END, assistant_body, tool_call_text
 from astra_jax.chat.tool_calls import MalformedToolCall, ParsedToolCall, ParsedTurn, parse_turn
-from sandbox import bodies
+from sandbox import endpoints
 from sandbox.protocol import ExecuteRequest
 from synthesis.records import Message, ToolCall
 from tests.time_limit import at_most
@@ -53,7 +53,7 @@ def test_any_text_is_read_and_every_call_read_can_be_sent_to_the_sandbox(text):
         if isinstance(call, ParsedToolCall):
             request = ExecuteRequest(source="", function="f", arguments=call.arguments)
             sent = json.dumps(request.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode()
-            assert bodies._call(sent).arguments == call.arguments, "as the service reads it"
+            assert endpoints._call(sent).arguments == call.arguments, "as the service reads it"
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
