@@ -438,19 +438,19 @@ class SandboxClient:
         self._thread.start()
 
     def execute(self, source: str, function: str, arguments: Mapping[str, Any], **options: Any) -> ExecuteReply:
-        """As `AsyncSandboxClient.execute`."""
+        """Run one call and return its reply; arguments and errors are those of `AsyncSandboxClient.execute`."""
         return self._result(self._client.execute(source, function, arguments, **options))
 
     def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """As `AsyncSandboxClient.execute_batch`."""
+        """Run calls and return their replies in order; errors are those of `AsyncSandboxClient.execute_batch`."""
         return self._result(self._client.execute_batch(requests))
 
     def health(self) -> dict[str, Any]:
-        """As `AsyncSandboxClient.health`."""
+        """Return the state of the service; errors are those of `AsyncSandboxClient.health`."""
         return self._result(self._client.health())
 
     def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
-        """As `AsyncSandboxClient.require_packages`."""
+        """Require packages of the service; errors are those of `AsyncSandboxClient.require_packages`."""
         return self._result(self._client.require_packages(names))
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class Execution:
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
         self._compiling: dict[tuple[str, str], asyncio.Event] = {}
-        """By client and source: set when the call that compiles the source has done so, or has failed to."""
+        """Event of each client and source, set when the call that compiles the source has ended, well or not."""
 
     async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
         """Run one call in the pool and return the reply document.

@@ -1,4 +1,4 @@
-"""Where a HuggingFace model stops and how it samples: `generation_config.json`, and `eos_token_id` in `config.json`."""
+"""End tokens and sampling defaults of a HuggingFace model, in `generation_config.json` and `config.json`."""
 
 from __future__ import annotations
 

@@ -420,7 +420,7 @@ def _is_embedding(shape: tuple[int, ...], files: Mapping[str, Path]) -> bool:
 
 
 def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> dict[str, Any]:
-    """What the weights came with, where it still describes this model; without keys about other weights."""
+    """Return the config that came with the weights if it describes this model, without keys about other weights."""
     kept = None if companions is None else companions / KEPT_CONFIG
     hf = {} if kept is None or not kept.is_file() else _json_object(kept)
     try:

@@ -88,7 +88,7 @@ class Rollouts:
         self.num_left_out = 0
         """Of these, such that no policy can be rolled out in: a prompt too long, nothing to solve."""
         self.num_passed_over = 0
-        """Of these, draws that `curriculum` passed over."""
+        """Draws of environments that `curriculum` passed over."""
         self.solved_rates = SolvedRates()
         self._curriculum = None if config.curriculum is None else curriculum_named(config.curriculum)
         self.errors: Counter[str] = Counter()
