@@ -155,7 +155,6 @@ class SharedDevice:
         """
         self._device, self._row_shapes, self._gather = device, row_shapes, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.penalizes = device.penalizes
         self._ended: Exception | None = None
         """Error that ended the calls; None while they go on."""
 

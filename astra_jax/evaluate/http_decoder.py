@@ -25,7 +25,6 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from astra_jax.engine.interface import (
-    PENALTIES,
     DecoderError,
     Finish,
     Generated,
@@ -159,9 +158,6 @@ class HTTPDecoder:
     def _document(self, ids: Sequence[int], sampling: Sampling, session: Session, first_tokens: int) -> dict[str, Any]:
         replays, params = self._endpoint.replays, dataclasses.asdict(sampling)
         stop_ids = params.pop("stop_ids")
-        if not sampling.is_penalized:  # some servers know none
-            for name in PENALTIES:
-                del params[name]
         document: dict[str, Any] = {
             "model": self._endpoint.model,
             "token_ids": list(ids),

@@ -84,7 +84,7 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs, penalizes = 0, False
+    num_programs = 0
     num_steps = row_steps = 0
     """So many it has sampled in, over all calls; and times the rows that each call had."""
 

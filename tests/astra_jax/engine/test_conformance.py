@@ -93,7 +93,6 @@ class Observed:
     def __init__(self, device: Device):
         self.device, self.calls = device, []
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
-        self.penalizes = device.penalizes
 
     @property
     def row_steps(self) -> int:

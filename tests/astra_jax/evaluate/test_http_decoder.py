@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from astra_jax.engine.interface import PENALTIES, DecoderError, Generated, Sampling, Session
+from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.evaluate import endpoint as endpoint_module
 from astra_jax.evaluate.endpoint import Endpoint, first_contact
@@ -146,17 +146,6 @@ async def asking(url: str, *, deadline_seconds: float = 30.0, replays: bool = Tr
         yield decoder
     finally:
         await decoder.close()
-
-
-async def test_penalties_go_to_the_server_where_there_are_any():
-    async with scripted(says(REPLY)) as (url, seen), asking(url) as decoder:
-        await decoder.generate([7, 8], Sampling(2, presence_penalty=0.5, repetition_penalty=1.25), Session(1, 2))
-    asked = seen[0][0]["sampling_params"]
-    assert {name: asked[name] for name in PENALTIES} == {
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.25,
-    }
 
 
 @pytest.mark.parametrize(
