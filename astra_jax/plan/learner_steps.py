@@ -19,7 +19,6 @@ from astra_jax.model.logprobs import token_chunk
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
-from astra_jax.model.splash_prefix_attention import prefix_kernel_flops
 from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, rows_shards
 from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.rl.batch import RLBatch, row_tokens, segment_starts
@@ -125,11 +124,12 @@ def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
 
 
 def _splash_of(rows: _Rows, model: ModelConfig, mesh: Mesh, count: int) -> Kernels:
-    """Of rows with prefixes the program is a loop over rows, and the kernel that of one."""
+    """With prefixes the program is a loop over rows, and its kernel computes one row."""
     if rows.prefix_ids_T is None:
         return splash(model, mesh, len(rows.segment_ids_T), count)
     ids, heads = (rows.segment_ids_T, rows.prefix_ids_T), model.num_heads // mesh.shape["tensor"]
-    return lambda name: KernelCosts(prefix_kernel_flops(name, *ids, mesh.shape["context"], heads, model.head_dim))
+    tokens, context = len(rows.segment_ids_T), mesh.shape["context"]
+    return lambda name: KernelCosts(kernel_flops(name, tokens, context, heads, model.head_dim, ids))
 
 
 def _learner_step(
