@@ -110,11 +110,10 @@ class Generated:
     """Version of the weights that each token was sampled with."""
     finish: Finish
     kept: list[list[int]] = field(default_factory=list)
-    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false, or if a
-    server does not tell."""
+    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false."""
     computed_tokens: int | None = field(default=None, compare=False)
-    """Given tokens that were computed for this message; the others were found in pages. None if a server does not
-    tell."""
+    """Given tokens that were computed for this message; the others were found in pages. None if the decoder
+    does not tell."""
 
 
 Told = Callable[[list[int], list[float]], None]
@@ -154,7 +153,7 @@ class Decoder(Protocol):
     ) -> Generated:
         """Sample the message that follows `ids`, all tokens of the session so far.
 
-        `told` hears of all tokens, in order, before the message is returned; from a server they come all at once.
+        `told` hears of all tokens, in order, before the message is returned.
 
         Raises:
             DecoderError: the sequence is too long; an id is not in the vocabulary; or a message of the session is under

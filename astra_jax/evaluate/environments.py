@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.interface import DecoderError
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import (
     EpisodeFigures,
@@ -28,7 +27,6 @@ from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Star
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.conduct import figures_of
-from astra_jax.evaluate.endpoint import Endpoint
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
@@ -71,48 +69,26 @@ class EvaluationConfig(BaseModel):
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
 
-def open_evaluation(
-    config: EvaluationConfig, *, baseline: str | None = None, endpoint: Endpoint | None = None
-) -> RunManifest:
+def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) -> RunManifest:
     """Return the record of the evaluation in `out`, before anything is written there.
-
-    The policy is sampled in this process, or by the server at `endpoint`.
 
     Raises:
         DestinationRefused: `out` is something else than an evaluation, or one of another config, data or code.
         RecordDirectoryError: the record directory is missing or damaged.
     """
-    policy = digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}"
     return open_run(
         EVALUATION,
         config,
         config.out,
         product="figures.json",
         contents={
-            "policy": policy if endpoint is None else f"{policy} served as {endpoint.model}",
+            "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
             "environments": digest_of_records(config.environments),
             **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
         },
         may_change=("log_episodes_per_environment",),
         stage="astra_jax.evaluate.environments",
     )
-
-
-def require_served(config: EvaluationConfig, endpoint: Endpoint) -> None:
-    """See to it that a server can sample the episodes of an evaluation, and is not one of another policy.
-
-    Raises:
-        DecoderError: it serves another policy, or shorter sequences.
-    """
-    # A server that does not say which policy it has (vLLM, or one of a HuggingFace folder) is believed.
-    if endpoint.policy not in (None, digest_of_policy(config.policy)):
-        raise DecoderError(f"expected the policy of {config.policy} at {endpoint.url}, found another: {endpoint.model}")
-    most_tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    if endpoint.most_tokens < most_tokens:
-        raise DecoderError(
-            f"expected sequences of up to {most_tokens} tokens to be served at {endpoint.url}, found up to "
-            f"{endpoint.most_tokens}; serve longer ones or lower rollout.max_response_tokens"
-        )
 
 
 @dataclass(frozen=True)
