@@ -285,8 +285,7 @@ class PagedDecoder:
         sample = self._schedule.next_sample()
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
-                said, _ = await self._device.sample(sample)
-                self._take_in(sample, said)
+                self._take_in(sample, await self._device.sample(sample))
         return num_reads > 0 or sample is not None
 
     @contextlib.asynccontextmanager

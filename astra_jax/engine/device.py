@@ -67,8 +67,8 @@ class Device(Protocol):
         """Read the given tokens of some rows."""
         ...
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
+    async def sample(self, sample: Sample) -> Said:
+        """Sample in some rows; return the tokens of each."""
         ...
 
     def take_weights(self, params: Any) -> None:
@@ -147,8 +147,8 @@ class XLADevice:
         with self._new_pages_after_failure():
             await off_the_loop(self._read, read, threads=_THREADS)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        """Sample in some rows; return the tokens of each."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
             return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
@@ -197,7 +197,7 @@ class XLADevice:
         sizes = self._limits.own_table_sizes(shape) if self._copies_pages else self._limits.own_table_pages[-1:]
         return [_Kind(shape, size) for size in sizes]
 
-    def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
+    def _sample(self, sample: Sample, kind: _Kind) -> Said:
         asked = asked_of(sample, self._limits, self.num_shards, kind.own_table_pages)
         self._shapes.add(("sample", *kind))
         self._pages, sampled = sample_rows(
@@ -209,9 +209,9 @@ class XLADevice:
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        said, steps = said_of(sample, sampled, self._of_this_host), int(sampled.steps)
-        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
-        return said, steps
+        said = said_of(sample, sampled, self._of_this_host)
+        self.row_steps += int(sampled.steps) * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        return said
 
     def _over_hosts(self, rows: _T) -> _T:
         """Return arrays [D, …] over the shards of all hosts, from the arrays of this host's shards."""

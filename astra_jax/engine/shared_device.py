@@ -135,7 +135,7 @@ class PartOfDevice(Device, Protocol):
         """Return the most pages that a row of a call has behind its prefix."""
         ...
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
         """Sample as `Device` does, with the `own_pages` that all hosts have agreed on."""
         ...
 
@@ -182,7 +182,7 @@ class SharedDevice:
         await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens))
         await self._called(self._device.read(read))
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> Said:
         """Sample in some rows, as soon as all hosts agree; return as `Device.sample` does."""
         own_pages = self._device.own_pages(sample)
         call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))

@@ -115,8 +115,8 @@ class ClockDevice:
         num_tokens = max(await self.of_all_hosts(sum(len(row.ids) for row in read.all_rows())))
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Make up the tokens of some rows; return them, and the number of steps."""
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        """Make up the tokens of some rows."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
@@ -129,7 +129,7 @@ class ClockDevice:
         self.num_steps += steps
         self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
         await asyncio.sleep(steps * self._costs.seconds_per_step)
-        return said, steps
+        return said
 
     async def of_all_hosts(self, own: _T) -> list[_T]:
         """Return what each host that takes part in a call gives; there is no other one here."""

@@ -54,13 +54,13 @@ class PartOfDevice(ClockDevice):
         assert all(len(of_shard) <= read.most_rows for of_shard in read.rows)
         await super().read(read)
 
-    async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
         self._note(sample, ("sample", sample.shape, own_pages, sample.leave_at))
         assert self.own_pages(sample) <= own_pages
         assert all(len(of_shard) <= sample.shape.prefixes for of_shard in sample.rows)
         assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_shard in sample.rows for of_prefix in of_shard)
         if self.num_rows[-1] == 0:
-            return [], 0
+            return []
         return await super().sample(dataclasses.replace(sample, leave_at=0))
 
     def _note(self, call: Read | Sample, agreed: tuple) -> None:
@@ -341,7 +341,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
     asked: list[Proposal] = []
 
     class Breaks(PartOfDevice):
-        async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+        async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
             raise MemoryError("of this host")
 
     async def gather(proposal: Proposal) -> np.ndarray:
