@@ -55,7 +55,7 @@ def _rescore(options: argparse.Namespace) -> None:
         lines = [
             episode.model_dump(mode="json")
             for log in logs
-            for episode in with_reward(log, read_episodes(log), rewards[0])
+            for episode in with_reward(read_episodes(log), rewards[0])
         ]
         write_episodes(options.out, lines)
     where = "" if options.out is None else f" -> {options.out}"
