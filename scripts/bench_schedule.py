@@ -122,14 +122,15 @@ class Measured:
     """Sampled tokens over rows and steps, when the first episode had ended."""
 
 
-def limits_for(episodes: int, rows: int, lengths: Lengths) -> Limits:
-    """Pages for half of what all episodes at full length would fill."""
+def limits_for(hosts: int, episodes: int, rows: int, lengths: Lengths) -> Limits:
+    """Return pages for half of all episodes at full length; several hosts sample in one shape."""
+    row_shapes = (RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1))
     return Limits(
         max_prompt_tokens=lengths.most_prompt,
         max_tokens=lengths.most,
         num_pages=episodes * -(-lengths.most // 32) // 2,
         page_tokens=32,
-        row_shapes=(RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1)),
+        row_shapes=row_shapes if hosts == 1 else row_shapes[:1],
         sample_tokens=16,
         read_rows=8,
         first_read_rows=8,
@@ -211,7 +212,7 @@ def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list
         async def gather(proposal: Proposal) -> np.ndarray:
             return np.array(await meeting.of_all(host, proposal), np.int32)
 
-        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes, gather)
+        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes[0], gather)
 
     return [of_host(host) for host in range(num_hosts)]
 
@@ -220,7 +221,7 @@ async def run_hosts(
     hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
 ) -> dict[str, Any]:
     """Run all episodes of all hosts, each with a decoder of its own, which make all calls together."""
-    limits, measured = limits_for(episodes, rows, lengths), Measured()
+    limits, measured = limits_for(hosts, episodes, rows, lengths), Measured()
     devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,))
     decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
     for decoder in decoders:
