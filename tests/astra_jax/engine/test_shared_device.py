@@ -15,24 +15,12 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
-from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from tests.astra_jax.engine.test_conformance import LIMITS
 
 NUM_HOSTS = 3
-LIMITS = Limits(
-    max_prompt_tokens=24,
-    max_tokens=160,
-    num_pages=48,
-    page_tokens=8,
-    row_shapes=(RowShape(2, 2),),
-    sample_tokens=4,
-    read_rows=2,
-    read_tokens=8,
-    first_read_rows=2,
-    first_read_tokens=24,
-)
 
 
 class PartOfDevice(ClockDevice):
