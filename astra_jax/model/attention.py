@@ -91,15 +91,17 @@ def _whole_sequences(
     return jax.lax.cond(is_unpacked, cudnn, _recomputed, q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
 
 
-def _plain(*qkv_and_ids: jax.Array) -> jax.Array:
-    segment_ids_BT = qkv_and_ids[3]
-    return chunked_attention(*qkv_and_ids, segment_ids_BT, jnp.arange(segment_ids_BT.shape[1]))
+def _plain(
+    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array
+) -> jax.Array:
+    places_T = jnp.arange(q_BTNH.shape[1])
+    return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, segment_ids_BT, places_T)
 
 
 # Each branch makes room for all that the other keeps for its backward pass: so the rarer one keeps its inputs alone.
 @jax.custom_vjp
-def _recomputed(*qkv_and_ids: jax.Array) -> jax.Array:
-    return _plain(*qkv_and_ids, qkv_and_ids[3])
+def _recomputed(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+    return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
 
 
 def _recomputed_forward(*qkv_and_ids: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
@@ -107,8 +109,8 @@ def _recomputed_forward(*qkv_and_ids: jax.Array) -> tuple[jax.Array, tuple[jax.A
 
 
 def _recomputed_backward(qkv_and_ids: tuple[jax.Array, ...], dout_BTNH: jax.Array) -> tuple[jax.Array | None, ...]:
-    *qkv, segment_ids_BT = qkv_and_ids
-    _, pull = jax.vjp(lambda *qkv: _plain(*qkv, segment_ids_BT, segment_ids_BT), *qkv)
+    q_BTNH, k_BTKH, v_BTKH, segment_ids_BT = qkv_and_ids
+    _, pull = jax.vjp(lambda q, k, v: _plain(q, k, v, segment_ids_BT, segment_ids_BT), q_BTNH, k_BTKH, v_BTKH)
     return *pull(dout_BTNH), None
 
 

@@ -9,6 +9,8 @@ segment therefore begins with a block, at a multiple of `TPU_PREFIX_BLOCK`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +146,8 @@ def splash_attention(
     def in_segments(kernel: kernel_lib.SplashAttentionKernel, *arrays: jax.Array) -> jax.Array:
         *qkv, segment_ids_BT = arrays
         segments = kernel_lib.SegmentIds(segment_ids_BT, of_all_shards(segment_ids_BT))
-        return jax.vmap(kernel)(*heads_first(*qkv), segments).swapaxes(1, 2)
+        out_BNTH = jax.vmap(kernel)(*heads_first(*qkv), segments)
+        return out_BNTH.swapaxes(1, 2)  # type: ignore[union-attr]  # residuals come only when asked for
 
     def with_prefixes(places_T: jax.Array, *arrays: jax.Array) -> jax.Array:
         *qkv, segment_ids_BT, prefix_ids_BT = arrays
@@ -160,17 +163,18 @@ def splash_attention(
         return jax.lax.map(of_row, (*heads_first(*qkv), *ids, *map(of_all_shards, ids))).swapaxes(1, 2)
 
     q_spec, kv_spec = (spec("batch", "sequence", axis, "head_dim") for axis in ("heads", "kv_heads"))
-    per_token = spec("batch", "sequence")
-    arrays, specs = (q_BTNH, k_BTKH, v_BTKH, segment_ids_BT), (q_spec, kv_spec, kv_spec, per_token)
+
+    def on_mesh(compute: Callable[..., jax.Array], first: Any, spec_of_first: Any, *ids: jax.Array) -> jax.Array:
+        in_specs = (spec_of_first, q_spec, kv_spec, kv_spec, *[spec("batch", "sequence")] * len(ids))
+        sharded = jax.shard_map(compute, in_specs=in_specs, out_specs=q_spec, check_vma=False)
+        return sharded(first, q_BTNH, k_BTKH, v_BTKH, *ids)
+
     if prefix_ids_BT is None:
         kernel = _causal_kernel(tokens, heads, context, mesh.shape["tensor"], queries, keys)
         mask_sharding = NamedSharding(mesh, PartitionSpec(LOGICAL_TO_MESH["heads"], LOGICAL_TO_MESH["sequence"]))
-        in_specs = (kernel.manual_sharding_spec(mask_sharding), *specs)
-        sharded = jax.shard_map(in_segments, in_specs=in_specs, out_specs=q_spec, check_vma=False)
-        return sharded(kernel, *arrays)
-    in_specs = (spec("sequence"), *specs, per_token)
-    sharded = jax.shard_map(with_prefixes, in_specs=in_specs, out_specs=q_spec, check_vma=False)
-    return sharded(jnp.asarray(BalancedCausalMask(tokens, context).q_sequence), *arrays, prefix_ids_BT)
+        return on_mesh(in_segments, kernel, kernel.manual_sharding_spec(mask_sharding), segment_ids_BT)
+    places_T = jnp.asarray(BalancedCausalMask(tokens, context).q_sequence)
+    return on_mesh(with_prefixes, places_T, spec("sequence"), segment_ids_BT, prefix_ids_BT)
 
 
 def _sizes(tokens: int, shards: int, *, has_prefixes: bool) -> tuple[int, int]:

@@ -115,7 +115,7 @@ def _splash_of(rows: _Rows, model: ModelConfig, mesh: Mesh, count: int) -> Kerne
 def _learner_step(
     trace: Any,
     batch_type: Any,
-    config: TrainingConfig,
+    config: SFTConfig | RLConfig,
     model: ModelConfig,
     mesh: Mesh,
     rows: _Rows,
