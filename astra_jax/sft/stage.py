@@ -18,7 +18,7 @@ from astra_jax.checkpoints.policy import read_policy
 from astra_jax.config import ConfigError
 from astra_jax.mesh.placement import host_rows, init_optimizer_state, place_params, require_rows, training_mesh
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.mimetic_init import mimetic_init
+from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
@@ -128,7 +128,7 @@ def first_state(config: SFTConfig, parts: Parts, steps: int) -> TrainState:
     """
     if config.init is None:
         # Every host draws the whole model from the seed and keeps its part: this is for models small enough for that.
-        params = place_params(mimetic_init(parts.model_config, config.seed), parts.mesh)
+        params = place_params(init_params(parts.model_config, config.seed), parts.mesh)
     else:
         _, params = load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)
     optimizer = make_optimizer(config.optimizer, steps)
