@@ -33,9 +33,10 @@ from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
 from astra_jax.sft.metrics import SHOWN
 from astra_jax.sft.schedule import rows_per_batch
-from astra_jax.sft.stage import checked_parts, first_state
+from astra_jax.sft.stage import first_params, require_layout
 from astra_jax.sft.train import train_sft
 from astra_jax.training.config import MAY_CHANGE
+from astra_jax.training.parts import checked_parts
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
 from synthesis.procedural.made_up_worlds import Dialogue, label_characters
@@ -91,10 +92,11 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     record.begin()
     train_base_tokenizer(config).save(config.out / "tokenizer", model_max_length=config.model.context_tokens)
     config = config.model_copy(update={"tokenizer": config.out / "tokenizer"})
-    parts = checked_parts(config)
+    parts = checked_parts(config, config.tokenizer)
+    require_layout(config, parts.model_config, parts.mesh)
     batches = MadeUpBatches(config, parts.tokenizer)
     with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
-        state = run.restore(lambda: first_state(config, parts, len(batches)))
+        state = run.restore(lambda: first_params(config, parts))
         state = train_sft(config, parts, state, batches, run)
     figures = {"steps": len(batches), "loss": run.closing_metric("loss")}
     return run.finish(state, record, data=config.trajectories, figures=figures)

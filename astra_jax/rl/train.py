@@ -221,10 +221,10 @@ async def train_rl(
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
         shown = rolled_out or groups
-        metrics = rl_metrics(of_step, shown, rollouts) | filling_metrics(groups, rollouts, step=step)
+        metrics = rl_metrics(of_step, shown, rollouts.filling.errors) | filling_metrics(groups, rollouts, step=step)
         metrics |= time_metrics(
             batch,
-            rollouts,
+            rollouts.filling,
             parts.model_config,
             started=started,
             rollout_seconds=rollout_seconds,

@@ -227,7 +227,7 @@ async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_r
     assert (counts.submitted, counts.failed, counts.cancelled, counts.valid, counts.learnt) == (4, 2, 1, 1, 1)
     assert rolled_out == [group]
     assert len(scored) == 2
-    assert rollouts.errors["tool_errors_crashed"] == 3
+    assert rollouts.filling.errors["tool_errors_crashed"] == 3
     assert capsys.readouterr().err.count("in each an episode called a tool whose process died") == 1
     stuck, _ = make(broken=range(99), max_rollouts_per_step=3)
     with pytest.raises(BatchFillingStalled, match=r"after 3 rollouts of 3 groups; 3 met a broken tool: look"):
@@ -377,7 +377,7 @@ async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(mak
         await rollouts.batch(untrained.params, step=0)
         count = len(engine.starts) - before
         assert num_batches == 2 or count > 1, "a group was cut off"
-        assert rollouts.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
+        assert rollouts.filling.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
 
 
 async def test_a_group_is_scored_by_the_reward_that_the_config_names(make, untrained):

@@ -26,11 +26,12 @@ from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.metrics import LOSSES
-from astra_jax.sft.stage import batches_of, checked_parts, first_state, run_sft
+from astra_jax.sft.stage import batches_of, first_params, run_sft
 from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from astra_jax.training.parts import checked_parts
 from synthesis.record_io import write_records
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
@@ -268,8 +269,8 @@ def test_a_step_tells_the_loss_of_each_kind_of_row(config, tmp_path, packing, ac
     mixed = mixed_run(config, tmp_path, packing=packing, accumulation=accumulation)
     figures = run_sft(mixed)
     (line,) = read_metrics(mixed.out / "metrics.jsonl")
-    parts = checked_parts(mixed)
-    batch, params = batches_of(mixed, parts)[0], first_state(mixed, parts, 1).params
+    parts = checked_parts(mixed, mixed.tokenizer)
+    batch, params = batches_of(mixed, parts)[0], first_params(mixed, parts)
     assert (max(len(set(row) - {0}) for row in batch.kinds_BT.tolist()) > 1) == packing
     total = 0.0
     for kind, name in enumerate(LOSSES, start=1):
