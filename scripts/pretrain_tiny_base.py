@@ -126,8 +126,6 @@ class MadeUpBatches(StepBatches):
         """Take the settings of the draws; the first row is drawn when it is asked for."""
         assert config.steps is not None
         self._config, self._steps, self._tokenizer = config, config.steps, tokenizer
-        drawn = config.model_dump(mode="json", include={"seed", "easy_steps", "length_buckets", "batch_tokens"})
-        self.fingerprint = digest([drawn, tokenizer.backend.to_str()])
         # A step's batch is asked for by the thread that makes it, and its lengths by the one that counts them.
         self._rows = lru_cache(maxsize=64)(self._draw_rows)
 
