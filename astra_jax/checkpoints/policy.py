@@ -26,7 +26,7 @@ _AS_IT_IS = ModelOverrides()
 
 @dataclass(frozen=True)
 class Policy:
-    """What samples and what learns."""
+    """A model with its weights and tokenizer: it samples episodes, and it learns."""
 
     model_config: ModelConfig
     params: Params
@@ -38,11 +38,11 @@ def save_policy(
 ) -> None:
     """Write a policy folder; where there are several hosts, each calls this and writes its part.
 
-    Files that a checkpoint has beside its weights, such as generation settings, are taken over from the one it was
-    trained from; to where that comes from, `stage` is added.
+    The files beside the weights of `trained_from`, such as generation settings, are copied; `stage` is added to its
+    provenance.
 
     Raises:
-        ProvenanceError: what the checkpoint says of where it comes from is damaged.
+        ProvenanceError: the provenance of `trained_from` is damaged.
         OSError: the disk is full or not writable.
     """
     if jax.process_index() == 0:
@@ -51,7 +51,7 @@ def save_policy(
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
-    # The weights come last: their manifest makes the folder a policy, so all that belongs to it lies there by then.
+    # The weights come last: their manifest makes the folder a policy, and then every other file is there.
     save_params(folder, policy.model_config, policy.params)
 
 

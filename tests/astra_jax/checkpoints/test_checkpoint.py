@@ -104,19 +104,19 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkey
 
 
 def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1)
+    checkpoints = Checkpoints(tmp_path, CONFIG)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step, seed=step))
     checkpoints.wait()
     assert checkpoints.steps() == [1, 2, 3]
-    assert not (tmp_path / "00000002" / "train").exists()
+    assert [(tmp_path / f"0000000{step}" / "train").exists() for step in (1, 2, 3)] == [False, True, True]
     config, params = load_params(tmp_path / "00000001")
     assert config == CONFIG
     np.testing.assert_array_equal(params["embedding"], train_state(1, seed=1).params["embedding"])
 
 
 def test_old_weights_go_when_asked_to(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=2)
+    checkpoints = Checkpoints(tmp_path, CONFIG, keep_weights=2)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step))
     checkpoints.wait()
@@ -124,10 +124,11 @@ def test_old_weights_go_when_asked_to(tmp_path):
 
 
 def test_half_of_a_later_save_keeps_no_whole_state_from_being_kept(tmp_path):
-    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+    with Checkpoints(tmp_path, CONFIG, keep_weights=1) as checkpoints:
         checkpoints.save(train_state(2))
-    (tmp_path / "00000003" / "params").mkdir(parents=True)  # the run was killed in this save, and resumed from step 2
-    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+    for step in (3, 4):  # the run was killed in each of these saves, and resumed from step 2
+        (tmp_path / f"0000000{step}" / "params").mkdir(parents=True)
+    with Checkpoints(tmp_path, CONFIG, keep_weights=1) as checkpoints:
         assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(2))
         checkpoints.save(train_state(2, seed=1))
     assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(2, seed=1))
