@@ -1,4 +1,4 @@
-"""What the learner may fail with.
+"""The errors of the learner.
 
     AstraError
     ├── UsageError                what was asked for cannot be, whatever the files hold                      usage

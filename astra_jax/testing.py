@@ -106,7 +106,7 @@ def _look_up(name: str, argument: str, description: str, table: Mapping[str, Any
 
 
 class InProcessSandbox(AsyncSandboxClient):
-    """Answers like the sandbox service but runs tools in this process: fast, and only for tools one wrote oneself."""
+    """A fast sandbox for trusted tools: it answers like the service, but runs them in this process."""
 
     def __init__(self) -> None:
         self.num_calls = 0
@@ -131,7 +131,7 @@ class InProcessSandbox(AsyncSandboxClient):
         with_state = {"state": state} if takes_state else {}
         try:
             value = module[function](**arguments, **with_state)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a tool is its answer
             failure = ToolError(kind=ErrorKind.EXCEPTION, message=f"{type(error).__name__}: {error}")
             return ExecuteReply(status="error", error=failure, usage=_NO_USAGE)
         return ExecuteReply(status="ok", value=value, state=state, usage=_NO_USAGE)
