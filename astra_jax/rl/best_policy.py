@@ -1,6 +1,6 @@
-"""The policy of a run that did best on held-out environments: a policy folder of its own, which no retention removes.
+"""The best policy of a run on held-out environments: a policy folder of its own, which no retention rule removes.
 
-OUT/best -> best_00000040              a link, put in place by one rename when the folder is whole
+OUT/best -> best_00000040              a link, replaced by one rename when the folder is whole
 OUT/best_00000040/                     a policy folder
     held_out.json                      {"step": 40, "f1": 0.61}
 """
@@ -22,27 +22,27 @@ from astra_jax.model.config import Params
 
 
 class Best(NamedTuple):
-    """Which policy it is."""
+    """The step and the score of the best policy."""
 
     step: int
-    """Updates that it has seen."""
+    """Updates that the policy has seen."""
     f1: float
-    """On the held-out environments."""
+    """Its F1 on the held-out environments."""
 
 
 class BestPolicy:
     """The best policy so far; where there are several hosts, each makes every call."""
 
     def __init__(self, out: Path, save: Callable[[Path, Params], None]):
-        """Take up what an earlier command left in `out`; `save` writes weights to a folder, as a policy."""
+        """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
         self._out, self._save = out, save
         self.best = _read(out / "best" / "held_out.json")
 
     def keep(self, best: Best, params: Params) -> bool:
-        """Keep a policy if it is better than the one that is kept; return whether it was.
+        """Keep a policy if it is better than the best so far; return whether it was.
 
-        A killed process leaves the earlier one in place. The one kept may be of a step that the run has gone back
-        behind since: it is the best that was ever seen.
+        A killed process leaves the earlier one in place. The best may be of a later step than the one that the run
+        resumed from.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -66,7 +66,7 @@ class BestPolicy:
 
 
 def _read(path: Path) -> Best | None:
-    """What the first host finds, for all: a disk that shows files late must not make them disagree."""
+    """Read the file of the first host for all: on a disk that shows files late they could disagree."""
     text = path.read_bytes() if path.is_file() else b""
     if jax.process_count() > 1:
         text = gather_bytes_from_hosts(text)[0]

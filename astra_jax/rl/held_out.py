@@ -1,8 +1,7 @@
 """Held-out evaluation while an RL run learns: the policy in environments that it does not learn from.
 
-One episode in each environment, with the same tools and draws at every evaluation, so that figures of two steps differ
-by the policy alone. The pages of a rollout are gone by then, unless it overlaps the update; the weights are the
-learner's, laid out as for a rollout.
+There is one episode in each environment, with the same tools and draws at every evaluation, so that the figures of two
+steps differ by the policy alone. The weights are the learner's, laid out as for a rollout.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from synthesis.records import Environment
 
 
 class HeldOut:
-    """The held-out environments of a run, and how a policy is tried out on them."""
+    """The held-out environments of a run, and the evaluation of a policy on them."""
 
     def __init__(
         self,
@@ -49,9 +48,8 @@ class HeldOut:
         """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
 
         Raises:
-            ConfigError: some are trained on as well, or there are fewer than the config asks for.
-            PromptTooLong: none of them can be rolled out.
-            RecordDirectoryError: their directory is missing or damaged.
+            ConfigError, RecordDirectoryError: as `held_out_environments`.
+            PromptTooLong: none of the environments can be rolled out.
         """
         self._config, self._held_out, self._num_steps = config, held_out, config.steps
         self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
@@ -69,13 +67,13 @@ class HeldOut:
         self._num_left_out = len(starts) - len(self._starts)
 
     def is_due(self, step: int) -> bool:
-        """Say whether the policy after so many updates is to be evaluated: every `every_steps`, and the last."""
+        """Whether the policy after `step` updates is evaluated: every `every_steps` updates, and after the last."""
         return step % self._held_out.every_steps == 0 or step == self._num_steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Roll the policy of a state out; keep it if it is the best; return its figures, as they stand in its line.
+        """Roll the policy of a state out; keep it if it is the best; return the figures of its line of metrics.
 
-        There are no means, `held_out_f1` among them, where `max_tool_seconds` cut every episode off.
+        The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
 
         Raises:
             SandboxUnavailable: the sandbox is down.
@@ -92,7 +90,7 @@ class HeldOut:
                     decoding_params,
                     self._starts[first : first + at_once],
                     group_size=1,
-                    # Another seed for each lot: with one for all, a slot would draw the same numbers in every lot.
+                    # Another seed for each lot: with the same seed a row would draw the same numbers in every lot.
                     seed=random.Random(f"{self._config.seed}/held out/{first}").getrandbits(31),
                     policy_version=state.step,
                     room_for=at_once,
@@ -114,10 +112,10 @@ class HeldOut:
 
 
 def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Environment]:
-    """Return those that a run is evaluated on: all of the directory, or so many drawn by the seed, in its order.
+    """Return the environments of the evaluation in the order of their directory: all, or a number drawn by the seed.
 
     Raises:
-        ConfigError: some are trained on as well, or there are fewer than that.
+        ConfigError: the run learns from some of them, or there are fewer than the config asks for.
         RecordDirectoryError: a directory is missing or damaged.
     """
     source = RecordSource(held_out.environments, Environment)

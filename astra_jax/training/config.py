@@ -1,4 +1,4 @@
-"""What a training run is told, whatever it learns from."""
+"""The config keys that SFT and RL share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingConfig(BaseModel):
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
     out: Path
-    """Folder of the run, which the same command goes on with."""
+    """Folder of the run; the same command resumes the run in it."""
     init: Path | None = None
     """Policy folder to start from."""
     model: ModelConfig | None = None
