@@ -62,7 +62,7 @@ class _ToldAsError(logging.Filter):
 
 for _name in ("absl", "asyncio"):  # the loggers of Orbax and of its event loops
     logging.getLogger(_name).addFilter(_ToldAsError())
-_AS_IT_IS = ModelOverrides()
+NO_OVERRIDES: Final = ModelOverrides()
 _MANIFEST: Final = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
 """Size and CRC-32 of each file by its name; a part has at least its description."""
 _TRAIN_STATES_KEPT: Final = 2
@@ -257,7 +257,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
 
 
 def load_params(
-    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES
 ) -> tuple[ModelConfig, Params]:
     """Read the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 

@@ -15,13 +15,11 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.checkpoints.checkpoint import load_params, read_model, save_params
+from astra_jax.checkpoints.checkpoint import NO_OVERRIDES, load_params, read_model, save_params
 from astra_jax.checkpoints.hf import copy_companions
 from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
-
-_AS_IT_IS = ModelOverrides()
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def save_policy(
     save_params(folder, policy.model_config, policy.params)
 
 
-def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS) -> Policy:
+def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES) -> Policy:
     """Read a policy folder, the weights over `mesh` or onto the first device.
 
     Raises:
@@ -68,7 +66,7 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
     return Policy(model, params, tokenizer)
 
 
-def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
+def read_policy(folder: Path, *, overrides: ModelOverrides = NO_OVERRIDES) -> tuple[ModelConfig, Tokenizer]:
     """Read the model and tokenizer of a policy folder, without its weights.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The peak memory of a stage: this process and every process it started, sampled while the stage runs."""
+"""The peak memory of a stage: that of this process and every process that it started, sampled while the stage runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLE_SECONDS = 0.25
 class PeakMemory:
     """Samples the resident memory of the process tree while a `with` block runs.
 
-    `peak_bytes` adds up resident set sizes; pages that processes share count in each of them, so it is an upper bound.
+    `peak_bytes` is a sum of resident set sizes; it counts shared pages once per process, so it is an upper bound.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The stages of a quickstart and the folder that they work in: made room for, measured, and finished one by one.
+"""The stages of a quickstart, measured and finished one by one, and the folder that they work in.
 
-A stage is whole when it has written `stages/NAME.json`, which it does last, and what it makes is there. A quickstart
-that is resumed does the others, from the first one on that is not whole.
+A stage is whole when `stages/NAME.json`, which is written last, and the stage's products exist. A resumed quickstart
+runs the first stage that is not whole and all after it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ QUICKSTART: Final = Result("quickstart", ".quickstart", "quickstart")
 
 
 class Stages:
-    """Runs stages one after the other and keeps what each gave and took, also from one process to the next."""
+    """Runs stages one after the other; keeps the result, time and memory of each also for a later process."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin with no stage done; finished ones are written down in `folder`."""
+        """Begin with no finished stage; the files of finished ones are in `folder`."""
         self.seconds: dict[str, float] = {}
         self.peak_rss_bytes: dict[str, int] = {}
         self._folder = folder
         self._is_resuming = True
 
     def run(self, name: str, work: Callable[[], Any], *, makes: Iterable[Path] = ()) -> Any:
-        """Do the work of a stage, unless it is whole already, and return what that gave, as JSON.
+        """Run a stage, unless it is whole already, and return its result as JSON.
 
-        `makes` are files that are there when the stage is whole. After the first stage that is done, all are.
+        `makes` are the stage's products. After the first stage that is run, all later ones are run as well.
         """
         path = self._folder / f"{name}.json"
         self._is_resuming &= all(file.is_file() for file in (path, *makes))
@@ -44,8 +44,13 @@ class Stages:
             print(f"[{name}] already complete", file=sys.stderr, flush=True)
             done = json.loads(path.read_text(encoding="utf-8"))
         else:
-            path.unlink(missing_ok=True)  # what it says is about to be no longer true
-            done = _measured(name, work)
+            path.unlink(missing_ok=True)  # it would describe an earlier result
+            print(f"[{name}]", file=sys.stderr, flush=True)
+            started = time.monotonic()
+            with PeakMemory() as memory:
+                result = work()
+            seconds = round(time.monotonic() - started, 2)
+            done = {"seconds": seconds, "peak_rss_bytes": memory.peak_bytes, "result": result}
             self._folder.mkdir(exist_ok=True)
             with whole_file(path) as file:
                 file.write_text(json.dumps(done, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -53,22 +58,10 @@ class Stages:
         return done["result"]
 
 
-def _measured(name: str, work: Callable[[], Any]) -> dict[str, Any]:
-    print(f"[{name}]", file=sys.stderr, flush=True)
-    started = time.monotonic()
-    with PeakMemory() as memory:
-        result = work()
-    return {
-        "seconds": round(time.monotonic() - started, 2),
-        "peak_rss_bytes": memory.peak_bytes,
-        "result": result,
-    }
-
-
 def make_room(out: Path, inputs: Fingerprint, *, sources: Iterable[Path] = (), resume: bool = False) -> None:
-    """Make `out` the folder of this quickstart: new, or with `resume` that of an earlier one with equal inputs.
+    """Make `out` the folder of this quickstart: a new one, or with `resume` that of an earlier one with equal inputs.
 
-    An earlier quickstart is otherwise moved to the first of `OUT.1`, `OUT.2`, … that is free.
+    Without `resume` an earlier quickstart is moved to the first free one of `OUT.1`, `OUT.2`, ….
 
     Raises:
         DestinationRefused: `out` holds something else, or with `resume` a quickstart of other inputs.
