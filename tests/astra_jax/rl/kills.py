@@ -24,18 +24,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from astra_jax.checkpoints.checkpoint import Checkpoints
-from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.checkpoints.policy import Policy
 from astra_jax.cli.compile_cache import keep_compiled_programs
-from astra_jax.metrics_file import read_metrics, without_times
+from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.stage import run_rl
 from astra_jax.training.run import TrainingRun
 from sandbox.client import AsyncSandboxClient
+from tests.astra_jax.curves import curve, episodes, weights
 from tests.astra_jax.rl.configs import tiny_rl_config
 
 ROOT = Path(__file__).parents[3]
@@ -167,23 +165,10 @@ def killed(config: RLConfig, url: str, phase: Path, after_seconds: float) -> str
     return phase_in(phase) if process.returncode == -signal.SIGKILL else None
 
 
-def bytes_of(out: Path) -> dict[str, str]:
-    """Return hashes of a run's weights, episodes and metrics, without times and the service's errors."""
-    lines = [
-        {name: value for name, value in without_times(line).items() if "service_errors" not in name}
-        for line in read_metrics(out / "metrics.jsonl")
-    ]
-    weights = hashlib.sha256()
-    for leaf in jax.tree.leaves(load_policy(out / "policy").params):
-        weights.update(np.asarray(leaf).tobytes())
-    episodes = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((out / "episodes").iterdir())
-    }
-    return {
-        "metrics": hashlib.sha256(json.dumps(lines).encode()).hexdigest(),
-        "weights": weights.hexdigest(),
-        **episodes,
-    }
+def bytes_of(out: Path) -> str:
+    """Return a hash of a run's weights, episodes and metrics, without times and the service's errors."""
+    told = json.dumps([curve(out), episodes(out)]).encode()
+    return hashlib.sha256(told + weights(out / "policy")).hexdigest()
 
 
 def measure(config: RLConfig, url: str, *, kills: int, seed: int) -> dict[str, Any]:

@@ -9,19 +9,16 @@ import signal
 from hashlib import sha256
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
-from astra_jax.checkpoints.policy import load_policy
 from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from astra_jax.training.termination import Terminated
 from sandbox.local import local_sandbox
+from tests.astra_jax.curves import curve, episodes, weights
 from tests.astra_jax.rl.kills import config_with_surplus, measure
-from tests.astra_jax.rl.test_faults import told
 
 STEPS = 4
 
@@ -95,9 +92,8 @@ class StuckSandbox(InProcessSandbox):
 
 
 def same_bytes(run: RLConfig, expected: RLConfig) -> None:
-    assert told(run.out) == told(expected.out)
-    (found, weights) = (load_policy(each.out / "policy").params for each in (run, expected))
-    jax.tree.map(np.testing.assert_array_equal, found, weights)
+    for found in (curve, episodes, lambda out: weights(out / "policy")):
+        assert found(run.out) == found(expected.out)
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:

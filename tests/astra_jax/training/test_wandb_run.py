@@ -20,31 +20,32 @@ from tests.astra_jax.sft.configs import tiny_sft_config
 
 CONFIG = WandbConfig(project="tools", entity="team")
 
-SFT = """
+COMMON = """
 seed = 0
 steps = 1
 out = "run"
 init = "no/such/policy"
+optimizer = { learning_rate = 1e-3 }
+wandb = { project = "tools" }
+"""
+SFT = (
+    COMMON
+    + """
 environments = ["no/such/records"]
 length_buckets = [128]
 batch_tokens = 128
-optimizer = { learning_rate = 1e-3 }
-wandb = { project = "tools" }
 """
-
-RL = """
-seed = 0
-steps = 1
-out = "run"
-init = "no/such/policy"
+)
+RL = (
+    COMMON
+    + """
 environments = "no/such/records"
 rollout = { max_prompt_tokens = 8, max_response_tokens = 8, max_turns = 1 }
-optimizer = { learning_rate = 1e-3 }
 group_size = 2
 groups_per_step = 1
 groups_per_rollout = 1
-wandb = { project = "tools" }
 """
+)
 
 
 class FakeWandb(types.ModuleType):
@@ -135,15 +136,8 @@ def test_a_key_that_the_server_refuses_is_an_error(server, tmp_path):
 
 @pytest.mark.slow
 def test_what_sft_reports_is_what_it_sends(server, tmp_path, tokenizer):
-    config = tiny_sft_config(
-        tmp_path,
-        tokenizer,
-        [tiny_environment(rent=rent) for rent in range(4)],
-        steps=2,
-        batch_tokens=640,
-        optimizer={"learning_rate": 1e-3},
-        wandb=CONFIG,
-    )
+    options = {"steps": 2, "batch_tokens": 640, "optimizer": {"learning_rate": 1e-3}, "wandb": CONFIG}
+    config = tiny_sft_config(tmp_path, tokenizer, [tiny_environment(rent=rent) for rent in range(4)], **options)
     run_sft(config)
     assert server.starts[0]["config"]["optimizer"]["learning_rate"] == 1e-3
     assert server.history == [(line["step"], line["loss"]) for line in read_metrics(config.out / "metrics.jsonl")]
