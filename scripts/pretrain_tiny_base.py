@@ -27,6 +27,7 @@ from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError, load_config
+from astra_jax.metrics_file import last_metric
 from astra_jax.recipes.tiny_base import made_up_dialogue
 from astra_jax.sft.batches import StepBatches
 from astra_jax.sft.config import SFTConfig
@@ -98,7 +99,7 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
         state = run.restore(lambda: first_params(config, parts))
         state = train_sft(config, parts, state, batches, run)
-    figures = {"steps": len(batches), "loss": run.closing_metric("loss")}
+    figures = {"steps": len(batches), "loss": last_metric(run.metrics, "loss")}
     return run.finish(state, record, data=config.trajectories, figures=figures)
 
 

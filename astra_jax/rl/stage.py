@@ -15,6 +15,7 @@ from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import require_rows
+from astra_jax.metrics_file import last_metric, metric_totals
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.sharding import require_divisible
 from astra_jax.rl.best_policy import BestPolicy
@@ -64,9 +65,9 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     best = None if held_out is None else held_out.best_policy.best
     figures = {
         "steps": config.steps,
-        "reward": run.closing_metric("reward"),
+        "reward": last_metric(run.metrics, "reward"),
         **{f"groups_{cause}": count for cause, count in dataclasses.asdict(rollouts.filler.counts).items() if count},
-        **run.closing_totals("_errors_"),
+        **metric_totals(run.metrics, "_errors_"),
         **({} if best is None else {"best_step": best.step, "best_held_out_f1": best.f1}),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.mesh.placement import host_rows, place_params, require_rows
+from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.mimetic_init import mimetic_init
 from astra_jax.model.sharding import require_divisible
@@ -45,7 +46,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
         state = run.restore(lambda: first_params(config, parts))
         state = train_sft(config, parts, state, batches, run)
     dropped = {"samples": batches.num_samples, "dropped_over_length": batches.num_dropped_over_length}
-    losses = {name: loss for name in ("loss", *LOSSES) if (loss := run.closing_metric(name)) is not None}
+    losses = {name: loss for name in ("loss", *LOSSES) if (loss := last_metric(run.metrics, name)) is not None}
     figures = {"steps": steps, **losses, **dropped}
     data = (*config.trajectories, *config.environments, *config.conversations)
     return run.finish(state, record, data=data, figures=figures)

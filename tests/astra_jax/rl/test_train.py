@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import weakref
 
 import jax
 import numpy as np
 import pytest
 
-from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints, load_params
+from astra_jax.checkpoints.checkpoint import Checkpoints, load_params
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
@@ -183,23 +182,6 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
     fresh = [line for line in read_metrics(metrics) if line["group_age_max"] == 0]
     assert fresh
     assert all(line["mean_abs_logprob_difference"] < 1e-3 for line in fresh)
-
-
-async def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(config, tmp_path):
-    """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
-    start = shutil.copytree(config.init, tmp_path / "start")
-    changes = {"init": start, "out": tmp_path / "run", "steps": 2, "checkpoint_every_steps": 1}
-    run = config.model_copy(update=changes)
-    await run_rl(run, InProcessSandbox())
-    expected = curve(run.out)
-    shutil.rmtree(start / "params")
-    shutil.rmtree(run.out / "policy")
-    shutil.rmtree(run.out / "checkpoints" / "00000002")
-    assert "already_complete" not in await run_rl(run, InProcessSandbox())
-    assert [line["step"] for line in expected] == [0, 1]
-    assert curve(run.out) == expected
-    with pytest.raises(CheckpointError, match="is damaged"):
-        await run_rl(run.model_copy(update={"out": tmp_path / "another run"}), InProcessSandbox())
 
 
 async def test_after_every_step_what_was_freed_goes_back(config, tmp_path, monkeypatch):

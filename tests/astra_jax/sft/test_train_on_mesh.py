@@ -8,7 +8,6 @@ import functools
 import shutil
 import signal
 import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -26,7 +25,7 @@ from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.accumulation import loss_and_gradients
 from tests.astra_jax.curves import curve
-from tests.astra_jax.killed_process import ROOT, wait_for_steps
+from tests.astra_jax.killed_process import wait_for_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts
 
@@ -93,24 +92,6 @@ def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh)
         assert_same_curve(read_metrics(folder / "metrics.jsonl"), on_one_device)
     weights, expected = load_policy(tmp_path / "policy").params, load_policy(config.out / "policy").params
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), weights, expected)
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_ends_well(config, tmp_path):
-    long = config.model_copy(update={"out": tmp_path, **LONG})
-    command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", long.model_dump_json()]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_for_steps(tmp_path / "metrics.jsonl", 3, [process])
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    steps = len(read_metrics(tmp_path / "metrics.jsonl"))
-    assert process.returncode == 0, errors
-    assert f"saved after step {steps} on SIGTERM" in errors
-    assert (tmp_path / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
-    assert not (tmp_path / "policy").exists()
 
 
 @pytest.mark.slow

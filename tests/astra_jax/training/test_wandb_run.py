@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import sys
 import types
 
@@ -200,38 +198,3 @@ def test_without_the_table_the_package_is_not_imported(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)  # importing it would raise
     with MetricsLog(tmp_path / "metrics.jsonl", first_step=0) as log:
         log.write(0, {"loss": 1.0})
-
-
-def test_the_scalars_lie_in_the_file_that_the_real_package_writes(monkeypatch, tmp_path):
-    wandb = pytest.importorskip("wandb", reason="the extra astra-jax[wandb] is not installed")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    write_steps(tmp_path / "run" / "metrics.jsonl", 0, 3)
-    write_steps(tmp_path / "run" / "metrics.jsonl", 2, 5)
-    wandb.teardown()  # the end of a process, which waits until all is written
-    folders = sorted((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    run_id = (tmp_path / "run" / "wandb_run_id").read_text()
-    assert [scalars(folder / f"run-{run_id}.wandb") for folder in folders] == [losses(3), losses(5)]
-
-
-def scalars(path):
-    """Step and loss of every history record: LevelDB's log format, after 7 bytes of a header; blocks of 32 KiB."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, record, found = path.read_bytes(), 7, b"", []
-    while at < len(data):
-        if (left := 32768 - at % 32768) < 7:
-            at += left
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        record += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            items = {
-                "".join(item.nested_key) or item.key: item.value_json for item in Record.FromString(record).history.item
-            }
-            record = b""
-            if "loss" in items:
-                found.append((json.loads(items["_step"]), json.loads(items["loss"])))
-    return found
