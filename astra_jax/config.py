@@ -22,7 +22,7 @@ CONFIGS = Path(__file__).with_name("configs").resolve()
 
 
 class ConfigError(UsageError, ValueError):
-    """A config cannot be used; the message names the key, what was expected, what was found, and the file."""
+    """A config cannot be used; the message names the file, the key, and the expected and the found value."""
 
 
 def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:

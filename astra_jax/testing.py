@@ -50,7 +50,7 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def tiny_environment(*, owner: str = "Quartz Heron", flat: str = "Amber Falcon", rent: int = 2150) -> Environment:
-    """Return a two-hop environment with two tools: which flat somebody owns, and what that flat costs.
+    """Return a two-hop environment with two tools: the flat of an owner, and the rent of a flat.
 
     Both tools also know a second owner and flat, and raise ValueError for a name they do not know.
 

@@ -84,7 +84,7 @@ class Tokenizer:
         """Read `tokenizer.json` from a checkpoint folder.
 
         Raises:
-            TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
+            TokenizerError: the file is missing, damaged, or without the Qwen3 control tokens.
         """
         path = Path(folder) / TOKENIZER
         if not path.is_file():
@@ -198,7 +198,7 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    # `vocab_size` counts all tokens: those that are added after training leave so much less to learn.
+    # `vocab_size` counts all tokens: the tokens that are added after training are left out of it here.
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(FORMAT_TOKENS) - len(_FORMAT_PHRASES),
         special_tokens=list(SPECIAL_TOKENS),

@@ -20,7 +20,7 @@ from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
 QUICKSTART: Final = Result("quickstart", ".quickstart", "quickstart")
-"""An earlier one is moved aside whole, or gone on with."""
+"""The folder of a quickstart; an earlier one is moved aside whole, or resumed."""
 
 
 class Stages:

@@ -113,7 +113,7 @@ def make_rl_batch(
 ) -> RLBatch:
     """Lay the episodes of valid groups out as padded rows, with their advantages on the sampled tokens.
 
-    `top_k` is the run's: at most so many kept ids of each sampled token are laid out. Every segment of a row begins at
+    `top_k` is the most kept ids of a sampled token that are laid out. Every segment of a row begins at
     a multiple of `segment_multiple` tokens. `optional_columns` are the columns that the objective asks for. If episodes
     do not fill `num_rows` rows, rows without loss follow, so that a smaller batch has the shape of a whole one. With
     `packed_parts`, the number of parts in which a batch is computed, a row takes as many episodes as fit: they fill the

@@ -1,7 +1,7 @@
-"""Adaptive batch filling: rollouts go on until enough valid groups are there; what is left over waits for its turn.
+"""Adaptive batch filling: rollouts go on until there are enough valid groups; surplus groups wait for their turn.
 
 A group is valid when its rewards vary, Std(R) > δ. Valid groups enter a first-in, first-out buffer; the first n leave
-it for an update. No other group ever enters it, so none reaches the loss. Every group is counted by what became of it:
+it for an update. No other group ever enters it, so none reaches the loss. Every group is counted by its end:
 
     rolled out = valid + degenerate + failed + cancelled
     valid      = learnt + stale + waiting

@@ -147,10 +147,10 @@ class Rollouts:
     async def batch(self, params: Params, *, step: int) -> tuple[list[ScoredGroup[Group]], list[ScoredGroup[Group]]]:
         """Roll groups out until a batch is full; return the batch, and all groups with rewards that came for it.
 
-        After `max_rollouts_per_step` rollouts the batch is what is there, and one line says so.
+        After `max_rollouts_per_step` rollouts the batch is smaller, and one line says so.
 
         Raises:
-            BatchFillingStalled: after so many rollouts there is no group whose rewards vary.
+            BatchFillingStalled: after that number of rollouts there is no group whose rewards vary.
             PromptTooLong: no environment can be rolled out.
             SandboxUnavailable: the sandbox is down.
             HostFailed: another host has failed.

@@ -31,7 +31,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
             written.
         DestinationRefused, RecordDirectoryError: as `open_sft_run`, before anything is written.
-        ConversationUnreadable: a line of a file of conversations is none; the run's record is taken back.
+        ConversationUnreadable: a line of a file is not a conversation; the run's record is taken back.
         NotFinite, Terminated: as `train_sft`; the state is saved.
     """
     parts = checked_parts(config, config.tokenizer)

@@ -61,4 +61,4 @@ MAY_CHANGE: Final = (
     "model_overrides.remat",
     "wandb",
 )
-"""Keys that may change when a run resumes: where it works, in what memory, and what it keeps."""
+"""Keys that may change when a run resumes: they decide devices, memory and kept files, not the result."""

@@ -4,7 +4,7 @@
                         in a rollout the state before it
     any other command   stops and cleans up                   130 after Ctrl-C, 143 after SIGTERM  `Interruption`
 
-A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
+A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends any command at once.
 
 Decided: docs/decisions/commands.md, “A signal abandons the rollout, and the state before it is saved”.
 """
