@@ -18,9 +18,8 @@ from astra_jax.mesh.placement import require_rows
 from astra_jax.metrics_file import last_metric, metric_totals
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.sharding import require_divisible
-from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import RLConfig, open_rl_run
-from astra_jax.rl.held_out import HeldOut
+from astra_jax.rl.held_out import BestPolicy, HeldOut
 from astra_jax.rl.metrics import SHOWN
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE

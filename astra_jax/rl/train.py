@@ -4,7 +4,7 @@ One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
     learn      group-relative advantages, clipped ratio, one AdamW update               (rl_loss, rl_step, rl_update)
-    evaluate   every `every_steps`: held-out environments; keep the best policy           (held_out, best_policy)
+    evaluate   every `every_steps`: held-out environments; keep the best policy           (held_out)
 
 `stage.py` begins and ends the run.
 """

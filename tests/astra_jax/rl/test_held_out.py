@@ -17,9 +17,8 @@ from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
 from astra_jax.rl import held_out as held_out_module
-from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import HeldOutConfig, RLConfig
-from astra_jax.rl.held_out import HeldOut, held_out_environments
+from astra_jax.rl.held_out import BestPolicy, HeldOut, held_out_environments
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from astra_jax.training.termination import Terminated
