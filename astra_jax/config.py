@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.config_keys import keys_of
 from astra_jax.errors import UsageError
@@ -19,6 +19,12 @@ _LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
 
 CONFIGS = Path(__file__).with_name("configs").resolve()
 """Folder of the shipped configs: in a checkout a link to `configs/`, elsewhere part of the package."""
+
+
+class Frozen(BaseModel):
+    """A model that cannot be changed, and that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ConfigError(UsageError, ValueError):

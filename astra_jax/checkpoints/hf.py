@@ -201,7 +201,8 @@ def load_hf(
     config, params = open_hf(directory, dtype=dtype, param_dtype=param_dtype)
 
     def place(parameter: HFParameter, sharding: jax.sharding.Sharding) -> jax.Array:
-        return jax.make_array_from_callback(parameter.shape, sharding, parameter.__getitem__)
+        read: Any = parameter.__getitem__
+        return jax.make_array_from_callback(parameter.shape, sharding, read)
 
     return config, jax.tree.map(place, params, param_shardings(params, mesh))
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from astra_jax.config import Frozen
 from astra_jax.errors import AstraError
 from synthesis.record_io import read_card
 from synthesis.records import JsonObject
@@ -25,20 +26,16 @@ class ProvenanceError(AstraError):
     """A `provenance.json` cannot be read; the message says why."""
 
 
-class BaseWeights(BaseModel):
+class BaseWeights(Frozen):
     """The HuggingFace folder that the first weights were read from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Name on the hub if its config has one, else the name of the folder."""
     config_sha256: str
 
 
-class DataSet(BaseModel):
+class DataSet(Frozen):
     """A record directory or a file of conversations that a stage learnt from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     count: int
@@ -46,10 +43,8 @@ class DataSet(BaseModel):
     """SHA-256 of its dataset.json, which has that of every shard; SHA-256 of a file of conversations."""
 
 
-class TrainingStage(BaseModel):
+class TrainingStage(Frozen):
     """One run of SFT or RL."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     config: JsonObject
@@ -57,10 +52,8 @@ class TrainingStage(BaseModel):
     data: tuple[DataSet, ...]
 
 
-class Provenance(BaseModel):
+class Provenance(Frozen):
     """The base model, or none for random weights, and every stage of training since."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: BaseWeights | None = None
     stages: tuple[TrainingStage, ...] = ()

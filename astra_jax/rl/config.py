@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from astra_jax.config import Frozen
 from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rewards import reward_named
 from astra_jax.episodes.rollout import RolloutConfig
@@ -43,10 +44,8 @@ class SampledRollout(RolloutConfig):
         return self
 
 
-class HeldOutConfig(BaseModel):
+class HeldOutConfig(Frozen):
     """Evaluation of the policy on held-out environments while it learns; learning does not depend on it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments: Path
     """Record directory of environments, none of which is learnt from."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from astra_jax.config import Frozen
 from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import SFT_RUN, digest_of_policy, digest_of_records, open_run
@@ -14,10 +15,8 @@ from synthesis.run.fingerprint import digest, digest_of_files
 from synthesis.run.manifest import RunManifest
 
 
-class SFTDataConfig(BaseModel):
+class SFTDataConfig(Frozen):
     """The data of a run, its batches and its length."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
@@ -33,7 +32,7 @@ class SFTDataConfig(BaseModel):
     """Share of each such directory that is learnt from, its first records; the paper's SFT learns from none."""
     conversations: tuple[Path, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
-    irrelevant_per_band: dict[SimilarityBand, int] = {}
+    irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that a gold episode shows."""
     length_buckets: tuple[int, ...] = Field(min_length=1)
     """Lengths in tokens that rows are padded to, rising; a sample over the largest is dropped and counted."""

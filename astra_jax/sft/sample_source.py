@@ -33,9 +33,6 @@ _log = logging.getLogger(__name__)
 _THREADS = 8
 """Threads that render when everything is measured: a tokenizer releases Python's lock."""
 
-_INDEX_ARRAYS: Final = ("fingerprint", "places", "lengths_tokens")
-"""Arrays of the file of lengths."""
-
 _RECORD_TYPES: Final = (Trajectory, Environment, Conversation)
 """Record type of each of `KINDS`, in its order."""
 
@@ -129,7 +126,9 @@ class SampleSource:
     def _read_index(self) -> tuple[np.ndarray, np.ndarray] | None:
         try:
             with self._index.open("rb") as file, np.load(file) as index:
-                fingerprint, places, lengths_tokens = (index[name] for name in _INDEX_ARRAYS)
+                fingerprint, places, lengths_tokens = (
+                    index[name] for name in ("fingerprint", "places", "lengths_tokens")
+                )
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as fault:
@@ -151,8 +150,7 @@ class SampleSource:
         places_N3, lengths_N = np.array(places, np.int32).reshape(-1, 3), np.array(lengths, np.int32)
         self._index.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(self._index) as partial, partial.open("wb") as file:  # hosts may share the folder
-            arrays = (np.array(self._fingerprint), places_N3, lengths_N)
-            np.savez(file, **dict(zip(_INDEX_ARRAYS, arrays, strict=True)))
+            np.savez(file, fingerprint=np.array(self._fingerprint), places=places_N3, lengths_tokens=lengths_N)
         return places_N3, lengths_N
 
     def _all_samples(self) -> Iterator[tuple[tuple[int, int, int], SFTSample]]:

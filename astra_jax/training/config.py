@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from astra_jax.config import Frozen
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.optimizer import OptimizerConfig
 from astra_jax.training.wandb_run import WandbConfig
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Frozen):
     """The keys that SFT and RL share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""

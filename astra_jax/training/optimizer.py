@@ -7,16 +7,15 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from astra_jax.config import Frozen
 from astra_jax.model.config import Params
 from astra_jax.model.sharding import constrain_params
 
 
-class OptimizerConfig(BaseModel):
+class OptimizerConfig(Frozen):
     """AdamW (arXiv 1711.05101) and its schedule."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     learning_rate: float = Field(gt=0)
     """Peak of the learning rate."""

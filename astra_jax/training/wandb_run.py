@@ -12,18 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 
 _START_SECONDS = 30  # the other hosts wait meanwhile
 _FINISH_SECONDS = 60
 
 
-class WandbConfig(BaseModel):
+class WandbConfig(Frozen):
     """The W&B project that shows a run live. W&B finds the key itself: WANDB_API_KEY, or `wandb login`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     project: str = Field(pattern=r"^[^/\\#?%:]+$", max_length=128)
     """Name of the W&B project."""
