@@ -50,7 +50,7 @@ from starlette.routing import Route
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.recipes.process_memory import PeakMemory
+from astra_jax.recipes.stages import PeakMemory
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments

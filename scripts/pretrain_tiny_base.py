@@ -13,7 +13,6 @@ Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base th
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import random
 from collections.abc import Iterator
 from functools import lru_cache
@@ -26,11 +25,11 @@ from pydantic import Field
 
 from astra_jax.chat.format import render
 from astra_jax.chat.tokenizer import Tokenizer, train_tiny_tokenizer
-from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError, load_config
 from astra_jax.mesh.placement import place_params
+from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import init_params
 from astra_jax.recipes.tiny_base import made_up_dialogue
@@ -39,9 +38,10 @@ from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
 from astra_jax.sft.metrics import SHOWN
 from astra_jax.sft.schedule import rows_per_batch
-from astra_jax.sft.stage import Parts, checked_parts, first_state
+from astra_jax.sft.stage import require_layout
 from astra_jax.sft.train import train_sft
 from astra_jax.training.config import MAY_CHANGE
+from astra_jax.training.parts import checked_parts
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
 from synthesis.procedural.made_up_worlds import Dialogue, label_characters
@@ -116,18 +116,14 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
     record.begin()
     train_base_tokenizer(config).save(config.out / "tokenizer", model_max_length=config.model.context_tokens)
     config = config.model_copy(update={"tokenizer": config.out / "tokenizer"})
-    parts = checked_parts(config)
+    parts = checked_parts(config, config.tokenizer)
+    require_layout(config, parts.model_config, parts.mesh)
     batches = MadeUpBatches(config, parts.tokenizer)
     with TrainingRun("pre-training", config, parts, num_steps=len(batches), shown=("loss", *SHOWN)) as run:
-        state = run.restore(lambda: _mimetic_state(config, parts, len(batches)))
+        state = run.restore(lambda: place_params(mimetic_init(parts.model_config, config.seed), parts.mesh))
         state = train_sft(config, parts, state, batches, run)
-    figures = {"steps": len(batches), "loss": run.closing_metric("loss")}
+    figures = {"steps": len(batches), "loss": last_metric(run.metrics, "loss")}
     return run.finish(state, record, data=config.trajectories, figures=figures)
-
-
-def _mimetic_state(config: TinyBaseConfig, parts: Parts, steps: int) -> TrainState:
-    params = place_params(mimetic_init(parts.model_config, config.seed), parts.mesh)
-    return dataclasses.replace(first_state(config, parts, steps), params=params)
 
 
 def train_base_tokenizer(config: TinyBaseConfig) -> Tokenizer:
@@ -154,8 +150,6 @@ class MadeUpBatches(StepBatches):
         """Take the settings of the draws; the first row is drawn when it is asked for."""
         assert config.steps is not None
         self._config, self._steps, self._tokenizer = config, config.steps, tokenizer
-        drawn = config.model_dump(mode="json", include={"seed", "easy_steps", "length_buckets", "batch_tokens"})
-        self.fingerprint = digest([drawn, tokenizer.backend.to_str()])
         # A step's batch is asked for by the thread that makes it, and its lengths by the one that counts them.
         self._rows = lru_cache(maxsize=64)(self._draw_rows)
 

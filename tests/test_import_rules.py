@@ -93,8 +93,8 @@ FLOORS = {
     "astra_jax": (
         *(
             "errors",
-            "config",
             "config_keys",
+            "config",
             "named_functions",
             "user_cache",
             "freed_memory",
