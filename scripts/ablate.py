@@ -6,7 +6,7 @@ Each arm trains from the SFT policy of a finished quickstart (any seed; name sev
 RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
 Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
-means over the quickstarts, and adds its rows to those of OUT/ablations.json, which `astra report OUT` draws.
+means over the quickstarts, and adds its rows to those of OUT/ablations.json.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
@@ -33,6 +33,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -43,7 +44,6 @@ from typing import Any, NamedTuple
 
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
-from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
 from synthesis.environments.config import RL_SPLIT, EnvironmentsConfig, held_out_configs
 from synthesis.record_io import RecordSource, write_records
@@ -258,7 +258,11 @@ def placed(percent: re.Match[str]) -> str:
 
 def drawn(rows: list[dict[str, Any]]) -> str:
     """Return an SVG of the calls per episode over the steps of each arm."""
-    means = calls_by_arm([AblationRow.model_validate(row) for row in rows])
+    runs: dict[str, list[list[float]]] = {}
+    for row in rows:
+        if calls := row.get("train_calls_per_episode"):
+            runs.setdefault(row["arm"], []).append(calls)
+    means = {arm: [statistics.fmean(step) for step in zip(*of_arm, strict=False)] for arm, of_arm in runs.items()}
     steps = range(max(map(len, means.values())))
     lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items() if step < len(mean)}} for step in steps]
     chart = line_chart("Tool calls per episode", lines, {arm: arm for arm in means}, from_zero=True)

@@ -60,8 +60,7 @@ def add_benchmarks(evaluate: Commands) -> None:
         "report",
         help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
         description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the others are compared with "
-        "the first of each, environment by environment or task by task: name the base model first. Runs in "
-        "environments whose names tell a step, such as step_20, are drawn over steps.",
+        "the first of each, environment by environment or task by task: name the base model first.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
     report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")

@@ -7,15 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 
 MAX_EPISODES = 12
 
-POLICIES = ("untrained", "base", "sft", "rl")
-"""The order in which policies are compared; others follow as they come."""
-PROGRAMS = ("lexical",)
-"""Programs that learn nothing, of `evaluate/baselines.py`."""
+POLICIES: Final = ("untrained", "base", "sft", "rl")
+"""The policies in the order in which they are compared; others follow as they come."""
+PROGRAMS: Final = ("lexical",)
+"""The programs of `evaluate/baselines.py`, which learn nothing."""
+_NAMES: Final = {"untrained": "Untrained", "base": "Base", "sft": "SFT", "rl": "RL", "lexical": "Words matched"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ def policy_order(policies: Sequence[str]) -> list[str]:
     ['untrained', 'rl', 'teacher']
     """
     return [policy for policy in dict.fromkeys([*POLICIES, *policies]) if policy in policies]
+
+
+def policy_name(policy: str) -> str:
+    """Return the name of a policy as a page shows it."""
+    return _NAMES.get(policy, policy)
 
 
 def show(episode: LoggedEpisode) -> ShownEpisode:

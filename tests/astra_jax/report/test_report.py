@@ -30,13 +30,12 @@ from astra_jax.episodes.log import (
 )
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import RunFolderError
-from astra_jax.report.ablations import AblationsUnreadable
-from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
 from astra_jax.report.data_sets import MAX_BARS, distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
+from astra_jax.report.held_out import before_and_after, number_of_environments
 from astra_jax.report.page import _LOSSES
-from astra_jax.report.temperatures import n_in_words
+from astra_jax.report.held_out import number_of_environments
 from astra_jax.sft.metrics import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from synthesis.record_io import write_records
@@ -236,13 +235,12 @@ def test_the_page_shows_every_part_of_a_run(tmp_path: Path) -> None:
 def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     html = write_report(tmp_path / "run").read_text()
-    grid = re.search(r'<table class="figures grid">.*?</table>', html, re.DOTALL)
-    assert grid is not None
-    columns = re.findall(r"<th [^>]*>(?:At temperature 1|Greedy|Each at its best temperature)</th>", grid[0])
-    assert len(columns) == 3
-    assert len(re.findall(r"<th [^>]*>unseen (?:worlds|tools|domains)</th>", grid[0])) == 9
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', grid[0])
-    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"] * 2
+    f1, answers = re.findall(r'<table class="figures grid">.*?</table>', html, re.DOTALL)[:2]
+    columns = re.findall(r'<th scope="col">(unseen \w+)<small>(.*?)</small></th>', f1)
+    settings = ("At temperature 1", "Greedy", "Each at its best temperature")
+    assert columns == [(f"unseen {kind}", each) for each in settings for kind in ("worlds", "tools", "domains")]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', f1)
+    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", rows[2][1])
     assert cells[:4] == [
         "0.750<small>0.720–0.790</small>",
@@ -250,7 +248,7 @@ def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(t
         "0.188",
         "0.625<small>0.595–0.665</small>",
     ]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", rows[5][1])[0] == "7.5%<small>0.0%–15.0%</small>"
+    assert '<td class="best">7.5%<small>0.0%–15.0%</small></td>' in answers
     assert "7 environments of heldout_domains are left out for every policy" in html
     assert "RL 0.25." in html
 
@@ -283,12 +281,13 @@ def test_every_table_says_on_how_many_environments_and_where_these_differ_on_how
 
 def test_a_summary_of_an_earlier_version_says_how_many_worlds_each_policy_saw() -> None:
     older = {"untrained": {"f1": 0.0, "environments": 16.0}, "rl": {"f1": 0.7, "environments": 256.0}}
-    assert n_in_words(older) == "n = 16 (untrained), 256 (rl) environments"
-    assert n_in_words({"rl": {"f1": 0.7}}) == ""
+    assert number_of_environments(older) == "n = 16 (untrained), 256 (rl) environments"
+    assert number_of_environments({"rl": {"f1": 0.7}}) == ""
 
 
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
-    found = {"policy": "sft", **figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)}
+    found = {"policy": "sft", "stop_reasons": {}, "slices": {}}
+    found |= figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)
     (tmp_path / "figures.json").write_text(json.dumps(found))
     write_episodes(
         tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.5)]
@@ -298,7 +297,7 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     assert "<h3>Greedy</h3>" in html
     assert "final answer right" in html
     (tmp_path / "figures.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"figures\.json; evaluate again"):
+    with pytest.raises(RunFolderError, match=r"figures\.json, found a fault at"):
         write_report(tmp_path)
 
 
@@ -398,41 +397,12 @@ def test_a_damaged_summary_is_refused_by_name(tmp_path: Path, text: str) -> None
         write_report(tmp_path)
 
 
-def ablation(quickstart: str, arm: str, f1: float, calls: list[float]) -> dict[str, Any]:
-    row = {"quickstart": quickstart, "arm": arm, "with": {"f1": f1, "recall": 0.5}, "without": {}}
-    return row | ({"train_calls_per_episode": calls} if calls else {})
-
-
-def test_ablations_stand_beside_the_recipe_as_means_and_curves(tmp_path: Path) -> None:
-    rows = [
-        ablation("seed0", "sft", 0.4, []),
-        ablation("seed0", "rl", 0.7, [3, 2]),
-        ablation("seed1", "rl", 0.8, [5, 4]),
-    ]
-    rows += [ablation("seed0", f"arm {number}", 0.1, [1.0]) for number in range(5)]
-    (tmp_path / "ablations.json").write_text(json.dumps(rows))
-    html = write_report(tmp_path).read_text()
-    table = re.findall(r'<th scope="row">(.*?) <small>(.*?)</small></th><td>(.*?)</td><td>(.*?)</td>', html)
-    assert table[:2] == [("sft", "seed0", "0.400", "0.500"), ("rl", "seed0, seed1", "0.750", "0.500")]
-    assert len(table) == 7
-    charts = [re.findall(r'<span class="key c\d">(.*?) <b>(.*?)</b>', part) for part in html.split("<figure")[1:]]
-    assert charts == [[("rl", "3"), *((f"arm {n}", "1") for n in range(4))], [("rl", "3"), ("arm 4", "1")]]
-    assert "<td>–</td>" in html, "a figure that no row has"
-
-
-@pytest.mark.parametrize("text", ["{", '[{"arm": "rl"}]'])
-def test_damaged_ablations_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "ablations.json").write_text(text)
-    with pytest.raises(AblationsUnreadable, match=r"ablations\.json, found a fault at"):
-        write_report(tmp_path)
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def best_of(key_label: str, *, gold_calls: float | None = 2.4, held_out: Any = HELD_OUT) -> list[bool]:
-    row = next(row for row in before_and_after(held_out, gold_calls=gold_calls) if row.label == key_label)
-    return [cell.is_best for cell in row.cells]
+    table = before_and_after("Greedy", held_out, gold_calls=gold_calls)
+    return next([cell.is_marked for cell in row.cells] for row in table.rows if row.label.text == key_label)
 
 
 def test_the_best_of_a_row_is_marked_and_doing_nothing_is_never_best() -> None:
