@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import required_packages, sandbox_for
+from astra_jax.cli.surroundings import with_sandbox
 from astra_jax.errors import UsageError
 
 if TYPE_CHECKING:
     from astra_jax.evaluate.mismatch import Split
+    from astra_jax.evaluate.scoring import Spoken
+    from sandbox.client import AsyncSandboxClient
 
 
 def add_doctor(commands: Commands) -> None:
@@ -92,7 +93,6 @@ def _mismatch(options: argparse.Namespace) -> None:
     from astra_jax.evaluate.scoring import logged_as_spoken
     from astra_jax.model.config import ModelOverrides
     from astra_jax.rl.config import RLConfig
-    from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
 
@@ -100,30 +100,23 @@ def _mismatch(options: argparse.Namespace) -> None:
         raise UsageError(f"expected --config beside {options.overrides[0]}; see astra doctor mismatch --help")
     config = None if options.config is None else load_config(RLConfig, options.config, options.overrides)
     keep_compiled_programs()
-    if options.episodes is not None:
-        logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
-        episodes = [logged_as_spoken(each) for each in logged]
-    else:
+    if options.episodes is None:
         source = RecordSource(options.environments, Environment)
         require_records(source)
+    else:
+        logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
+        episodes = [logged_as_spoken(each) for each in logged]
     policy = load_policy(options.policy, overrides=ModelOverrides() if config is None else config.model_overrides)
     if options.episodes is None:
+        count, seed, dtype = options.count or 4, options.seed, options.sampler_dtype
 
-        async def run(url: str) -> list:
-            async with AsyncSandboxClient(url) as sandbox:
-                await required_packages(sandbox, source.card.packages)
-                return await rolled_out(
-                    policy,
-                    list(source),
-                    sandbox,
-                    config,
-                    num_groups=options.count or 4,
-                    seed=options.seed,
-                    sampler_dtype=options.sampler_dtype,
-                )
+        async def roll_out(sandbox: AsyncSandboxClient) -> list[Spoken]:
+            environments = list(source)
+            return await rolled_out(
+                policy, environments, sandbox, config, num_groups=count, seed=seed, sampler_dtype=dtype
+            )
 
-        with sandbox_for(options) as url:
-            episodes = asyncio.run(run(url))
+        episodes = with_sandbox(options, source.card.packages, roll_out)
     found = split(
         policy,
         episodes,

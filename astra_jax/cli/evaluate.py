@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import functools
 import json
+from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
 from astra_jax.cli.benchmarks import add_benchmarks
-from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, with_sandbox
+
+if TYPE_CHECKING:
+    from sandbox.client import AsyncSandboxClient
 
 
 def add_evaluate(commands: Commands) -> None:
@@ -48,6 +51,7 @@ def _environments(options: argparse.Namespace) -> None:
     from astra_jax.evaluate.baselines import evaluate_program, lexical
     from astra_jax.evaluate.endpoint import first_contact
     from astra_jax.evaluate.environments import (
+        Evaluation,
         EvaluationConfig,
         evaluate_environments,
         logged_episodes,
@@ -56,9 +60,8 @@ def _environments(options: argparse.Namespace) -> None:
         write_evaluation,
     )
     from astra_jax.evaluate.http_decoder import HTTPDecoder
-    from astra_jax.evaluate.slices import EvaluatedEnvironment, evaluated
+    from astra_jax.evaluate.slices import evaluated
     from astra_jax.training.run_record import EVALUATION
-    from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment, JsonObject
     from synthesis.run.destination import require_destination
@@ -69,9 +72,8 @@ def _environments(options: argparse.Namespace) -> None:
     endpoint = None if options.url is None else first_contact(options.url)
     record = open_evaluation(config, baseline=options.baseline, endpoint=endpoint)
     if record.figures is not None:
-        print(
-            json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
-        )
+        closing_line = f"evaluate: already complete -> {config.out}/figures.json"
+        print(json.dumps(record.figures) if options.json else closing_line)
         return
     source = RecordSource(config.environments, Environment)
     require_records(source)
@@ -85,30 +87,27 @@ def _environments(options: argparse.Namespace) -> None:
         require_chat_template(config.policy, tokenizer)
         params = load_params(config.policy)[1] if endpoint is None else None
 
-    async def run(url: str) -> tuple[JsonObject, list[JsonObject], list[EvaluatedEnvironment]]:
-        async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
-            await required_packages(sandbox, source.card.packages)
-            if options.baseline is not None:
-                evaluation = await evaluate_program(lexical, environments, config, sandbox)
-                by_environment = list(map(evaluated, evaluation.groups))
-                figures = {"policy": options.baseline, **evaluation.in_full(by_environment, seed=config.seed)}
-                return figures, [], by_environment  # no tokens, so no line of the log
-            decoder = None
-            if endpoint is not None:
-                end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
-                decoder = functools.partial(HTTPDecoder, endpoint, end_ids=end_ids)
+    async def run(sandbox: AsyncSandboxClient) -> Evaluation:
+        if options.baseline is not None:
+            return await evaluate_program(lexical, environments, config, sandbox)
+        decoder = None
+        if endpoint is not None:
+            end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
+            decoder = functools.partial(HTTPDecoder, endpoint, end_ids=end_ids)
+        async with ending_judge_for(config.ending_judge, config.out) as judge:
             engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder, judge)
-            evaluation = await evaluate_environments(engine, params, environments, config, seed=config.seed)
-        name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
-        by_environment = list(map(evaluated, evaluation.groups))
-        in_full = evaluation.in_full(by_environment, seed=config.seed)
-        lines = logged_episodes(
-            evaluation.groups, tokenizer, policy=name, per_environment=config.log_episodes_per_environment
-        )
-        return {"policy": name, "temperature": config.rollout.temperature, **in_full}, lines, by_environment
+            return await evaluate_environments(engine, params, environments, config, seed=config.seed)
 
-    with sandbox_for(options) as url:
-        figures, lines, by_environment = asyncio.run(run(url))
+    evaluation = with_sandbox(options, source.card.packages, run)
+    by_environment = list(map(evaluated, evaluation.groups))
+    figures: JsonObject = {"policy": options.baseline}
+    lines: list[JsonObject] = []
+    if options.baseline is None:  # a program samples no tokens, so it has no temperature and no log
+        name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
+        figures = {"policy": name, "temperature": config.rollout.temperature}
+        most = config.log_episodes_per_environment
+        lines = logged_episodes(evaluation.groups, tokenizer, policy=name, per_environment=most)
+    figures |= evaluation.in_full(by_environment, seed=config.seed)
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}
     print(json.dumps(figures) if options.json else f"evaluate: {shown} -> {config.out}/figures.json")

@@ -72,13 +72,6 @@ that would change a reply and is not supported (forced calls, forced forms, top_
         help="longest message of a request that names no length; default: all tokens that fit",
     )
     serve.add_argument(
-        "--max-tokens-floor",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="raise shorter lengths in requests to N, if it fits: some harnesses cut a thinking model off at 1000",
-    )
-    serve.add_argument(
         "--reasoning-parser",
         choices=["qwen3", "none"],
         default="qwen3",
@@ -137,7 +130,6 @@ def _serve(options: argparse.Namespace) -> None:
         ServingOptions(
             most_waiting=options.max_waiting,
             default_max_tokens=options.default_max_tokens,
-            max_tokens_floor=options.max_tokens_floor,
             grace_seconds=options.grace_seconds,
             splits_thoughts=options.reasoning_parser == "qwen3",
             reload_seconds=options.reload,

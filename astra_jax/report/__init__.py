@@ -4,7 +4,6 @@ page                The page of a run or of a record directory: it reads the fol
 held_out            The held-out figures of every policy: at each temperature side by side, and all of one setting.
 tables              Tables of a page: rows and columns of cells, each with its interval in small letters.
 charts              Curves over steps, histograms, bars with intervals: scales, ticks, paths, in percent of the plot.
-graphs              Drawings of tool graphs and of the dependencies of sub-questions.
 data_sets           A data set as it is shown: figures beside the paper's, histograms, the shares of its kinds.
 episodes            The episodes that the page shows, token by token.
 environments        Evaluations in environments side by side: figures, differences, slices and endings, and bars.

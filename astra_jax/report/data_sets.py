@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import fill
 
 from astra_jax.report.charts import Histogram
-from astra_jax.report.graphs import Drawing
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
@@ -56,8 +55,6 @@ class DataSet:
     histograms: dict[str, list[Histogram]]
     """By what they are histograms of."""
     distributions: list[Distribution]
-    drawings: Sequence[Drawing] = ()
-    """Graphs of the set, for the page alone."""
     by_construction: Sequence[str] = ()
     """Sentences on figures that tell how the records were made, and not how good they are."""
 
