@@ -449,9 +449,7 @@ def test_what_cannot_be_answered_is_refused_in_one_line(http, says, body: Any, s
 BROKEN = (
     b'{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}'
 )
-NO_TOOL = (
-    b'{"messages": [{"role": "user", "content": "?"}], "tools": [{"function": {"parameters": {"maximum": 1e999}}}]}'
-)
+NO_TOOL = b'{"messages": [{}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": 1e999}}}]}'
 
 
 @pytest.mark.parametrize(
