@@ -1,4 +1,4 @@
-"""`astra doctor`: why the log-probs of sampler and learner differ (`mismatch`), why a step was not applied."""
+"""`astra doctor`: the causes of a log-prob mismatch (`mismatch`), and of an RL step that was not applied."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _mismatch(options: argparse.Namespace) -> None:
 
 
 def _table(found: Split, num_episodes: int) -> str:
-    """Return the figures of every cause as lines of text, and what to do about the largest."""
+    """Return the figures of every cause as lines of text, and the remedy for the largest."""
     from astra_jax.evaluate.mismatch import advice
 
     sampler, learner = found.sampler, found.learner

@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export|import`: look at, count, verify, make and read them."""
+"""`astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
-    """Add the eight commands."""
+    """Add the six commands."""
     records = commands.add_parser(
         "records", help="look at, count, verify, audit, export and import records"
     ).add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -32,11 +32,13 @@ def add_records(commands: Commands) -> None:
     )
     stats.set_defaults(run=_stats)
     verify = records.add_parser(
-        "verify", help="replay what can be replayed, in the sandbox or by rule; compare the digests"
+        "verify", help="run gold answers and calls again, in the sandbox or by rule; compare the digests"
     )
     add_sandbox(verify)
     verify.set_defaults(run=_verify)
-    audit = records.add_parser("audit", help="plant nine kinds of badness into trajectories, and see what still passes")
+    audit = records.add_parser(
+        "audit", help="plant nine kinds of faults into trajectories, and print the share that passes"
+    )
     audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")
     audit.add_argument("--seed", type=whole_number(0), default=0)
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
@@ -45,7 +47,9 @@ def add_records(commands: Commands) -> None:
     export.add_argument(
         "--format", choices=["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"], default="jsonl"
     )
-    export.add_argument("--split", type=_split, default="train", metavar="NAME", help="what the rows are for")
+    export.add_argument(
+        "--split", type=_split, default="train", metavar="NAME", help="name of the split in the data card"
+    )
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)

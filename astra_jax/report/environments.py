@@ -37,7 +37,7 @@ _GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
             f"irrelevant_calls_per_shown_{band}": (f"Calls per irrelevant tool shown, {words}", "{:.3f}")
             for band, words in _BANDS.items()
         },
-        "repeated_call_share": ("Calls of what was answered before", SHARE),
+        "repeated_call_share": ("Calls that were answered before", SHARE),
         "invented_name_share": ("Calls of a name that no tool has", SHARE),
         "invalid_call_share": ("Calls that no tool could take", SHARE),
         "failed_call_share": ("Calls that a tool could take, and failed", SHARE),

@@ -1,4 +1,4 @@
-"""Which episodes the page shows, and their tokens cut into runs of one writer."""
+"""The episodes that the page shows, and their tokens cut into runs of one writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShownToken:
 
     text: str
     tooltip: str
-    """Empty where the run says all there is."""
+    """Turn and log-prob of a sampled token; empty if the tooltip of the run says enough."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TokenRun:
 
 @dataclass(frozen=True)
 class ShownEpisode:
-    """An episode, its prompt apart from what followed."""
+    """An episode: its prompt, and the response that followed."""
 
     record: LoggedEpisode
     prompt: list[TokenRun]
@@ -108,7 +108,7 @@ def _runs(tokens: Sequence[LoggedToken]) -> Iterator[TokenRun]:
 
 
 def _whole_characters(tokens: Sequence[LoggedToken]) -> Iterator[list[LoggedToken]]:
-    """Put tokens without a text to the one in which their character began."""
+    """Join tokens without a text to the token in which their character began."""
     together: list[LoggedToken] = []
     for token in tokens:
         if token.text and together:
