@@ -6,6 +6,6 @@ surroundings   The resources that a command holds while it works: a lock, the sa
 compile_cache  The cache of compiled programs on disk: a command that runs again does not compile again.
 benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`.
 
-Each other file is the command of its name: config, convert, doctor, evaluate, plan, quickstart, records, replay, report,
-rescore, sandbox, serve, synthesize, and training for `astra sft` and `astra rl`.
+Each other file is the command of its name: config, convert, doctor, evaluate, plan, quickstart, records, replay,
+report, rescore, sandbox, serve, synthesize, and training for `astra sft` and `astra rl`.
 """

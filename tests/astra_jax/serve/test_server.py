@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import aiohttp
 import httpx
 import pytest
 from hypothesis import given, settings
@@ -277,20 +275,6 @@ def test_models_health_unknown_paths_and_methods(client):
 def test_no_reply_waits_for_an_acknowledgement():
     with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
-
-
-async def test_many_clients_at_once_hear_what_one_hears_alone(server):
-    async with aiohttp.ClientSession(server.url) as session:
-
-        async def ids(number: int) -> list[int]:
-            async with session.post(GENERATE, json=asked([*PROMPT, 30 + number])) as response:
-                return (await response.json())["choices"][0]["token_ids"]
-
-        alone = [await ids(number) for number in range(30)]
-        together = await asyncio.gather(*(ids(number) for number in range(30)))
-    assert together == alone
-    assert len({tuple(each) for each in alone}) > 10, "prompts must matter"
-    assert is_idle(server)
 
 
 def test_a_client_that_hangs_up_leaves_no_session_and_no_page(server, client, long_message, slow_steps):
