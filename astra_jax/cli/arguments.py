@@ -61,12 +61,8 @@ def config_command(
 
 def add_sandbox(command: argparse.ArgumentParser) -> None:
     """Add the option that names a running sandbox."""
-    command.add_argument(
-        "--sandbox",
-        type=http_url,
-        metavar="URL",
-        help="a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started",
-    )
+    text = "a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started"
+    command.add_argument("--sandbox", type=http_url, metavar="URL", help=text)
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 _COMMANDS = {
-    "bfcl": (
-        "BFCL's multi-turn categories, by the official package",
-        "cases in all, the first ones of each category alike",
-    ),
+    "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in all, the first of each category alike"),
     "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in all, the first of each domain alike"),
     "acebench": ("ACEBench's agent split, by the official code", "cases in all, the first of each category alike"),
     "aime": ("AIME of files that you bring, sampled many times over", "problems of each year, the first ones"),
@@ -35,24 +32,13 @@ def add_benchmarks(evaluate: Commands) -> None:
         description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once. pip gets "
         "proxies, certificates and PIP_INDEX_URL, not the settings in your home; PIP_CONFIG_FILE names those.",
     )
-    setup.add_argument(
-        "name",
-        choices=["bfcl", "tau2", "acebench"],
-        metavar="NAME",
-        help="bfcl; tau2 or acebench of a --source",
-    )
-    setup.add_argument(
-        "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2, acebench"
-    )
+    setup.add_argument("name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, tau2 or acebench")
+    setup.add_argument("--source", type=Path, metavar="DIR", help="a git checkout of tau2 or acebench")
     setup.set_defaults(run=_setup)
 
     for name, (text, limited) in _COMMANDS.items():
         command = config_command(evaluate, name, text, _evaluate)
-        command.add_argument(
-            "--url",
-            type=http_url,
-            help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
-        )
+        command.add_argument("--url", type=http_url, help="a server of OpenAI's chat, its key in ASTRA_SERVE_KEY")
         command.add_argument("--limit", type=whole_number(1), metavar="N", help=limited)
         command.set_defaults(benchmark=name)
 
@@ -76,9 +62,8 @@ def _setup(options: argparse.Namespace) -> None:
         raise UsageError(f"expected no --source for {options.name}, which is installed as a package, found one")
     environment, is_new = set_up(harness, options.source)
     document = environment.document
-    print(
-        f"setup: {document.package} {document.version} {'is made' if is_new else 'was there'} -> {environment.folder}"
-    )
+    found = "is made" if is_new else "was there"
+    print(f"setup: {document.package} {document.version} {found} -> {environment.folder}")
 
 
 def _evaluate(options: argparse.Namespace) -> None:

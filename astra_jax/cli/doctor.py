@@ -27,40 +27,26 @@ def add_doctor(commands: Commands) -> None:
         help="why the log-probs of sampler and learner differ",
         description="Scores sampled tokens with the learner's program, first at the sampler's settings and then at the "
         "learner's, and prints the part of each cause: weight version, program, dtype, temperature, kept ids. The "
-        "parts of a token add up to its difference. Runs on one device.",
+        "parts of a token add up to its difference. Runs on one device. Without --config: groups of 4, temperature 1, "
+        "and at most half the context each for prompt and response.",
     )
-    mismatch.add_argument("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
-    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
+    add = mismatch.add_argument
+    add("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
+    add("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
     episodes = mismatch.add_mutually_exclusive_group(required=True)
-    episodes.add_argument(
-        "--environments", type=Path, metavar="DIR", help="roll groups out in the first ones of this record directory"
-    )
-    episodes.add_argument(
-        "--episodes", type=Path, nargs="+", metavar="LOG.jsonl", help="logged episodes, e.g. OUT/episodes/step_*.jsonl"
-    )
-    mismatch.add_argument(
-        "--count", type=whole_number(1), help="groups to roll out (4), or logged episodes to read (all)"
-    )
-    mismatch.add_argument(
-        "--config",
-        type=Path,
-        metavar="RL.toml",
-        help="how the run samples and learns; without it groups of 4, temperature 1, and at most half the context each "
-        "for prompt and response",
-    )
-    mismatch.add_argument(
-        "--sampler-dtype",
-        choices=["float32", "bfloat16"],
-        help="type that the sampler computes in; without it the learner's",
-    )
-    mismatch.add_argument(
+    episodes.add_argument("--environments", type=Path, metavar="DIR", help="records in which groups are rolled out")
+    episodes.add_argument("--episodes", type=Path, nargs="+", metavar="LOG.jsonl", help="logs such as OUT/episodes/*")
+    add("--count", type=whole_number(1), help="groups to roll out (4), or logged episodes to read (all)")
+    add("--config", type=Path, metavar="RL.toml", help="the settings of the run")
+    add("--sampler-dtype", choices=["float32", "bfloat16"], help="type of the sampler; default: the learner's")
+    add(
         "--policy-version",
         type=whole_number(0),
         metavar="N",
-        help="updates that the policy has seen, beside logs; without it the newest that their tokens name",
+        help="updates of the policy; default: the newest of a log",
     )
-    mismatch.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the rollout; 0")
-    mismatch.add_argument("--json", action="store_true", help="print one machine-readable line instead")
+    add("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the rollout; 0")
+    add("--json", action="store_true", help="print one machine-readable line instead")
     add_sandbox(mismatch)
     mismatch.set_defaults(run=_mismatch)
     step = doctor.add_parser(

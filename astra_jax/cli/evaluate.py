@@ -23,19 +23,14 @@ def add_evaluate(commands: Commands) -> None:
     environments = config_command(evaluate, "environments", "held-out environments", _environments)
     environments.description = (
         "Writes figures.json, with intervals over environments, environments.jsonl and episodes.jsonl. One policy at "
-        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`."
+        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`. "
+        "With --url the policy is sampled by the server, and only its tokenizer is read here. The baseline learns "
+        "nothing: it matches the words of question and documents."
     )
     by_another = environments.add_mutually_exclusive_group()
+    by_another.add_argument("--url", type=http_url, help="an `astra serve` of this policy, its key in ASTRA_SERVE_KEY")
     by_another.add_argument(
-        "--url",
-        type=http_url,
-        help="of an `astra serve` of this policy, its key in ASTRA_SERVE_KEY: the policy is sampled there, and "
-        "only its tokenizer is read here",
-    )
-    by_another.add_argument(
-        "--baseline",
-        choices=["lexical"],
-        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
+        "--baseline", choices=["lexical"], help="a program that matches words in the policy's place"
     )
     add_sandbox(environments)
     add_benchmarks(evaluate)

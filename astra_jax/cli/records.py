@@ -16,24 +16,18 @@ from synthesis.records import KeptRecord
 
 def add_records(commands: Commands) -> None:
     """Add the six commands."""
-    records = commands.add_parser(
-        "records", help="look at, count, verify, audit, export and import records"
-    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    parser = commands.add_parser("records", help="look at, count, verify, audit, export and import records")
+    records = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="how many")
     show.set_defaults(run=_show)
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
     stats.add_argument(
-        "--training",
-        type=Path,
-        metavar="DIR",
-        help="also say how much of these environments' questions and sets of tools stands in the environments of DIR",
+        "--training", type=Path, metavar="DIR", help="also the share of questions and tools that DIR has"
     )
     stats.set_defaults(run=_stats)
-    verify = records.add_parser(
-        "verify", help="run gold answers and calls again, in the sandbox or by rule; compare the digests"
-    )
+    verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
     add_sandbox(verify)
     verify.set_defaults(run=_verify)
     audit = records.add_parser(
@@ -44,9 +38,8 @@ def add_records(commands: Commands) -> None:
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
     audit.set_defaults(run=_audit)
     export = records.add_parser("export", help="write rows for any other trainer, with a data card")
-    export.add_argument(
-        "--format", choices=["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"], default="jsonl"
-    )
+    formats = ["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"]
+    export.add_argument("--format", choices=formats, default="jsonl")
     export.add_argument(
         "--split", type=_split, default="train", metavar="NAME", help="name of the split in the data card"
     )

@@ -25,27 +25,15 @@ def add_replay(commands: Commands) -> None:
         help="run logged episodes again and compare every token",
         description="Runs episodes of a log again, each alone, from their seeds and slots, and compares every token, "
         "log-prob and call. With --environments their tools run in the sandbox, and replies and endings are compared "
-        "too; without it, what tools said is taken from the log, and nothing is run. Ends with 1 where one differs.",
+        "too; without it, the replies of tools are those of the log. Ends with 1 if one differs.",
     )
-    replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
-    replay.add_argument(
-        "--policy",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="the policy folder that spoke; of a training's log of step 0 its `init`",
-    )
-    replay.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="a training's checkpoint, whose weights spoke: of step 16's log `checkpoints/00000016`",
-    )
-    replay.add_argument(
-        "--environments", type=Path, metavar="DIR", help="the record directory that they were run in; tools run again"
-    )
-    replay.add_argument("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
-    replay.add_argument("--count", type=whole_number(1), default=1, help="how many, from the first one on")
+    add = replay.add_argument
+    add("log", type=Path, metavar="EPISODES.jsonl")
+    add("--policy", type=Path, required=True, metavar="DIR", help="the policy folder that spoke; of step 0 its `init`")
+    add("--checkpoint", type=Path, metavar="DIR", help="weights that spoke: of step 16's log `checkpoints/00000016`")
+    add("--environments", type=Path, metavar="DIR", help="the records of the episodes; their tools run again")
+    add("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
+    add("--count", type=whole_number(1), default=1, help="number of episodes, from the first one on")
     add_sandbox(replay)
     replay.set_defaults(run=_replay)
 
