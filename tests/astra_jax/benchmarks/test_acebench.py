@@ -15,7 +15,6 @@ from astra_jax.benchmarks.acebench import MODEL, ACEBench, Conversation
 from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
 from astra_jax.benchmarks.managed_environment import HarnessMissing, managed_environment
 from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed, read_results
-from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
 from tests.astra_jax.benchmarks.stand_ins import config_with_user, evaluate_with_user, stand_in_environment
 
@@ -189,25 +188,6 @@ def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_pa
     assert error.count("\n") == 1
     with pytest.raises(BenchmarkFailed, match="found no"):
         read_results(tmp_path / "run")
-
-
-@pytest.mark.parametrize(("limit", "categories"), [("3", '["multi_turn", "multi_step"]'), ("42", '["multi_turn"]')])
-def test_a_limit_that_does_not_share_out_is_one_line(stand_in, tmp_path, capsys, limit, categories):
-    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", limit, f"categories={categories}") == 2
-    assert "expected --limit to be a multiple of the" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_report_has_the_paper_s_rows_and_says_what_differs(stand_in, tmp_path):
-    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
-    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert "| ASTRA-14B-Thinking-v1 (T1) | 54.17 | 83.75 | 68.96 |" in text
-    assert "the user is player, the paper's is gpt-4.1" in text
-    assert "calls are written as text" in text
-    assert "2 of 50 cases" in text
 
 
 @pytest.mark.parametrize(

@@ -107,22 +107,59 @@ def test_a_mean_over_other_categories_is_compared_with_nothing(tmp_path):
     assert comparison.tables[1].rows[-1].cells[-1].text == "–"
 
 
+OF_PAPER = {
+    "tau2": {"trials": 4, "sampling": {"temperature": 0.0}, "user_simulator": "gpt-5.1"},
+    "acebench": {"trials": 4, "user_simulator": "gpt-4.1"},
+    "aime": {"trials": 32, "sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 20}},
+}
+HARNESSES_OF = {"tau2": ("tau2", "0.2.0"), "acebench": ("ACEBench", "56dd66c"), "aime": ("astra-jax", "x")}
+
+
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("benchmark", "changes", "reason"),
     [
-        ({"samples": 8}, "8 of 800 cases"),
-        ({"sampling": {"temperature": 0.001}}, "temperature 0.001, the paper's is 0.6"),
-        ({"trials": 4}, "4 trials, the paper has 1"),
-        ({"harness": HarnessDocument(package="bfcl-eval", version="2025.6")}, "bfcl-eval 2025.6, not 2026.3.23"),
-        ({"failure": "transport"}, "4 samples lost an answer on its way"),
+        ("bfcl", {"samples": 8}, "8 of 800 cases"),
+        ("bfcl", {"sampling": {"temperature": 0.001}}, "temperature 0.001, the paper's is 0.6"),
+        ("bfcl", {"trials": 4}, "4 trials, the paper has 1"),
+        (
+            "bfcl",
+            {"harness": HarnessDocument(package="bfcl-eval", version="2025.6")},
+            "bfcl-eval 2025.6, not 2026.3.23",
+        ),
+        ("bfcl", {"failure": "transport"}, "4 samples lost an answer on its way"),
+        ("tau2", {"user_simulator": "player"}, "the user is player, the paper's is gpt-5.1"),
+        ("acebench", {"user_simulator": "player"}, "the user is player, the paper's is gpt-4.1"),
+        ("acebench", {}, "calls are written as text"),
+        ("aime", {"sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 5}}, "top_k 5, the paper's are 20 and -1"),
     ],
 )
-def test_what_is_not_the_paper_s_setting_is_said(tmp_path, changes, reason):
-    results = read_results(run(tmp_path / "a", all_of(1, 0), **changes))
+def test_what_is_not_the_paper_s_setting_is_said(tmp_path, benchmark, changes, reason):
+    document = dict(OF_PAPER.get(benchmark, {}), benchmark=benchmark)
+    if benchmark != "bfcl":
+        package, version = HARNESSES_OF[benchmark]
+        document["harness"] = HarnessDocument(package=package, version=version)
+    results = read_results(run(tmp_path / "a", all_of(1, 0), **(document | changes)))
     assert [found for found in not_comparable(results) if reason in found]
-    assert not not_comparable(read_results(run(tmp_path / "b", all_of(1, 0))))
+    as_in_the_paper = not_comparable(read_results(run(tmp_path / "b", all_of(1, 0), **document)))
+    assert [found for found in as_in_the_paper if "as text" not in found] == []
     (comparison,) = compare([("a", results)])
     assert "a" in comparison.not_comparable
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "line"),
+    [
+        ("tau2", "| ASTRA-14B-Thinking-v1 (T1) | 68.00 | 47.37 |"),
+        ("acebench", "| ASTRA-14B-Thinking-v1 (T1) | 54.17 | 83.75 |"),
+        ("aime", "| ASTRA-14B-Thinking-v1 (T1) | 80.10 | 66.70 |"),
+        ("aime without top-k", "| ASTRA-14B-Thinking-v1 (T1) | 78.80 | 66.40 |"),
+    ],
+)
+def test_the_rows_of_the_paper_are_those_of_the_benchmark(tmp_path, benchmark, line):
+    name, _, without = benchmark.partition(" ")
+    out = run(tmp_path / "a", all_of(1, 0), benchmark=name, sampling={"top_k": -1 if without else 20})
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
+    assert line in (tmp_path / "page" / "report.md").read_text()
 
 
 def test_the_paper_s_means_are_those_of_its_columns_and_its_claims_of_its_tables():

@@ -10,7 +10,6 @@ import pytest
 
 from astra_jax.benchmarks.results import BenchmarkFailed, read_results
 from astra_jax.benchmarks.tau2 import read_simulations
-from astra_jax.cli.command import main
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
 from tests.astra_jax.benchmarks.stand_ins import (
     config_with_user,
@@ -111,15 +110,6 @@ def test_what_is_there_is_not_run_again(stand_in, tmp_path, capsys):
         assert evaluate(stand_in, agent, user, *limited) == 0
     assert len(read_results(tmp_path / "run").samples) == 6
     assert simulations.with_suffix(".damaged").exists()
-
-
-def test_the_report_says_that_the_user_is_another(stand_in, tmp_path):
-    with scripted_endpoint(good) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
-    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert "the user is player, the paper's is gpt-5.1" in text
-    assert "| ASTRA-14B-Thinking-v1 (T1) | 68.00 | 47.37 | 57.69 |" in text
 
 
 def simulation(reward: float, *said: dict, reason: str = "user_stop") -> dict:
