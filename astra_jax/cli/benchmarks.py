@@ -12,8 +12,8 @@ from astra_jax.errors import UsageError
 from synthesis.run.lock import run_lock
 
 if TYPE_CHECKING:
+    from astra_jax.benchmarks.benchmark import Benchmark
     from astra_jax.benchmarks.results import BenchmarkResults
-
 
 _COMMANDS = {
     "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in all, the first of each category alike"),
@@ -66,16 +66,21 @@ def _setup(options: argparse.Namespace) -> None:
     print(f"setup: {document.package} {document.version} {found} -> {environment.folder}")
 
 
-def _evaluate(options: argparse.Namespace) -> None:
+def benchmark_kinds() -> dict[str, type[Benchmark]]:
+    """Return the class of each benchmark by its name."""
     from astra_jax.benchmarks.acebench import ACEBench
     from astra_jax.benchmarks.aime import AIME
-    from astra_jax.benchmarks.benchmark import evaluate_benchmark
     from astra_jax.benchmarks.bfcl import BFCL
     from astra_jax.benchmarks.tau2 import Tau2
+
+    return {kind.name: kind for kind in (BFCL, Tau2, ACEBench, AIME)}
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from astra_jax.benchmarks.benchmark import evaluate_benchmark
     from astra_jax.config import load_config
 
-    kinds = {kind.name: kind for kind in (BFCL, Tau2, ACEBench, AIME)}
-    kind = kinds[options.benchmark]
+    kind = benchmark_kinds()[options.benchmark]
     config = load_config(kind.config_type, options.config, options.overrides)
     with run_lock(config.out / ".lock"):
         results = evaluate_benchmark(kind(config, options.limit), url=options.url)

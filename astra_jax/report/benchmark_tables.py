@@ -10,7 +10,7 @@ from astra_jax.benchmarks.results import FAILURES, BenchmarkResults, Figure
 from astra_jax.benchmarks.scores import tasks_by_category
 from astra_jax.evaluate.intervals import stratified_interval
 from astra_jax.report.charts import IntervalBars, interval_bars
-from astra_jax.report.paper import ALL, Benchmark, bfcl_effort, claims, paper_rows
+from astra_jax.report.paper import ALL, BFCL_EFFORT, PAPER_ROWS, Benchmark, claims
 from astra_jax.report.tables import MISSING, Cell, Row, Table
 
 TITLES: dict[Benchmark, str] = {
@@ -103,7 +103,7 @@ def _benchmark_of(results: BenchmarkResults) -> Benchmark:
 
 def _columns(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[str]:
     """Return the paper's columns in its order, then the columns that only our runs have, then the mean."""
-    known = [name for row in paper_rows() for name in row.figures(benchmark)]
+    known = [name for row in PAPER_ROWS for name in row.figures(benchmark)]
     known += [name for _, results in ours for name in results.summary.by_category]
     return [*dict.fromkeys(name for name in known if name != ALL), ALL]
 
@@ -116,7 +116,7 @@ def _scores(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
     columns = _columns(benchmark, ours)
     rows = [
         Row(Cell(row.model, row.table), [_cell(figures.get(name), "{:.2f}") for name in columns])
-        for row in paper_rows()
+        for row in PAPER_ROWS
         if (figures := row.figures(benchmark))
     ]
     for label, results in ours:
@@ -139,7 +139,7 @@ def _charts(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[IntervalBars
     for name in _columns(benchmark, ours):
         bars = [
             (f"{row.model} ({row.table})", "paper", figures[name] / 100, (figures[name] / 100,) * 2)
-            for row in paper_rows()
+            for row in PAPER_ROWS
             if name in (figures := row.figures(benchmark))
         ]
         found = [(label, _figures(results).get(name)) for label, results in ours]
@@ -151,8 +151,8 @@ def _charts(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[IntervalBars
 def _differences(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
     columns = _columns(benchmark, ours)
     rows = [
-        Row(Cell(claim.label, "paper"), [_cell(claim.deltas.get(name), "{:+.2f}") for name in columns])
-        for claim in claims(benchmark)
+        Row(Cell(label, "paper"), [_cell(deltas.get(name), "{:+.2f}") for name in columns])
+        for label, deltas in claims(benchmark).items()
     ]
     first_label, first = ours[0]
     for label, results in ours[1:]:
@@ -163,7 +163,7 @@ def _differences(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
 
 
 def _effort(ours: Sequence[Labelled]) -> Table:
-    models = [(Cell(row.model, "T4"), row.model_dump()) for row in bfcl_effort()]
+    models = [(Cell(row.model, "T4"), row.model_dump()) for row in BFCL_EFFORT]
     models += [(Cell(label), results.summary.effort) for label, results in ours]
     rows = [
         Row(label, [_cell(found[name], "{:.1f}", is_ours=not label.detail) for name in EFFORTS])
