@@ -20,8 +20,7 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.chain_proposal import ProposeChains
-from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import canonical_json

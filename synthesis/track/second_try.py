@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from synthesis.prompts.correction import Correctable
+from synthesis.prompts.rendering import Correctable
 from synthesis.stage import Rejected, SecondTry, note_second_tries
 from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
 

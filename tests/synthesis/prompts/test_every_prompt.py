@@ -13,32 +13,37 @@ from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.augmentation import AugmentTask
-from synthesis.prompts.chain_proposal import ProposeChains
-from synthesis.prompts.chain_vote import VoteOnChain
-from synthesis.prompts.correction import Correctable
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.chains import ProposeChains, VoteOnChain
+from synthesis.prompts.decompositions import (
+    JudgeDecomposition,
+    JudgeToolNecessity,
+    OmitParameter,
+    WriteQAInstance,
+    parallel_groups,
+)
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.prompts.ending import JudgeEnding
-from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteParameters
-from synthesis.prompts.parameter_omission import OmitParameter
-from synthesis.prompts.qa_instance import WriteQAInstance, parallel_groups
-from synthesis.prompts.sibling_tools import WriteSiblingTools
-from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import FURTHER_INSTRUCTIONS, FurtherTools, WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.prompts.task_writing import WriteTask
-from synthesis.prompts.tool_call_writing import WriteToolCall
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.rendering import Correctable
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
+from synthesis.prompts.stateful import (
+    FURTHER,
+    FurtherTools,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+    WriteStatefulTask,
+)
+from synthesis.prompts.tasks import AugmentTask, ScoreTask, WriteFollowUp, WriteTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.tool_writing import (
+    ScaleToolDocument,
+    WriteSiblingTools,
+    WriteToolCall,
+    WriteToolDocument,
+    WriteToolImplementation,
+)
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import (
@@ -289,7 +294,8 @@ def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beg
     assert again.messages()[:-2] == first.messages()
     assert [message["role"] for message in again.messages()[-2:]] == ["assistant", "user"]
     assert "wrong hops: expected 2" in again.messages()[-1]["content"]
-    assert ("请改正" in again.messages()[-1]["content"]) is (first.answered_in() == "zh")
+    is_chinese = EXAMPLE["zh"] in instructions(kind, language)
+    assert ("请改正" in again.messages()[-1]["content"]) is is_chinese
 
 
 def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
@@ -313,6 +319,6 @@ def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
 
 
 def test_the_further_tool_of_the_example_is_proven_by_the_calls_that_come_with_it() -> None:
-    shown = FURTHER_INSTRUCTIONS[FURTHER_INSTRUCTIONS.index('{"state"') :]
+    shown = FURTHER[FURTHER.index('{"state"') :]
     example = FurtherTools.model_validate_json(shown)
     asyncio.run(prove_further_tools(InThisProcess(), example.tools, example.calls, example.state))

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
-from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
+from synthesis.prompts.tasks import ScoredTask, ScoreTask
+from synthesis.prompts.tool_writing import CallArguments, WriteToolCall
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from astra_jax.testing import tiny_environment
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
-from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
-from synthesis.prompts.chain_vote import Vote
+from synthesis.prompts.chains import ProposedChain, ProposedChains, Vote
 from synthesis.prompts.judges import Judgement
-from synthesis.prompts.task_scoring import ScoredTask
-from synthesis.prompts.tool_call_writing import CallArguments
-from synthesis.prompts.tool_implementation_writing import ToolImplementation
+from synthesis.prompts.tasks import ScoredTask
+from synthesis.prompts.tool_writing import CallArguments, ToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment

@@ -3,7 +3,7 @@
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
+from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 

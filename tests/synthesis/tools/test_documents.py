@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from jsonschema import Draft202012Validator
 
-from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chains import ProposeChains
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument
 from synthesis.stage import Rejected

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.parameter_completion import CompletedParameter, CompletedParameters, CompleteParameters
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument, ToolDocument, Trajectory
 from synthesis.stage import NothingKept, Rejected

@@ -12,10 +12,10 @@ from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
-from synthesis.prompts.qa_instance import WriteQAInstance
-from synthesis.prompts.task_writing import WriteTask, WrittenTask
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains
+from synthesis.prompts.decompositions import WriteQAInstance
+from synthesis.prompts.tasks import WriteTask, WrittenTask
+from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition, ToolDocument
