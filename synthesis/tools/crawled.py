@@ -17,7 +17,6 @@ from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
 from synthesis.tools.names import is_name_of_number
 
-ORIGIN: Final = "crawled"
 NUMBER_BY_NAME: Final = "number read off a parameter's name"
 _NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
 
@@ -34,7 +33,7 @@ def read_crawled(document: JsonValue) -> list[SourceServer] | None:
     return [
         SourceServer(
             name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
-            origin=ORIGIN,
+            origin="crawled",
             tools=tools,
             domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
             description=str(crawled.get("overview") or ""),

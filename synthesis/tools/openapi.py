@@ -8,7 +8,6 @@ from typing import Final
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
 
-ORIGIN: Final = "openapi"
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
 _LONGEST_DESCRIPTION: Final = 200
@@ -36,7 +35,7 @@ def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
     return [
         SourceServer(
             name=str(info.get("title") or name),
-            origin=ORIGIN,
+            origin="openapi",
             tools=tools,
             domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
             description=str(info.get("description") or ""),

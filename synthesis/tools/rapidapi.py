@@ -6,12 +6,10 @@ The lines are `{"tool", "functions"}`.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, objects_in
 
-ORIGIN: Final = "rapidapi"
 _BOILERPLATE = re.compile(
     r'This is the subfunction for tool "[^"]*", you can use this tool\.\s*'
     r'(The description of this function is: "(.*)"\s*)?',
@@ -29,7 +27,7 @@ def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
     return [
         SourceServer(
             name=str(first.get("tool_name") or "unnamed"),
-            origin=ORIGIN,
+            origin="rapidapi",
             tools=[_endpoint(endpoint) for endpoint in document],
             domain=str(first.get("category_name") or "General"),
         )
@@ -79,7 +77,7 @@ def read_function_line(document: JsonValue) -> list[SourceServer] | None:
         SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
         for function in objects_in(functions)
     ]
-    return [SourceServer(name=server, origin=ORIGIN, tools=tools)]
+    return [SourceServer(name=server, origin="rapidapi", tools=tools)]
 
 
 def _own_words(function: JsonObject, server: str) -> JsonValue:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
-
-MCP_ORIGIN: Final = "mcp_tools_list"
-OPENAI_ORIGIN: Final = "openai_tools"
 
 
 def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None:
@@ -32,7 +27,7 @@ def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None
     return [
         SourceServer(
             name=str(found_name),
-            origin=MCP_ORIGIN,
+            origin="mcp_tools_list",
             tools=[mcp_tool(tool) for tool in objects_in(tools)],
             domain=str(document.get("domain") or "General"),
             description=str(document.get("description") or ""),
@@ -67,7 +62,7 @@ def read_openai_tools(document: JsonValue, name: str) -> list[SourceServer] | No
     return [
         SourceServer(
             name=str(described.get("name") or name),
-            origin=OPENAI_ORIGIN,
+            origin="openai_tools",
             tools=[SourceTool(f["name"], f.get("description"), f["parameters"]) for f in functions],
             domain=str(described.get("domain") or "General"),
             description=str(described.get("description") or ""),
