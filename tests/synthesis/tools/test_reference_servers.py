@@ -30,7 +30,7 @@ from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from tests.synthesis.tools.test_mcp_servers import GIT, TIME
+from tests.synthesis.tools.servers import GIT, TIME
 from tests.synthesis.trajectories.test_pipeline import bytes_of
 
 COUNT = 6
