@@ -11,8 +11,8 @@ pytest.importorskip("openai", reason="needs the extra `openai`")
 from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.track.journal import Journal, JournalError
+from tests.synthesis.teacher.asking import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 
 DAMAGE = {
     "cut in half": "UPDATE replies SET text = substr(text, 1, length(text) / 2) WHERE key IN ('3', '5')",

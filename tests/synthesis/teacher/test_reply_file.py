@@ -4,12 +4,10 @@ import sqlite3
 
 import pytest
 
-pytest.importorskip("openai", reason="needs the extra `openai`")
-
 from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.protocol import TeacherUnavailable
+from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 
 REPLY = CachedReply("{}", 1, 2, 0.5)
 

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("openai", reason="needs the extra `openai`")
-
 from synthesis.errors import SynthesisError
 from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.status_rules import rule_of
-from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
+from tests.synthesis.teacher.asking import SCORES, asking, question
 
 REASONS = {200: "OK", 301: "Moved", 400: "Bad Request"}
 SENT = ("model", "messages", "temperature", "max_completion_tokens", "seed", "response_format")
@@ -27,15 +24,13 @@ def refusing(status: int, body: object = None, *, unless=lambda sent: False):
 
 async def outcome_of(refuse, *, num_questions: int = 1, **settings):
     """Ask one question after the other; return what became of the last, the calls made, and the teacher."""
-    async with MockEndpoint(scored).serving() as endpoint:
+    async with asking(request_seconds=5, **settings) as (endpoint, teacher):
         endpoint.refuse = refuse
-        teacher = teacher_of(endpoint, request_seconds=5, **settings)
         for number in range(num_questions):
             try:
                 outcome = await teacher.ask(question(f"question {number}"), seed=0)
             except SynthesisError as error:  # anything else is a traceback, and fails the test
                 outcome = error
-        await teacher.close()
     return outcome, endpoint.bodies, teacher
 
 
@@ -87,14 +82,12 @@ async def test_what_does_not_pass_rejects_the_item_and_many_in_a_row_stop_the_ru
 @pytest.mark.parametrize("line", ["429 Too Many Requests", "200 OK"])
 async def test_a_429_halves_the_calls_in_flight_wherever_it_stands(line):
     body = {"error": {"code": 429, "message": "slow down"}}
-    async with MockEndpoint(scored).serving() as endpoint:
+    async with asking(request_seconds=5, max_retries=0) as (endpoint, teacher):
         endpoint.refuse = lambda _: (line, body)
-        teacher = teacher_of(endpoint, request_seconds=5, max_retries=0)
         (at_once,) = teacher._endpoints.values()
         before = at_once._concurrency.limit
         with pytest.raises(BadReply):
             await teacher.ask(question("a"), seed=0)
-        await teacher.close()
     assert at_once._concurrency.limit == before / 2
 
 
@@ -154,12 +147,11 @@ async def test_fields_are_dropped_one_after_the_other_until_the_call_is_taken():
 
 
 async def test_calls_on_their_way_when_a_field_is_refused_go_on_without_it():
-    async with MockEndpoint(scored, latency_seconds=0.05).serving() as endpoint:
+    async with asking(latency_seconds=0.05, request_seconds=5, max_retries=0) as (endpoint, teacher):
         endpoint.refuse = refusing(400, {"error": {"message": "seed?"}}, unless=lambda sent: "seed" not in sent)
-        teacher = teacher_of(endpoint, request_seconds=5, max_retries=0)
         asked = [teacher.ask(question(str(number)), seed=0) for number in range(8)]
         assert await asyncio.gather(*asked) == [SCORES] * 8
-        await teacher.close()
+    assert sum("seed" in sent for sent in endpoint.bodies) > 1
 
 
 @pytest.mark.parametrize(
@@ -197,16 +189,8 @@ async def test_a_success_without_a_message_is_asked_again(status, body):
 
 @pytest.mark.parametrize("status", range(300, 600))
 def test_every_status_has_a_rule_whatever_comes_with_it(status):
-    for body in (
-        None,
-        "",
-        [],
-        {},
-        {"error": None},
-        {"error": "text"},
-        {"detail": [1, {"loc": 1}]},
-        {"error": {"param": 1}},
-    ):
+    errors = ({"error": None}, {"error": "text"}, {"detail": [1, {"loc": 1}]}, {"error": {"param": 1}})
+    for body in (None, "", [], {}, *errors):
         assert rule_of(status, body, SENT).action in ("stop", "budget", "again", "too_long", "reject")
 
 
