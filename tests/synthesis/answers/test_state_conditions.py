@@ -46,15 +46,12 @@ def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "holds"),
     [
-        (condition("funds", "changed_by", 41), False),
-        (condition("funds", "changed_by", "40"), False),
-        (condition("funds", "equals", True), False),
-        (condition("funds/deep", "equals", None), False),
-        (condition("nowhere", "equals", None), False),
-        (condition("orders/17/items/1", "absent"), True),
+        (condition("funds", "changed_by", 41), False), (condition("funds", "changed_by", "40"), False),
+        (condition("funds", "equals", True), False), (condition("funds/deep", "equals", None), False),
+        (condition("nowhere", "equals", None), False), (condition("orders/17/items/1", "absent"), True),
         (condition("funds", "absent"), False),
     ],
-)
+)  # fmt: skip
 def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: bool) -> None:
     # What the others name covers all that differs, so that this one decides.
     assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
