@@ -258,16 +258,12 @@ IN_TEXT = '<tool_call>\n{"name": "look_up", "arguments": {"key": "a"}}\n</tool_c
 @pytest.mark.parametrize(
     "content",
     [
-        IN_TEXT,
-        f"Well.\n{IN_TEXT}",
-        IN_TEXT.replace("look_up", "not_offered"),
-        IN_TEXT[:-12],
-        [{"type": "text", "text": IN_TEXT}],
-        f"<think>So.</think>{IN_TEXT}",
+        IN_TEXT, f"Well.\n{IN_TEXT}", IN_TEXT.replace("look_up", "not_offered"), IN_TEXT[:-12],
+        [{"type": "text", "text": IN_TEXT}], f"<think>So.</think>{IN_TEXT}",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("calls", [[], [call()]])
-def test_a_call_in_the_text_is_not_learnt_and_not_shown_beside_calls(content, calls):  # fmt: skip
+def test_a_call_in_the_text_is_not_learnt_and_not_shown_beside_calls(content, calls):
     with pytest.raises(MessageRefused, match=r"messages\.0\.content: expected text without <tool_call>"):
         learnt(assistant(*calls, content=content))
     if not calls:
@@ -305,9 +301,8 @@ def test_thoughts_may_speak_of_calls():
 
 
 def test_a_call_of_a_tool_that_is_not_offered_is_not_learnt():
-    with pytest.raises(
-        MessageRefused, match=r'function\.name: expected a call of an offered tool \(\["look_up", "other'
-    ):
+    offered = r'function\.name: expected a call of an offered tool \(\["look_up", "other'
+    with pytest.raises(MessageRefused, match=offered):
         learnt(assistant(call(name="not_offered")))
     assert shown(assistant(call(name="not_offered")))
 
@@ -448,19 +443,8 @@ def test_a_field_whose_content_would_be_lost_is_refused(read, key):
 
 # --- whatever is accepted ---
 
-TEXTS = st.text(max_size=6) | st.sampled_from(
-    [
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<tool_response>",
-        "So.\n</think>\n\nYes.",
-        IN_TEXT,
-        "\n",
-        HALF,
-    ]
-)
+TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"]
+TEXTS = st.text(max_size=6) | st.sampled_from([*TAGS, "So.\n</think>\n\nYes.", IN_TEXT, "\n", HALF])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

@@ -176,7 +176,7 @@ def test_what_stands_for_an_answer_is_decided_narrowly(gold: object, text: str, 
 
 
 TOLD: list[tuple[JsonValue, tuple[str, ...]]] = [
-    ("5 km", ("It is 5 km away.", "It is 5,000 metres, or 5 km.", "全程5公里左右", "全程5千米", "It is 5\nkilometres.")),
+    ("5 km", ("It is 5 km away.", "It is 5,000 m, or 5 km.", "全程5公里左右", "全程5千米", "It is 5\nkilometres.")),
     ("5 m", ("长5米。",)), ("5 m2", ("It has 5 m².",)),
     ("5 m²", ("面积为5m2，朝南",)), ("30平方米", ("It has 30 square metres.",)), ("5 kWh", ("用电5千瓦时",)),
     ("5%", ("It rose by 5 percent.",)),

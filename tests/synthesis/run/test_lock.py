@@ -21,6 +21,7 @@ from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment, tiny_model_config
 from synthesis.record_io import write_records
+from synthesis.run.destination import DestinationRefused
 from synthesis.run.lock import AnotherRun, run_lock
 from tests.synthesis.journals import num_finished
 
@@ -32,14 +33,8 @@ TRAJECTORIES = ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml
 def astra(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
     command = [sys.executable, "-m", "astra_jax.cli", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **pipes, text=True)
 
 
 @contextlib.contextmanager
@@ -95,16 +90,10 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
     write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
     tokenizer.save(folder / "tokenizer", model_max_length=1024)
     changes = {
-        "out": folder / "run",
-        "tokenizer": folder / "tokenizer",
-        "environments": [str(folder / "environments")],
-        "trajectories": [],
-        "irrelevant_per_band": {},
-        "length_buckets": [320],
-        "batch_tokens": 1280,
-        "steps": 10_000,
+        "out": folder / "run", "tokenizer": folder / "tokenizer", "environments": [str(folder / "environments")],
+        "trajectories": [], "irrelevant_per_band": {}, "length_buckets": [320], "batch_tokens": 1280, "steps": 10_000,
         "checkpoint_every_steps": 10_000,
-    }
+    }  # fmt: skip
     # The quickstart's, but from random weights.
     lines = (CONFIGS / "tiny_sft.toml").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if not line.startswith(("init = ", "conversations = "))]
@@ -255,35 +244,26 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path, monkeypatch
         assert made == [folder, folder]
 
 
-def dead_link(path: Path) -> None:
-    path.symlink_to("no/where")
-
-
-@pytest.mark.parametrize(
-    ("make", "lock"),
-    [
-        *((Path.touch, lock) for lock in ("new/lock", "new/run/lock")),
-        *((dead_link, lock) for lock in ("new/lock", "new/run/lock", "new")),
-    ],
-)
-def test_what_is_no_folder_is_not_waited_for(tmp_path, make, lock):
-    make(tmp_path / "new")
-    with pytest.raises(OSError), run_lock(tmp_path / lock):
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("lock", ["new/lock", "new/run/lock", "new"])
+def test_what_is_no_folder_is_not_waited_for(tmp_path, is_link, lock):
+    if is_link:
+        (tmp_path / "new").symlink_to("no/where")
+    else:
+        (tmp_path / "new").write_text("mine")
+    with pytest.raises((OSError, DestinationRefused)), run_lock(tmp_path / lock):
         pass
-
-
-def failing_flock(code: int):
-    def flock(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return flock
 
 
 def test_a_file_system_without_locks_is_told_of_and_used(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(fcntl, "flock", failing_flock(errno.ENOSYS))
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    code = errno.ENOSYS
+    monkeypatch.setattr(fcntl, "flock", flock)
     with run_lock(tmp_path / "lock"):
         pass
     assert "no lock (Function not implemented); see to it that no other run writes here" in capsys.readouterr().err
-    monkeypatch.setattr(fcntl, "flock", failing_flock(errno.EIO))
+    code = errno.EIO
     with pytest.raises(OSError, match="Input/output error"), run_lock(tmp_path / "lock"):
         pass

@@ -29,6 +29,7 @@ from synthesis.trajectories.tasks import write_task
 from tests.synthesis.trajectories.servers import HOTELS
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
+KITES = Knowledge(domain="kites", language="en")
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
 GOOD = WrittenTask(text="Book a hotel in Oslo for Ana.", slots={"city": "Oslo", "guest": "Ana"})
 CHINESE = WrittenTask(text="请在 Oslo 为 Ana 预订酒店。", slots={"city": "Oslo", "guest": "Ana"})
@@ -121,25 +122,15 @@ IN_CHINESE = (instance().nodes[0], instance().nodes[1].model_copy(update={"quest
     ],
 )
 async def test_a_question_that_breaks_a_rule_is_asked_for_once_more(changes, reason):
-    plan = EnvironmentPlan(
-        index=0,
-        scenario="multi_hop",
-        language="en",
-        domain="kites",
-        num_lookups=2,
-        with_computation=False,
-        variety="plain",
-    )
-    knowledge = Knowledge(domain="kites", language="en")
+    plan = EnvironmentPlan(0, "multi_hop", "en", "kites", 2, False, "plain")
     teacher = ScriptedTeacher({WriteQAInstance: [instance(**changes), instance()]})
     with noted_second_tries() as tries:
-        assert await write_qa_instance(teacher, knowledge, plan, max_hops=5, seed=0) == instance()
+        assert await write_qa_instance(teacher, KITES, plan, max_hops=5, seed=0) == instance()
     assert tries == [SecondTry(reason, True)]
     assert reason in teacher.asked[1].messages()[-1]["content"]
 
 
 async def test_a_question_of_another_size_or_scenario_than_planned_is_asked_for_once_more():
-    knowledge = Knowledge(domain="kites", language="en")
     for scenario, lookups, reason in (
         ("multi_hop", 3, "other number of lookups than planned"),
         ("parallel_multi_hop", 2, "other scenario than planned"),
@@ -147,7 +138,7 @@ async def test_a_question_of_another_size_or_scenario_than_planned_is_asked_for_
         plan = EnvironmentPlan(0, scenario, "en", "kites", lookups, False, "plain")
         teacher = ScriptedTeacher({WriteQAInstance: [instance(), instance()]})
         with pytest.raises(Rejected, match=reason):
-            await write_qa_instance(teacher, knowledge, plan, max_hops=5, seed=0)
+            await write_qa_instance(teacher, KITES, plan, max_hops=5, seed=0)
         assert len(teacher.asked) == 2
 
 
@@ -155,7 +146,7 @@ async def test_a_description_in_another_language_is_asked_for_once_more():
     english = ToolDocument(name="get_kites", description="Number of kites of a person", parameters={})
     chinese = english.model_copy(update={"description": "某人的风筝数量"})
     for language, wrong, right in (("en", chinese, english), ("zh", english, chinese)):
-        knowledge = Knowledge(domain="kites", language=language)
+        knowledge = KITES.model_copy(update={"language": language})
         teacher = ScriptedTeacher({WriteToolDocument: [wrong, right]})
         with noted_second_tries() as tries:
             assert await write_document(teacher, knowledge, instance().nodes[1], seed=0, scaled=0.0) == right
