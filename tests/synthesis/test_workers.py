@@ -35,18 +35,13 @@ from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
 from tests.synthesis.journals import finished_items
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import name_of_call, reply_of, said
+from tests.synthesis.tools.servers import TIME
 
 ROOT = Path(__file__).parents[2]
-ZONES = ["Europe/Paris", "Asia/Tokyo", "America/Lima"]
-CLOCK = {
-    "name": "Time",
-    "domain": "Time",
-    "command": [
-        "python", "-m", "synthesis.tools.frozen_clock", "2026-03-02T09:00:00+00:00",
-        "mcp_server_time", "--local-timezone=UTC",
-    ],
-    "argument_values": {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES},
-}  # fmt: skip
+ZONES = ("Europe/Paris", "Asia/Tokyo", "America/Lima")
+CLOCK = TIME.model_copy(
+    update={"argument_values": {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES}}
+)
 
 
 def bytes_of(directory: Path) -> dict[str, bytes]:
@@ -103,9 +98,8 @@ async def opened_suicide(teacher):
 
 def test_a_rejection_is_the_same_after_a_journey():
     rejected = pickle.loads(pickle.dumps(Rejected("wrong answer", "5 and not 6")))
-    assert (rejected.reason, rejected.detail, str(rejected)) == (
-        "wrong answer", "5 and not 6", "wrong answer: 5 and not 6",
-    )  # fmt: skip
+    assert (rejected.reason, rejected.detail) == ("wrong answer", "5 and not 6")
+    assert str(rejected) == "wrong answer: 5 and not 6"
 
 
 def test_where_a_run_works_does_not_change_what_it_is(tmp_path):
@@ -201,7 +195,7 @@ async def until_journalled(out: Path, count: int) -> None:
 @pytest.mark.slow
 async def test_trajectories_of_two_nodes_are_those_of_one_machine(tmp_path, ray_config):
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
-    changes = {"mcp_servers": [CLOCK], "filters": {"min_tools": 2}}
+    changes = {"mcp_servers": (CLOCK,), "filters": {"min_tools": 2}}
     (tmp_path / "seen").mkdir()
     await synthesize(trajectories_config(tmp_path / "here", **changes))
     on_ray = trajectories_config(tmp_path / "there", ray=ray_config, **changes)

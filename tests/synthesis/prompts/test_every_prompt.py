@@ -73,15 +73,11 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 EXAMPLE = {"en": "Example", "zh": "示例"}
 MARKS = ("made-up", "made up", "of another", "虚构", "另一")
 SCORES = (
-    "score",
-    "clarity",
-    "realism",
-    "tool_necessity",
-    "dependency_consistency",
-    "coherent",
-    "needs_tool",
-    "verdict",
-)
+    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool", "verdict",
+)  # fmt: skip
+
+
+SHAPE = {"scenario": "parallel_multi_hop", "num_lookups": 5, "with_computation": True, "max_hops": 5}
 
 
 def rendered(language: Language) -> dict[type[Request], Request]:
@@ -96,15 +92,10 @@ def rendered(language: Language) -> dict[type[Request], Request]:
     document = ToolDocument(name="get_length", description="Length", parameters={"properties": {"kite": {}}})
     tool = EnvironmentTool(document=document, source="def get_length(kite): ...")
     call = ToolCall(id="c", name="get_length", arguments={"kite": "Sable"})
-    instance = QAInstance(
-        question="How long?",
-        answer=4,
-        scenario="single_hop",
-        hops=1,
-        nodes=(node,),
-        composition=Composition(operation="same", inputs=("q1",)),
-        entities=(),
-    )
+    sub_question = SubQuestion(id="q1", question="How long is Sable?", answer=4, call=call)
+    same = Composition(operation="same", inputs=("q1",))
+    shape = {"scenario": "single_hop", "hops": 1, "nodes": (node,), "composition": same, "entities": ()}
+    instance = QAInstance(question="How long?", answer=4, **shape)
     judges = [judge(task=one, tools=server.tools, conversation=said) for judge in JUDGES]
     asked: list[Request] = [
         CompleteParameters(language=language, server="s", known_parameters={}, tool=server.tools[0]),
@@ -121,20 +112,14 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         *judges,
         JudgeTogether(judges=tuple(judges)),
         JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
-        WriteQAInstance(
-            knowledge=knowledge, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
-        ),
+        WriteQAInstance(knowledge=knowledge, **SHAPE),
         JudgeDecomposition(knowledge=knowledge, instance=instance),
         JudgeToolNecessity(node=node, known_answers=(4,)),
         WriteToolDocument(knowledge=knowledge, node=node, language=language),
         ScaleToolDocument(knowledge=knowledge, document=document),
         WriteToolCall(knowledge=knowledge, node=node, document=document),
         WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
-        FindHomogeneousTool(
-            candidates=(document,),
-            tool=document,
-            sub_question=SubQuestion(id="q1", question="How long is Sable?", answer=4, call=call),
-        ),
+        FindHomogeneousTool(candidates=(document,), tool=document, sub_question=sub_question),
         MergeTools(merged=tool, inserted=tool, sub_questions=()),
         WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
         OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
@@ -208,33 +193,20 @@ def test_the_example_of_a_question_is_sound_and_has_the_shape_that_it_says(langu
     instance = QAInstance.model_validate(next(iter(json_values(example))).value)
     check_structure(instance)
     check_languages(instance, language)
-    assert (instance.scenario, instance.hops) == (
-        "parallel_multi_hop",
-        len(parallel_groups("parallel_multi_hop", 4, 5)),
-    )
+    assert instance.scenario == "parallel_multi_hop"
+    assert instance.hops == len(parallel_groups("parallel_multi_hop", 4, 5))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     def shown(**knowledge) -> str:
         source = Knowledge(domain="kites", language=language, **knowledge)
-        request = WriteQAInstance(
-            knowledge=source, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
-        )
-        return str(request.messages()[1]["content"])
+        return str(WriteQAInstance(knowledge=source, **SHAPE).messages()[1]["content"])
 
     text = instructions(WriteQAInstance, language)
     for scenario in get_args(Scenario):
         assert f"\n  {scenario}" in text
-    for tag in (
-        "passage",
-        "tables",
-        "given_question",
-        "scenario",
-        "num_lookups",
-        "parallel_groups",
-        "with_computation",
-    ):
+    for tag in ("passage", "tables", "given_question", "parallel_groups", *SHAPE.keys() - {"max_hops"}):
         assert f"<{tag}>" in text
     assert '<passage>\n"Sable is long."' in shown(kind="passage", text="Sable is long.")
     assert '<given_question>\n"How long?"' in shown(kind="question", text="How long?")
@@ -247,16 +219,12 @@ def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     "kind", [kind for kind in RENDERED["en"] if kind.role == "judges"], ids=lambda kind: kind.__name__
 )
 def test_every_judge_gives_the_reason_before_the_score(kind):
-    def fields(schema: dict) -> list[str]:
-        return list(schema.get("properties", {}))
-
     schema = reply_schema(kind.reply_type)
-    for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())]:
-        if scores := [order.index(name) for name in SCORES if name in order]:
-            assert order.index("reason") < min(scores), order
-    assert any(
-        name in SCORES for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())] for name in order
-    )
+    orders = [list(part.get("properties", {})) for part in (schema, *schema.get("$defs", {}).values())]
+    judging = [order for order in orders if set(SCORES) & set(order)]
+    assert judging
+    for order in judging:
+        assert order.index("reason") < min(order.index(name) for name in SCORES if name in order), order
     for language in LANGUAGES:
         example = example_of(kind, language)
         scores = [example.find(f'"{name}"') for name in SCORES if f'"{name}"' in example]
@@ -299,14 +267,14 @@ def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beg
 
 
 def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
-    server = HOTELS
-    names = [tool.name for tool in server.tools]
-    chain = bind_chain(server, ["find_hotel"])
-    text = WriteTask(server=server, expectation="answer", chain=chain).messages()[1]["content"]
-    tools = json.loads(text.partition("<tools>\n")[2].partition("\n</tools>")[0])
-    assert [tool["name"] for tool in tools] == ["find_hotel"]
-    others = json.loads(text.partition("<other_tools>\n")[2].partition("\n</other_tools>")[0])
-    assert others == [name for name in names if name != "find_hotel"]
+    chain = bind_chain(HOTELS, ["find_hotel"])
+    text = WriteTask(server=HOTELS, expectation="answer", chain=chain).messages()[1]["content"]
+
+    def told(tag: str):
+        return json.loads(text.partition(f"<{tag}>\n")[2].partition(f"\n</{tag}>")[0])
+
+    assert [tool["name"] for tool in told("tools")] == ["find_hotel"]
+    assert told("other_tools") == [tool.name for tool in HOTELS.tools if tool.name != "find_hotel"]
 
 
 def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
