@@ -14,6 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -98,25 +99,20 @@ def write_records(
     with whole_folder(out, records_of(kind)) as folder:
         # The name of a shard holds the number of shards, which is known at the last record: renamed below.
         unnumbered: list[Path] = []
-        writer, count = None, 0
         packages: dict[str, str] = {}
-        for record in records:
-            if not isinstance(record, record_type):
-                raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
-            if count % records_per_shard == 0:
-                if writer is not None:
-                    with _writing(out):
-                        writer.close()
-                unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
-                # `_writing` stands around ArrayRecord's calls alone: `records` may raise a RuntimeError of its own.
-                with _writing(out):
-                    writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
-            assert writer is not None
+        count, remaining = 0, iter(records)
+        for first in remaining:
+            unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
+            # `_writing` stands around ArrayRecord's calls alone: `records` may raise a RuntimeError of its own.
             with _writing(out):
-                writer.write(record.sealed().model_dump_json().encode())
-            count += 1
-            packages |= record.packages if isinstance(record, Environment) else {}
-        if writer is not None:
+                writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
+            for record in chain([first], islice(remaining, records_per_shard - 1)):
+                if not isinstance(record, record_type):
+                    raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
+                with _writing(out):
+                    writer.write(record.sealed().model_dump_json().encode())
+                count += 1
+                packages |= record.packages if isinstance(record, Environment) else {}
             with _writing(out):
                 writer.close()
         shards = {}

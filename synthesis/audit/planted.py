@@ -224,27 +224,18 @@ def wrong_tool(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Mes
     if not done or not others:
         return None
     call, (other, content) = rng.choice(done), rng.choice(others)
+    instead = other.model_copy(update={"id": call.id})
     return tuple(
         message.model_copy(update={"content": content})
         if message.tool_call_id == call.id
-        else message.model_copy(
-            update={
-                "tool_calls": tuple(
-                    other.model_copy(update={"id": call.id}) if each.id == call.id else each
-                    for each in message.tool_calls
-                )
-            }
-        )
+        else _with_calls(message, lambda each: instead if each.id == call.id else each)
         for message in trajectory.messages
     )
 
 
 def no_call(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
     """Answer at once, with the values that the tools would have returned."""
-    messages = tuple(
-        message for message in trajectory.messages if message.role in ("system", "user") or not message.tool_calls
-    )
-    return tuple(message for message in messages if message.role != "tool")
+    return tuple(message for message in trajectory.messages if message.role != "tool" and not message.tool_calls)
 
 
 KINDS: Final[Mapping[str, Callable[[Trajectory, Elsewhere, Random], Messages | None]]] = {
@@ -270,7 +261,7 @@ def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random
     return trajectory.model_copy(update={"messages": _numbered(messages)})
 
 
-# --- what the kinds share -------------------------------------------------------------------------------------------
+# --- parts that the kinds share ------------------------------------------------------------------------------------
 
 
 def _ending(trajectory: Trajectory, content: str) -> Messages:
@@ -335,17 +326,13 @@ def _without_values(answer: str, values: Sequence[JsonValue], language: Language
 def _with_argument(messages: Messages, call: ToolCall, arguments: JsonObject, old: str, new: str) -> Messages:
     """Change a call's arguments, and replace the old value in its response and in all later messages."""
     changed: list[Message] = []
-    is_later = False
+    instead, is_later = call.model_copy(update={"arguments": arguments}), False
     for message in messages:
-        calls = tuple(
-            each.model_copy(update={"arguments": arguments}) if each.id == call.id else each
-            for each in message.tool_calls
-        )
         is_later = is_later or call in message.tool_calls
-        said = message.content
-        if is_later and (message.tool_call_id == call.id or (message.role == "assistant" and not calls)):
-            said = said.replace(old, new) if len(old) > 2 else said
-        changed.append(message.model_copy(update={"tool_calls": calls, "content": said}))
+        tells = message.tool_call_id == call.id or (message.role == "assistant" and not message.tool_calls)
+        said = message.content.replace(old, new) if is_later and tells and len(old) > 2 else message.content
+        message = _with_calls(message, lambda each: instead if each.id == call.id else each)
+        changed.append(message.model_copy(update={"content": said}))
     return tuple(changed)
 
 
@@ -355,12 +342,10 @@ def _numbered(messages: Messages) -> Messages:
     for message in messages:
         for call in message.tool_calls:
             ids[call.id] = f"call_{len(ids) + 1}"
-    return tuple(
-        message.model_copy(
-            update={
-                "tool_calls": tuple(call.model_copy(update={"id": ids[call.id]}) for call in message.tool_calls),
-                "tool_call_id": ids.get(message.tool_call_id),
-            }
-        )
-        for message in messages
-    )
+    numbered = (_with_calls(each, lambda call: call.model_copy(update={"id": ids[call.id]})) for each in messages)
+    return tuple(each.model_copy(update={"tool_call_id": ids.get(each.tool_call_id)}) for each in numbered)
+
+
+def _with_calls(message: Message, change: Callable[[ToolCall], ToolCall]) -> Message:
+    """Return a message with each of its calls changed."""
+    return message.model_copy(update={"tool_calls": tuple(map(change, message.tool_calls))})

@@ -15,7 +15,7 @@ _LINK = re.compile(r"<?https?://\S+")
 _CREDENTIAL = re.compile(r"(x[-_])?(api[-_]?key|app[-_]?id|access[-_]?token|auth([-_]?token)?|client[-_]?secret)", re.I)
 
 
-def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
+def read_openapi(document: JsonValue, name: str) -> SourceServer | None:
     """Return the server of an OpenAPI 3.x specification; None if the document is something else.
 
     Credentials and transport headers are the operator's, not the model's: they are no parameters of the tool.
@@ -32,15 +32,13 @@ def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
         for method in _METHODS:
             if isinstance(operation := item.get(method), dict):
                 tools.append(_operation(path, method, operation, item, document))
-    return [
-        SourceServer(
-            name=str(info.get("title") or name),
-            origin="openapi",
-            tools=tools,
-            domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
-            description=str(info.get("description") or ""),
-        )
-    ]
+    return SourceServer(
+        name=str(info.get("title") or name),
+        origin="openapi",
+        tools=tools,
+        domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
+        description=str(info.get("description") or ""),
+    )
 
 
 def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject) -> SourceTool:

@@ -12,7 +12,7 @@ from synthesis.tools.documents import SourceServer, SourceTool
 _SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
 
 
-def read_python_functions(source: str, name: str) -> list[SourceServer]:
+def read_python_functions(source: str, name: str) -> SourceServer:
     """Return the public, fully annotated functions of a module as one server.
 
     Raises:
@@ -21,7 +21,7 @@ def read_python_functions(source: str, name: str) -> list[SourceServer]:
     module = syntax_tree(source)
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     tools = [_tool(function) for function in functions if not function.name.startswith("_") and _is_typed(function)]
-    return [SourceServer(name=name, origin="python", tools=tools, description=ast.get_docstring(module) or "")]
+    return SourceServer(name=name, origin="python", tools=tools, description=ast.get_docstring(module) or "")
 
 
 def _is_typed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -17,21 +17,19 @@ _BOILERPLATE = re.compile(
 )
 
 
-def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
+def read_endpoints(document: JsonValue) -> SourceServer | None:
     """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
     if not isinstance(document, list) or not document:
         return None
     if not all(isinstance(endpoint, dict) and "api_name" in endpoint for endpoint in document):
         return None
     first = document[0]
-    return [
-        SourceServer(
-            name=str(first.get("tool_name") or "unnamed"),
-            origin="rapidapi",
-            tools=[_endpoint(endpoint) for endpoint in document],
-            domain=str(first.get("category_name") or "General"),
-        )
-    ]
+    return SourceServer(
+        name=str(first.get("tool_name") or "unnamed"),
+        origin="rapidapi",
+        tools=[_endpoint(endpoint) for endpoint in document],
+        domain=str(first.get("category_name") or "General"),
+    )
 
 
 def _endpoint(endpoint: JsonObject) -> SourceTool:
@@ -66,7 +64,7 @@ def _template_schema(template: JsonValue) -> JsonObject:
     return {"type": template.split(" ")[0]} if isinstance(template, str) else {}
 
 
-def read_function_line(document: JsonValue) -> list[SourceServer] | None:
+def read_function_line(document: JsonValue) -> SourceServer | None:
     """Return the server of one line `{"tool": …, "functions": […]}`; None if it is something else."""
     if not isinstance(document, dict) or not isinstance(functions := document.get("functions"), list):
         return None
@@ -77,7 +75,7 @@ def read_function_line(document: JsonValue) -> list[SourceServer] | None:
         SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
         for function in objects_in(functions)
     ]
-    return [SourceServer(name=server, origin="rapidapi", tools=tools)]
+    return SourceServer(name=server, origin="rapidapi", tools=tools)
 
 
 def _own_words(function: JsonObject, server: str) -> JsonValue:
