@@ -7,6 +7,7 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+from synthesis.tools.schema_repair import pointed_to
 
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
@@ -131,10 +132,5 @@ def _resolved(node: JsonValue, document: JsonObject) -> JsonValue:
     for _ in range(16):  # references that go round in a circle lead nowhere
         if not isinstance(node, dict) or not isinstance(reference := node.get("$ref"), str):
             return node
-        if not reference.startswith("#/"):
-            return None
-        node = document
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            node = node.get(part) if isinstance(node, dict) else None
+        node = pointed_to(reference, document)
     return None

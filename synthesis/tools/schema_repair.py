@@ -234,27 +234,13 @@ class _Repair:
         if reference in references:  # a type that contains itself, e.g. a tree's node
             self.rules.add("reference_cycle_cut")
             return self.schema(beside, references, depth + 1)
-        target = self._lookup(reference) if isinstance(reference, str) else None
+        target = pointed_to(reference, self.document) if isinstance(reference, str) else None
         if target is None:
             self.rules.add("reference_unresolved")
             return self.schema(beside, references, depth + 1)
         if isinstance(target, dict):
             target = {**target, **beside}
         return self.schema(target, (*references, reference), depth + 1)
-
-    def _lookup(self, reference: str) -> JsonValue:
-        if not reference.startswith("#"):
-            return None
-        node = self.document
-        for part in reference[1:].strip("/").split("/") if reference[1:].strip("/") else ():
-            part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
-            if isinstance(node, dict) and part in node:
-                node = node[part]
-            elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
-                node = node[int(part)]
-            else:
-                return None
-        return node
 
     def _unwrapped(self, found: JsonObject) -> JsonObject:
         properties = found.get("properties")
@@ -326,6 +312,22 @@ class _Repair:
         if "default" in mended and mended["default"] is None and "null" not in as_list(mended.get("type", "null")):
             self.rules.add("default_dropped")
             del mended["default"]
+
+
+def pointed_to(reference: str, document: JsonValue) -> JsonValue:
+    """Return the part of a document that a reference such as `#/$defs/city` points to; None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    node = document
+    for part in reference[1:].strip("/").split("/") if reference[1:].strip("/") else ():
+        part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
+        if isinstance(node, dict) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            return None
+    return node
 
 
 def _merge_alternatives(schema: JsonObject, keyword: str, alternatives: list[JsonObject]) -> None:
