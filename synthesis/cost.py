@@ -1,4 +1,4 @@
-"""An estimate of what a run would ask a language model, before anything is spent.
+"""An estimate of a run's calls, tokens and cost with a language model, before anything is spent.
 
 A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full.
 Replies are as short as the embedded teacher's, each implementation of a tool passes at the first try, and retries,
@@ -87,7 +87,7 @@ class CostEstimate:
         return CostEstimate(scaled, self.roles)
 
     def table(self, prices: OpenAITeacherConfig | None) -> str:
-        """Return the estimate for a person to read: a line per kind of question and per role, then what it costs.
+        """Return the estimate for a person to read: a line per kind of question and per role, then the cost.
 
         >>> asked = {"WriteTask": Questions(1000, 250_000, 30_000)}
         >>> print(CostEstimate(asked, {"WriteTask": "task_writer"}).table(None))

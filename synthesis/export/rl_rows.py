@@ -40,9 +40,9 @@ def ground_truth(environment: Environment) -> str:
     """Return the JSON text of the values that the F1 reward counts.
 
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
-    says, with `final_state` where one is asked for; `answer` is the whole question's. Where there are any:
-    `aliases` are further texts that mean the answer beside them; `user_reply` is what the user says to the first
-    message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
+    says, with `final_state` unless that is null; `answer` is the whole question's. Three keys are there only if they
+    are needed: `aliases` are further texts that mean the answer beside them; `user_reply` is the user's answer to the
+    first message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
     """
     truth = {
         "sub_tasks": [

@@ -56,7 +56,7 @@ WRITE_IN: Final[dict[Language, str]] = {
     "zh": "Write every description and message in Chinese (中文), without English words save names and values; names "
     "of tools and parameters stay English.",
 }
-"""The language that is demanded of a reply to instructions that are in English whatever the language."""
+"""The demanded language of a reply, for instructions that are always in English."""
 
 
 def plain_question(instructions: str, language: Language | None, **data: JsonValue) -> list[JsonObject]:

@@ -94,7 +94,7 @@ class OpenAITeacherConfig(BaseModel):
     roles: dict[Role, RoleConfig] = {}
     """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Calls in flight at one endpoint, whatever the roles that it answers as."""
+    """Calls in flight at one endpoint, those of all its roles together."""
     request_seconds: float = Field(default=120.0, gt=0)
     """Time limit of one call."""
     deadline_seconds: float = Field(default=900.0, gt=0)
@@ -139,7 +139,7 @@ class OpenAITeacherConfig(BaseModel):
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
-        """Return the configuration of a run that writes to `out`: its replies are kept beside it unless told otherwise.
+        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default.
 
         >>> OpenAITeacherConfig(model="m").with_replies_beside(Path("runs/out")).cache.as_posix()
         'runs/out.replies.sqlite'

@@ -44,7 +44,7 @@ class OpenAITeacher:
         """Open the client; without a `cache`, the file that the configuration names, if any, is opened as one.
 
         Raises:
-            TeacherUnavailable: the `openai` package or a key is missing, or an address is none, or holds a key.
+            TeacherUnavailable: the `openai` package or a key is missing, or an address is not one, or holds a key.
             ReplyFileError: the file of replies is damaged, another file, or cannot be written; so may the methods.
         """
         self.config = config
@@ -75,9 +75,9 @@ class OpenAITeacher:
         return _read_back(reply.text, type(request))
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-        """Answer questions of one form in one call, but for those that were answered before.
+        """Answer questions of one form in one call, except those that were answered before.
 
-        The reply to each is kept by itself, so that a changed question is the only one that is asked again.
+        The reply to each is kept by itself, so that only a changed question is asked again.
 
         Raises:
             BadReply, TeacherUnavailable: as `ask`.
@@ -115,7 +115,7 @@ class OpenAITeacher:
         self.budget.close()
 
     async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Return the answer to a question; all who ask the same question at once share it.
+        """Return the answer to a question; tasks that ask the same question at the same time share it.
 
         A question that was sent is answered and kept even if the task that asked it is cancelled.
         """
@@ -213,10 +213,10 @@ class OpenAITeacher:
 
 
 def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Counter[str]]:
-    """Return the typed reply that a completion is, and what had to be mended to read it.
+    """Return the typed reply of a completion, and the mendings by name.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it has none.
     """
     if not kind.is_turn:
         reply, mended = read_reply(_said(completion), kind.reply_type)
@@ -255,7 +255,7 @@ def _whole(text: str) -> str:
 
 
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:
-    """Return one of the replies that came together, with its share of what they cost; the shares add up."""
+    """Return one of the replies that came together, with its share of their tokens and cost; the shares add up."""
 
     def share(tokens: int) -> int:
         return tokens // count + (place < tokens % count)

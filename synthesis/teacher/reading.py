@@ -31,14 +31,14 @@ _FRACTION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*(\d+(?:\.\d+)?)|(%))
 
 
 class Unreadable(ValueError):
-    """A text that is no reply of its type, and why; never leaves the teacher."""
+    """A text is no reply of its type, and the reason; the error never leaves the teacher."""
 
 
 def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
-    """Return the reply that a text holds, and what had to be mended to read it.
+    """Return the reply in a text, and the mendings by name.
 
     Raises:
-        Unreadable: it holds none; the message says what is wrong with the likeliest part of it.
+        Unreadable: it holds none; the message has the fault of its likeliest part.
     """
     problem = "not JSON: expected one JSON object, found none that is whole"
     is_first = True
@@ -80,7 +80,7 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
     """Validate a value, with a wrapper taken off and its form changed where that is all that is wrong.
 
     Raises:
-        ValidationError: it is wrong in another way; what is wrong with it as it came.
+        ValidationError: it has another fault; the error is of the value as it came.
         Unreadable: it says yes or no where a number is asked for.
     """
     try:
@@ -202,7 +202,7 @@ def _names(reply_type: type[BaseModel]) -> dict[str, str]:
 
 
 def _spelling(name: str) -> str:
-    """Return a name without what spellings differ in.
+    """Return a name without the differences of spellings.
 
     >>> _spelling("toolCalls") == _spelling("tool_calls") == _spelling("Tool calls")
     True

@@ -105,7 +105,7 @@ class Ledger:
         return "\n".join(lines)
 
     def summary(self) -> JsonObject:
-        """Return the ledger for a program to read: by kind of question, what the table shows.
+        """Return the ledger for a program to read: the figures of the table by kind of question.
 
         >>> ledger = Ledger()
         >>> ledger.of("WriteTask").calls = 2

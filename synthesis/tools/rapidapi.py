@@ -79,9 +79,9 @@ def read_function_line(document: JsonValue) -> SourceServer | None:
 
 
 def _own_words(function: JsonObject, server: str) -> JsonValue:
-    """Return what the API's author wrote, without what the collection did to every description.
+    """Return the words of the API's author, without the additions of the collection.
 
-    It put a sentence around them, and wrote its own names of functions, `<name>_for_<server>`, in the place of words.
+    It put a sentence around each description, and its own names of functions, `<name>_for_<server>`, in place of words.
 
     >>> before = 'This is the subfunction for tool "x", you can use this tool.'
     >>> said = 'The description of this function is: "list_for_x teams"'

@@ -7,7 +7,7 @@ The rules by name (a server document lists the rules that were needed):
     root_alternatives_merged   `anyOf`, `oneOf` or `allOf` at the root became one set of properties
     nested_schema_unwrapped    a whole schema lay inside its own `properties`
     type_mapped                a type that JSON Schema does not know ("str", "any", "float") became one that it does
-    required_mended            `required` named what does not exist, stood twice, or was a flag on a property
+    required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     bounds_mended              draft-4 boolean bounds, or limits that are not numbers
     default_dropped            a null default on a type that is not nullable
@@ -19,7 +19,7 @@ The rules by name (a server document lists the rules that were needed):
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
                                that `re` does not know, or of the most usual form it takes exponential time for
 
-References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
+References inside the document are replaced by their targets. Dialect marks and titles are left out without a rule.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject, JsonValue, canonical_json
 
 MAX_SCHEMA_NODES: Final = 4000
-"""More schemas than this inside one tool is not a tool that a model can be offered."""
+"""The most schemas inside one tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
@@ -66,17 +66,17 @@ _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[
 r"""A group that repeats, with nothing that must stand between its own repeats, as in `^(\w+\s?)+$`: of a text that does
 not match `re` tries every way to cut it up, twice as many with each character."""
 _NO_PATTERN: Final = (re.error, OverflowError, RecursionError)
-"""What `re` raises for a text that it cannot compile."""
+"""The errors of `re` for a text that it cannot compile."""
 
 
 class SchemaUnconvertible(SynthesisError):
-    """No valid schema of type `object` can be made of what stands there; the message says why."""
+    """No valid schema of type `object` can be made of the found one; the message says why."""
 
 
 def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
     """Return a valid parameters schema and the rules that were needed to get there, sorted.
 
-    `document` is what references lead into, where that is not the schema itself (an OpenAPI specification).
+    `document` is the target of references, if that is not the schema itself (an OpenAPI specification).
 
     Raises:
         SchemaUnconvertible: it is too large, too deep, or still not valid after every rule.
@@ -94,7 +94,7 @@ def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[Jso
 
 
 def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonObject | None:
-    """Return a valid schema of what a tool returns, or None where the source says nothing that can be used."""
+    """Return a valid schema of a tool's value, or None if the source has none that can be used."""
     if not isinstance(found, dict) or not found:
         return None
     try:
@@ -131,7 +131,7 @@ def _draft_error(schema_json: str) -> str:
 
 
 class _Repair:
-    """One pass over one document; `rules` collects what was needed."""
+    """One pass over one document; `rules` collects the rules that were needed."""
 
     def __init__(self, found: JsonValue, document: JsonValue = None):
         self.found = found
@@ -331,13 +331,13 @@ def pointed_to(reference: str, document: JsonValue) -> JsonValue:
 
 
 def _merge_alternatives(schema: JsonObject, keyword: str, alternatives: list[JsonObject]) -> None:
-    """Fold the alternatives of a root into its properties; required stays what every way of calling needs."""
+    """Fold the alternatives of a root into its properties; only names that every alternative needs stay required."""
     properties = schema.setdefault("properties", {})
     for alternative in alternatives:
         for name, inner in alternative.get("properties", {}).items():
             properties.setdefault(name, inner)
     needed = [set(alternative.get("required", ())) for alternative in alternatives]
-    # All parts of `allOf` hold at once; of `anyOf` and `oneOf` one does, so only what all of them need is needed.
+    # All parts of `allOf` hold at once; of `anyOf` and `oneOf` one does, so only their common names are required.
     common = set.union(*needed) if keyword == "allOf" else set.intersection(*needed)
     schema["required"] = [name for name in properties if name in common or name in schema.get("required", ())]
 

@@ -27,7 +27,7 @@ def check_written(document: ToolDocument) -> None:
     """Check that the schemas of a written document, those of its arguments and of its value, can be used.
 
     Raises:
-        Rejected: one cannot; the detail says where, what was expected and what was found.
+        Rejected: one cannot; the detail names the place, the expected form and the value.
 
     >>> parameters = {"type": "object", "properties": {"flat": {"type": "str"}}, "required": ["flat"]}
     >>> check_written(ToolDocument(name="get_rent", description="Rent", parameters=parameters))
