@@ -9,7 +9,7 @@ embeddings        Embeddings of tool documents, which give the similarity of too
 environments/     The environments track: from knowledge to verified environments with executable tools.
 errors            The errors of synthesis.
 export/           Exports: records as rows for other trainers, in a folder with their schema and a data card.
-foreign_messages  Chat messages of others in OpenAI's form, read strictly: one gate for SFT, `astra serve` and the teacher.
+foreign_messages  Messages of others in OpenAI's form, read strictly: the gate for SFT, `astra serve` and the teacher.
 nfkc              Unicode's compatibility form of foreign text, in time linear in the text.
 procedural/       The embedded teacher: seeded and offline, it answers by grammar and computation.
 prompts/          The questions to the teacher, one file each.

@@ -1,4 +1,4 @@
-"""Chat messages of others in OpenAI's form, read strictly: one gate for SFT, `astra serve` and the teacher.
+"""Messages of others in OpenAI's form, read strictly: the gate for SFT, `astra serve` and the teacher.
 
 text       whole characters, finite numbers, and no more lists and objects within each other than the sandbox takes
 results    matched to their calls by `tool_call_id`, and put in the order of the calls

@@ -38,6 +38,14 @@ def shown(*entries: Any) -> Any:
     return read_messages(entries, {}, is_learnt=False)
 
 
+def assert_refused_at(place: str, read: Any, *entries: Any) -> str:
+    """Return the message of the refusal, which names the place of the fault."""
+    with pytest.raises(MessageRefused) as raised:
+        read(*entries)
+    assert raised.value.place == place
+    return str(raised.value)
+
+
 ASKED = {"role": "user", "content": "?"}
 BOTH = (learnt, shown)
 
@@ -95,9 +103,7 @@ ANSWERED = (*TWO, result("a"), result("b"))
     ],
 )
 def test_a_result_that_answers_no_call_or_a_call_without_one_is_refused_with_its_place(read, entries, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(*entries)
-    assert raised.value.place == place
+    assert_refused_at(place, read, *entries)
 
 
 # --- strict JSON and whole text ---
@@ -134,10 +140,7 @@ HALF, DEEP = "\ud83d", json.loads('{"a": ' + "[" * 100 + "]" * 100 + "}")
     ],
 )  # fmt: skip
 def test_what_is_no_json_or_no_text_is_refused_with_its_place_in_a_line_that_can_be_printed(read, message, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(message)
-    said = str(raised.value)
-    assert raised.value.place == place
+    said = assert_refused_at(place, read, message)
     assert said.startswith(f"{place}: expected ")
     assert said.encode().decode() == said
     assert "\n" not in said
@@ -236,9 +239,7 @@ def test_thoughts_are_taken_once_from_any_place(read, message):
     ],
 )
 def test_thoughts_that_differ_do_not_end_or_stand_elsewhere_are_refused(read, message, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(message)
-    assert raised.value.place == place
+    assert_refused_at(place, read, message)
 
 
 @pytest.mark.parametrize("content", ["", "\n", [], None, "<think>\nSo\n</think>\n\n"])
@@ -386,17 +387,17 @@ def arguments_of(arguments: Any, schema: Any = SCHEMA) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
-        ({"key": "a", "undeclared": None, "count": None, "level": None}, {"key": "a"}),
-        ({"key": "a", "unit": None, "limit": None, "mode": None, "kind": None, "old": None},) * 2,
-        ({"key": "a", "place": {"city": "x", "zip": None, "more": None}}, {"key": "a", "place": {"city": "x"}}),
-        ({"key": "a", "place": None, "rows": None}, {"key": "a"}),
-        ({"key": "a", "rows": [{"a": 1, "b": None}, {"a": None}, None]}, {"key": "a", "rows": [{"a": 1}, {}, None]}),
-        ({"key": "a", "map": {"x": "y", "z": None}}, {"key": "a", "map": {"x": "y"}}),
-        ({"key": "a", "free": {"x": 1}, "any": [1]},) * 2,
+        ({"undeclared": None, "count": None, "level": None}, {}),
+        ({"unit": None, "limit": None, "mode": None, "kind": None, "old": None},) * 2,
+        ({"place": {"city": "x", "zip": None, "more": None}}, {"place": {"city": "x"}}),
+        ({"place": None, "rows": None}, {}),
+        ({"rows": [{"a": 1, "b": None}, {"a": None}, None]}, {"rows": [{"a": 1}, {}, None]}),
+        ({"map": {"x": "y", "z": None}}, {"map": {"x": "y"}}),
+        ({"free": {"x": 1}, "any": [1]},) * 2,
     ],
 )
 def test_nulls_leave_arguments_where_the_schema_has_no_place_for_them(arguments, kept):
-    assert arguments_of(arguments) == kept
+    assert arguments_of({"key": "a"} | arguments) == {"key": "a"} | kept
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"type": "object", "properties": {}}])
@@ -416,9 +417,7 @@ def test_a_tool_without_parameters_has_no_place_for_null(schema):
     ],
 )
 def test_a_null_of_which_the_schema_does_not_say_what_it_is_is_refused(arguments, place):
-    with pytest.raises(MessageRefused) as raised:
-        arguments_of(arguments)
-    assert raised.value.place == f"messages.0.tool_calls.0.function.arguments.{place}"
+    assert_refused_at(f"messages.0.tool_calls.0.function.arguments.{place}", arguments_of, arguments)
 
 
 def test_a_null_beside_further_properties_of_any_type_is_refused():

@@ -11,7 +11,6 @@ from synthesis.environments.questions.qa_instances import write_qa_instance
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tasks import WriteTask, WrittenTask
@@ -40,12 +39,6 @@ async def written(*replies):
     teacher = ScriptedTeacher({WriteTask: replies})
     task, _ = await write_task(HOTELS, teacher, chain=CHAIN, expectation="answer", hidden_slots=(), seed=0)
     return task, teacher.asked
-
-
-async def test_a_good_reply_is_asked_for_once():
-    with noted_second_tries() as tries:
-        assert len((await written(GOOD))[1]) == 1
-    assert tries == []
 
 
 async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_counts():
@@ -156,7 +149,6 @@ async def test_a_description_in_another_language_is_asked_for_once_more():
 async def test_proposals_of_tools_that_are_not_there_are_dropped_and_asked_for_again_where_none_is_left():
     known, unknown = (ProposedChain(task="x", tools=tools) for tools in (("find_hotel",), ("find_motel",)))
     assert usable_proposals(HOTELS, ProposedChains(proposals=(known, unknown))) == [known]
-    assert usable_proposals(HOTELS, ProposedChains(proposals=())) == []
     teacher = ScriptedTeacher({ProposeChains: [ProposedChains(proposals=(p,)) for p in (unknown, known)]})
     request = ProposeChains(server=HOTELS, count=1)
     found = await accepted_reply(teacher, request, lambda reply: usable_proposals(HOTELS, reply), seed=0)
@@ -187,10 +179,6 @@ async def test_the_report_counts_by_reason_what_was_asked_again_and_what_of_it_w
     await run(resumed)
     assert (resumed.asked_again, resumed.mended) == (report.asked_again, report.mended)
     assert "asked again" not in StageReport("tasks").closing_line() + StageReport("tasks").json_line()
-
-
-def test_the_agents_turn_is_never_put_again_with_a_complaint():
-    assert "failure" not in TakeTurn.model_fields
 
 
 async def test_a_run_tells_at_its_end_what_all_its_stages_asked_again(tmp_path):
