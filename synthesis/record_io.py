@@ -235,10 +235,6 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
                 f"record {index} of {self.directory} cannot be read: {_first_line(error)}; the shard is damaged"
             ) from error
 
-    def __iter__(self) -> Iterator[RecordT]:
-        for index in range(len(self)):
-            yield self[index]
-
 
 def require_records(source: RecordSource[RecordT]) -> None:
     """Raise a `RecordDirectoryError` if a directory holds no record."""

@@ -52,15 +52,12 @@ async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_cou
     assert asked[0].messages() == shown[:-2]
 
 
-async def test_the_second_one_decides_and_there_is_no_third():
-    with noted_second_tries() as tries, pytest.raises(Rejected, match="fact is not in the task's text"):
-        await written(CHINESE, FACTLESS, GOOD)
-    assert tries == [SecondTry("task in another language", False)]
-
-
-async def test_a_second_reply_without_use_is_counted_as_not_mended():
-    with noted_second_tries() as tries, pytest.raises(BadReply):
-        await written(CHINESE, BadReply("no JSON"))
+@pytest.mark.parametrize(
+    ("second", "error"), [(FACTLESS, "fact is not in the task's text"), (BadReply("no JSON"), "no JSON")]
+)
+async def test_the_second_one_decides_and_there_is_no_third(second, error):
+    with noted_second_tries() as tries, pytest.raises((Rejected, BadReply), match=error):
+        await written(CHINESE, second, GOOD)
     assert tries == [SecondTry("task in another language", False)]
 
 
