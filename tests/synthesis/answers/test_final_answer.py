@@ -1,4 +1,4 @@
-"""A final message tells the gold answer only where the answer stands there whole, and not as one of many."""
+"""A final message tells the gold answer only if the whole answer is in it, and not as one of many."""
 
 from __future__ import annotations
 

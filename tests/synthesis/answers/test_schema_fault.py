@@ -1,4 +1,4 @@
-"""Whatever a schema is, a value is right by it or the fault is said; nothing is fetched for it."""
+"""By any schema a value is right or has a named fault; no reference is fetched."""
 
 from __future__ import annotations
 

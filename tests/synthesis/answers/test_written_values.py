@@ -1,4 +1,4 @@
-"""A written value is read where it can be read in one way, and is the same answer as another that says the same."""
+"""A written value with one possible reading is read, and is the same answer as another text of that value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit plants badness that only the badness gives away, and the shipped judge and thresholds let it not pass."""
+"""Planted faults have no other mark than themselves, and the shipped judge and thresholds stop them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that the tests of this folder export: small, and with whatever a format could lose."""
+"""Small records for the tests of exports, with every detail that a format could lose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An export is a folder of known bytes whose card has the type of every column: digits stay text on the way."""
+"""An export is a folder of known bytes whose card has the type of every column: digits stay text."""
 
 from __future__ import annotations
 

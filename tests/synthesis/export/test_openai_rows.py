@@ -1,4 +1,4 @@
-"""A conversation in OpenAI's form: calls and answers are paired by ids, and nothing that was said is lost."""
+"""A conversation in OpenAI's form: calls and answers are paired by ids, and no text is lost."""
 
 from __future__ import annotations
 

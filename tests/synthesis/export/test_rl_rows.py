@@ -1,4 +1,4 @@
-"""Rows for verl and TRL: the sandbox client runs their tools, and their ground truth is what the reward counts."""
+"""Rows for verl and TRL: the sandbox client runs their tools, and their ground truth holds the reward's values."""
 
 from __future__ import annotations
 
