@@ -429,7 +429,7 @@ def test_nulls_of_a_call_that_is_shown_stay_as_the_model_wrote_them():
     assert shown(assistant(call(arguments='{"key": null}')))[0].tool_calls[0].arguments == {"key": None}
 
 
-# --- what the older forms and odd fields say ---
+# --- older forms and odd fields ---
 
 
 @pytest.mark.parametrize("read", BOTH)
@@ -440,7 +440,7 @@ def test_a_field_whose_content_would_be_lost_is_refused(read, key):
     assert read(assistant(content="Yes.", **{key: None}))
 
 
-# --- whatever is accepted ---
+# --- any accepted conversation ---
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"]
 TEXTS = st.text(max_size=6) | st.sampled_from([*TAGS, "So.\n</think>\n\nYes.", IN_TEXT, "\n", HALF])

@@ -1,4 +1,4 @@
-"""What was changed in the files of a run behind its back is said, and never used: replies, finished items."""
+"""Replies and finished items that were changed on disk are reported, and never used."""
 
 import json
 import sqlite3

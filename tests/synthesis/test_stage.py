@@ -1,4 +1,4 @@
-"""A stage that keeps nothing says why in full, and takes no earlier result away."""
+"""A stage that keeps nothing reports the reasons in full, and removes no earlier result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a Ray cluster the records are those of one machine, to the byte, whichever worker, node or run is killed."""
+"""On a Ray cluster the records have the bytes of one machine's, even if a worker, a node or the run is killed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SlowTeacher(ProceduralTeacher):
 
 
 class FailingTeacher(ProceduralTeacher):
-    """Is down as soon as somebody wants an agent's turn."""
+    """Is down from the first question for an agent's turn."""
 
     async def ask(self, request, *, seed):
         if isinstance(request, TakeTurn):
@@ -70,7 +70,7 @@ class FailingTeacher(ProceduralTeacher):
 
 
 class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint, by a file, what the embedded teacher would say to each prompt."""
+    """Tells the endpoint, by a file, the embedded teacher's reply to each prompt."""
 
     async def _reply(self, request, seed, **options):
         told_in(request.messages(), seed).write_text(json.dumps(reply_of(request, seed)))
@@ -137,7 +137,7 @@ def cluster(tmp_path_factory) -> Iterator:
     pytest.importorskip("ray", reason="needs the extra `ray`")
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as environment:  # what every node's `ray start` sees
+    with pytest.MonkeyPatch.context() as environment:  # of every node's `ray start`
         environment.setenv("PYTHONPATH", str(ROOT))
         environment.setenv("TEST_KEY", "sk-test")
         environment.setenv("TOLD", str(tmp_path_factory.mktemp("told")))

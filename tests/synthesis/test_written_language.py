@@ -1,4 +1,4 @@
-"""A text is in its language or it is not, and both are told; what was given, names and code belong to none."""
+"""A text is in its language, or its foreign passages are named; given texts, names and code belong to no language."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
     ],
 )  # fmt: skip
 def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: bool) -> None:
-    # What the others name covers all that differs, so that this one decides.
+    # The others cover all differences, so that this one decides.
     assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
 
 

@@ -56,7 +56,7 @@ DIFFERENT: list[tuple[JsonValue, tuple[JsonValue, ...]]] = [
     ("New York City", ("NYC", "New York")),
     # percent is of something, a percentage point is itself
     ("5%", ("5个百分点", "5 % points", "5‰")), ("5 percent", ("5 percentage points",)),
-    # a version is no number, nor is what a word follows that is no unit
+    # a version is no number, nor are digits before a word that is no unit
     ("3.10 LTS", ("3.1 LTS",)), ("3.0 beta", ("3 beta",)), ("Python 3.10", ("Python 3.1",)),
     ("1.50 stable", ("1.5 stable",)), ("v1.10", ("v1.1",)), ("10.0 inches tall", ("10 inches tall",)),
     # exact, however long

@@ -40,7 +40,7 @@ def rows_of(folder: Path) -> list[JsonObject]:
     return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 
 
-# What `datasets` does with such a head: values of type json become texts, the rest is read as the types say.
+# As `datasets` reads such a head: values of type json become texts, the others have their types.
 
 
 def arrow_type(feature: Any) -> Any:
@@ -56,7 +56,7 @@ def arrow_type(feature: Any) -> Any:
 
 
 def converted(value: Any, feature: Any, convert_json: Any) -> Any:
-    """Convert the json values of a row, and leave out what is null, as a row may."""
+    """Convert the json values of a row, and leave out nulls, as a row may."""
     if value is None or feature is None:
         return value
     if isinstance(feature, list):

@@ -22,7 +22,7 @@ def read_back(file: Path) -> list[dict[str, Any]]:
 
 
 def as_stored(record: Any) -> Any:
-    """Return a record as JSON, without what is null."""
+    """Return a record as JSON, without nulls."""
     return converted(json.loads(record.model_dump_json()), features(type(record)), lambda value: value)
 
 

@@ -1,4 +1,4 @@
-"""What every prompt has: its language, an example that its own reply type takes, and the reason before the score."""
+"""Every prompt names its language, has an example of its reply type, and asks for the reason before the score."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_no_kind_of_question_is_left_out_here():
 @each_prompt
 def test_every_prompt_says_which_language_is_wanted(kind, language):
     text = instructions(kind, language)
-    # Judges of environments give reasons in English, whatever they judge; the call copies what stands there.
+    # Judges of environments give reasons in English, for any language; the call copies values.
     in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity, FindHomogeneousTool)
     named = {
         WriteToolCall: "in its language",
@@ -179,7 +179,7 @@ def test_every_example_is_a_reply_that_its_own_type_takes(kind, language):
     found = [json.loads(json.dumps(each.value)) for each in json_values(example)]
     wanted = set(kind.reply_type.model_json_schema().get("required", ()))
     replies = [each for each in found if isinstance(each, dict) and wanted <= each.keys()]
-    if kind is WriteStatefulTask:  # whose example is cut to what is not explained elsewhere
+    if kind is WriteStatefulTask:  # whose example has only the fields that no other prompt explains
         check_structure(QAInstance.model_validate(found[-1]["instance"]))
         return
     assert replies, example

@@ -1,4 +1,4 @@
-"""The identity of code is found from imports, blind to comments and docstrings, and sees all that computes."""
+"""The identity of code is found from imports; comments and docstrings do not change it, any other edit does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, and what is taken away is known to be ours."""
+"""A folder appears whole or not at all, and only files that are known to be ours are removed."""
 
 from __future__ import annotations
 

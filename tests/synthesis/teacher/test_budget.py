@@ -1,4 +1,4 @@
-"""A run spends no more than it may: it stops when what is in flight has come back, and goes on with a larger budget."""
+"""A run keeps to its budget: it stops after the calls in flight, and goes on with a larger budget."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path,
         assert "is used up" in str(stopped[0])
         assert teacher.budget.is_used_up
         again, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **limit)
-        assert len(endpoint.bodies) == 4  # what an earlier command has spent counts
+        assert len(endpoint.bodies) == 4  # the spending of an earlier command counts
         assert outcomes.count(SCORES) == 4
         more = {name: value * 10 for name, value in limit.items()}
         again, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **more)

@@ -256,7 +256,7 @@ async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away
         while not endpoint.bodies:
             await asyncio.sleep(0.01)
         asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
-        await cache.has_reply.wait()  # and keeps it from those who ask
+        await cache.has_reply.wait()  # which no asker may see yet
         asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
         await asyncio.sleep(0.05)  # enough for one more to ask the endpoint, if it would
         cache.may_keep_it.set()

@@ -1,4 +1,4 @@
-"""Replies are read leniently and meant strictly: form is mended and counted, meaning is never made up."""
+"""Replies are read leniently: their form is mended and counted, their meaning is never made up."""
 
 import contextlib
 import json

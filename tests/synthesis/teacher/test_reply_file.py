@@ -1,4 +1,4 @@
-"""The file of kept replies: a fault of it is one line, and what stands in it is never lost to one."""
+"""The file of kept replies: a fault of it is one line, and costs no reply."""
 
 import sqlite3
 

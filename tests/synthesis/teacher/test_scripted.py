@@ -1,4 +1,4 @@
-"""The scripted teacher says what its script says and nothing else."""
+"""The scripted teacher gives the replies of its script and no others."""
 
 import pytest
 

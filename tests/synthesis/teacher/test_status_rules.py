@@ -1,4 +1,4 @@
-"""Every HTTP status has a rule, against an endpoint that gives it: a row of the table in docs/teacher.md each."""
+"""Every HTTP status has a rule, proven against an endpoint that gives it: the table in docs/teacher.md."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def refusing(status: int, body: object = None, *, unless=lambda sent: False):
 
 
 async def outcome_of(refuse, *, num_questions: int = 1, **settings):
-    """Ask one question after the other; return what became of the last, the calls made, and the teacher."""
+    """Ask one question after the other; return the outcome of the last one, all calls, and the teacher."""
     async with asking(request_seconds=5, **settings) as (endpoint, teacher):
         endpoint.refuse = refuse
         for number in range(num_questions):

@@ -77,7 +77,7 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
     assert first["tools"] == [tool.to_openai() for tool in HOTELS.tools]
     assert "response_format" not in first
     assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool", "tool"]
-    assert first["messages"] == second["messages"][:2]  # what is said grows, and its beginning stays
+    assert first["messages"] == second["messages"][:2]  # the conversation grows, and its beginning stays
     assert first["messages"][1] == {"role": "user", "content": TASK.text}
     assert [call["id"] for call in second["messages"][2]["tool_calls"]] == ["call_1", "call_2"]
     _, agent, *_, answer = conversation.messages

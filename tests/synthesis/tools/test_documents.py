@@ -1,4 +1,4 @@
-"""Tool documents of every format are read, mended or rejected with a reason; their text is data."""
+"""Tool documents of every format are read and mended, or rejected with a reason; their text is data."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Tool servers at addresses: reached over both transports, with keys from the environment that show nowhere."""
+"""Tool servers at addresses: both transports, and keys from the environment that appear in no output."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Tools of which the source does not say what they take: told from those that take nothing, completed, or left out."""
+"""Tools of unknown parameters are told from tools without parameters, and completed or left out."""
 
 import asyncio
 import io

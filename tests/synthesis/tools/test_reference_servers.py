@@ -94,7 +94,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "sequential-thinking": {"command": ["mcp-server-sequential-thinking"], "one_task_per_process": True},
     "fetch": {"command": ["mcp-server-fetch", "--allow-private-ips"]},
 }  # fmt: skip
-"""How each is started, and what exists on it; `fetch` is told the address of a page of ours."""
+"""The command of each server and the values that exist on it; `fetch` gets the address of a page of ours."""
 
 
 @pytest.fixture

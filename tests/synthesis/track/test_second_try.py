@@ -1,4 +1,4 @@
-"""What breaks a rule of structure is asked for once more, with the reason quoted, and counted."""
+"""A reply that breaks a rule of structure is asked for once more, with the reason quoted, and counted."""
 
 from __future__ import annotations
 
