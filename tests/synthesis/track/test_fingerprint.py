@@ -173,19 +173,6 @@ def test_a_journal_without_an_item_is_taken_over(tmp_path):
         Journal(path, "drafted", {"seed": 3})
 
 
-def test_a_journal_of_an_older_version_is_refused(tmp_path):
-    path = tmp_path / "journal.sqlite"
-    with closing(sqlite3.connect(path)) as older:
-        older.execute("CREATE TABLE purpose (text TEXT)")
-        older.execute("CREATE TABLE outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
-        older.execute("INSERT INTO purpose VALUES ('drafted 1f0c procedural')")
-        older.execute("INSERT INTO outcomes VALUES (0, '{}')")
-        older.commit()
-    with pytest.raises(MadeOtherwise, match=r"found that of another version\. To start afresh"):
-        Journal(path, "drafted", {"seed": 0})
-    assert finished_items(path) == [0]
-
-
 def test_tables_beside_the_modules_and_in_folders_of_tables_are_among_the_sources() -> None:
     named = source_of("synthesis.environments.pipeline", "synthesis.procedural.teacher")
     for table in ("domains.toml", "hard_frames.toml", "lexicons/library.toml"):
