@@ -56,7 +56,7 @@ from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.judges import JudgeTogether
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.tasks import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import StageReport

@@ -8,7 +8,7 @@ from typing import Final
 
 from synthesis.procedural.tool_wording import ToolWording
 from synthesis.procedural.worlds import World
-from synthesis.prompts.stateful_task_writing import StatefulTask
+from synthesis.prompts.stateful import StatefulTask
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.records import Composition, EnvironmentTool, Scenario, ToolCall, ToolDocument
 from synthesis.teacher.protocol import BadReply

@@ -9,8 +9,14 @@ from typing import Final
 
 from synthesis.procedural.tool_options import ALL_OPTIONS, needed_arguments, option_of, signature_of
 from synthesis.procedural.worlds import World
-from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions
-from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool
+from synthesis.prompts.stateful import (
+    FurtherTools,
+    ScaledTool,
+    StateConditions,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+)
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, StateCondition, ToolCall, ToolDocument
 from synthesis.teacher.protocol import BadReply
 

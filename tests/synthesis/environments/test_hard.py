@@ -17,7 +17,7 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
+from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, EnvironmentTool, JsonObject, ToolDocument

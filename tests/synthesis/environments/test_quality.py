@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
+from synthesis.prompts.tool_writing import WriteToolImplementation
 from synthesis.record_io import RecordSource, read_card
 from synthesis.records import Environment
 from synthesis.teacher.protocol import Reply, Request

@@ -17,7 +17,7 @@ from synthesis.environments.questions.tool_documents import check_scaled, docume
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_writing import ToolImplementation, WriteToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource

@@ -24,7 +24,7 @@ from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import check_shape, verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.parameter_omission import OmittedParameter
+from synthesis.prompts.decompositions import OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Composition, Environment, SubQuestion, ToolCall

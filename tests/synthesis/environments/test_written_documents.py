@@ -20,9 +20,7 @@ from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_writing import ScaleToolDocument, SiblingTools, WriteSiblingTools, WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument

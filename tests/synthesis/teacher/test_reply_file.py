@@ -1,15 +1,13 @@
-"""The file of kept replies: a fault of it is one line, and what stands in it is never lost to one."""
+"""The file of kept replies: a fault of it is one line, and costs no reply."""
 
 import sqlite3
 
 import pytest
 
-pytest.importorskip("openai", reason="needs the extra `openai`")
-
 from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.protocol import TeacherUnavailable
+from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 
 REPLY = CachedReply("{}", 1, 2, 0.5)
 
