@@ -1,4 +1,4 @@
-"""Worlds read from tables, for the questions of the embedded teacher about given data.
+"""Worlds of given knowledge: generated for a domain that is known, or read from tables.
 
 A table is a type of entity. Its first column of distinct texts names the entities; a column whose every value names an
 entity of another table is a relation to it; every other column without gaps is an attribute.
@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from synthesis.procedural.tool_wording import wording_of
-from synthesis.procedural.worlds import AttributeKind, EntityType, World
-from synthesis.questions.knowledge import Unseen
+from synthesis.procedural.worlds import AttributeKind, EntityType, World, domains, world_of
+from synthesis.questions.knowledge import Knowledge, Unseen
 from synthesis.records import JsonValue, Language
 from synthesis.teacher.protocol import BadReply
 
@@ -22,7 +22,34 @@ MIN_ROWS: Final = 5  # a tool's table has the row that is asked for and four oth
 _ID: Final = re.compile(r"(?:^|[ _])id$", re.IGNORECASE)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
+_CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
+
 Rows: TypeAlias = list[dict[str, Any]]
+
+
+def world_about(knowledge: Knowledge) -> World:
+    """Return the world that knowledge tells of. Worlds are cached, so each question about it finds the same one.
+
+    Raises:
+        BadReply: the knowledge is prose, an unknown domain, tables without a world, or hard and no domain.
+    """
+    if knowledge.difficulty == "hard" and knowledge.kind != "domain":
+        raise BadReply("the embedded teacher has hard wordings for the domains that it knows alone; give a [teacher]")
+    if knowledge.kind == "tables":
+        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
+    if knowledge.kind != "domain":
+        found = f"a {knowledge.kind} about {knowledge.domain!r}"
+        raise BadReply(f"{_CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
+    if knowledge.domain not in domains():
+        raise BadReply(f"{_CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
+    return world_of(
+        knowledge.domain,
+        knowledge.language,
+        knowledge.seed,
+        knowledge.name_parts,
+        knowledge.unseen,
+        knowledge.difficulty,
+    )
 
 
 @lru_cache(maxsize=16)
