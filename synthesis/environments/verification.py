@@ -13,7 +13,7 @@ from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import verify_demonstration
 from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proving.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
@@ -205,19 +205,11 @@ class ExecutableTools:
 
 def _requests(tool: EnvironmentTool, arguments: JsonObject | None) -> list[ExecuteRequest]:
     """Return a stranger's call, and of a distractor the call that it is kept with, and those for other rows."""
-    source = tool.module_source()
-    calls = [_strangers_arguments(tool)]
+    properties = tool.document.parameters.get("properties", {})
+    calls: list[JsonObject] = [{name: _stranger(properties[name].get("type")) for name in tool.document.required}]
     if arguments is not None:
         calls += [arguments, *(call for each in calls_for_other_rows(tool, arguments).values() for call in each)]
-    return [
-        ExecuteRequest(source=source, function=tool.document.name, arguments=call, limits=PROOF_LIMITS)
-        for call in calls
-    ]
-
-
-def _strangers_arguments(tool: EnvironmentTool) -> JsonObject:
-    properties = tool.document.parameters.get("properties", {})
-    return {name: _stranger(properties[name].get("type")) for name in tool.document.required}
+    return [request_of(tool, call) for call in calls]
 
 
 def _stranger(kind: str | list[str] | None) -> JsonValue:

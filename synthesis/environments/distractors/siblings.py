@@ -13,7 +13,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.sibling_tools import WriteSiblingTools
@@ -94,7 +94,7 @@ async def tried_on_gold_calls(
 
 async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: JsonObject) -> bool:
     further = [call for calls in calls_for_other_rows(sibling, arguments).values() for call in calls]
-    replies = await sandbox.execute_batch([_request(sibling, call) for call in (arguments, *further)])
+    replies = await sandbox.execute_batch([request_of(sibling, call) for call in (arguments, *further)])
     return is_constant(replies[0].value, replies[1:])
 
 
@@ -122,13 +122,7 @@ def _requests(sibling: EnvironmentTool, environment: Environment) -> list[Execut
     # Optional ones as well: a distractor may answer with the unit or the page that the gold call asks for.
     taken = {*required, *sibling.document.parameters.get("properties", {})}
     return [
-        _request(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
+        request_of(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
         for task in environment.sub_tasks
         if task.call is not None and set(required) <= set(task.call.arguments)
     ]
-
-
-def _request(sibling: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
-    return ExecuteRequest(
-        source=sibling.module_source(), function=sibling.document.name, arguments=arguments, limits=PROOF_LIMITS
-    )

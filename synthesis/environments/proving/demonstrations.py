@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, zip_longest
 from typing import Final
 
-from sandbox.client import ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply
 from sandbox.protocol import ErrorKind
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.tool_response import tool_response
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
-from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.proof import request_of
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.records import (
     Demonstration,
@@ -237,12 +237,7 @@ async def _run(
     environment: Environment, calls: Sequence[ToolCall], sandbox: Sandbox
 ) -> list[tuple[ToolCall, ExecuteReply]]:
     tools = _tools(environment)
-    requests = [
-        ExecuteRequest(
-            source=tools[call.name].module_source(), function=call.name, arguments=call.arguments, limits=PROOF_LIMITS
-        )
-        for call in calls
-    ]
+    requests = [request_of(tools[call.name], call.arguments) for call in calls]
     return list(zip(calls, await sandbox.execute_batch(requests), strict=True))
 
 

@@ -4,8 +4,8 @@
                             ├► kinds, each with its solved rate ─► those from 0.2 to 0.8 ─► plans like their members
     records it learnt from ─┘
 
-A line of the file says of one environment `environment_id`, how many `episodes` it had and how many of them `solved`
-everything; whatever else it says is not read. A kind is a domain, a scenario, a number of hops and a variety.
+A line of the file has an environment's `environment_id`, its number of `episodes`, and the number of them in which
+everything was `solved`; further keys are not read. A kind is a domain, a scenario, a number of hops and a variety.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, apportion
 from synthesis.record_io import RecordDirectoryError, RecordSource
-from synthesis.records import Environment, Expectation, JsonObject, Language, Scenario
+from synthesis.records import Environment, Expectation, JsonObject, Scenario
 
 SOLVED_RATES_FILE: Final = "solved_rates.jsonl"
 LOW: Final = 0.2
@@ -38,7 +38,7 @@ _HANDED_ON: Final = ("same", "list")
 class SolvedRate(BaseModel):
     """One line of the file: an environment's id, its episodes and the solved ones among them."""
 
-    model_config = ConfigDict(frozen=True)  # what else it says, such as a mean reward, is left alone
+    model_config = ConfigDict(frozen=True)  # further keys, such as a mean reward, are ignored
 
     environment_id: str
     episodes: int = Field(ge=1)
@@ -69,15 +69,6 @@ class Kind:
         return f"{self.domain}, {self.scenario}, {self.hops} hops, {self.variety}"
 
 
-@dataclass(frozen=True, order=True)
-class Pattern:
-    """Properties of one environment that a plan repeats, beside its kind."""
-
-    language: Language
-    num_lookups: int
-    with_computation: bool
-
-
 @dataclass(frozen=True)
 class KindRate:
     """The environments of one kind that a run had episodes of."""
@@ -85,23 +76,22 @@ class KindRate:
     kind: Kind
     episodes: int
     solved: int
-    patterns: tuple[Pattern, ...]
-    """One for each environment, sorted."""
+    plans: tuple[EnvironmentPlan, ...]
+    """A plan for another environment like each one of the kind, sorted."""
 
     @property
     def solved_rate(self) -> float:
-        """Share of all episodes of the kind that solved everything."""
+        """Share of all episodes of the kind in which everything was solved."""
         return self.solved / self.episodes
 
     @property
-    def is_on_frontier(self) -> bool:
-        """Whether the policy solves the kind sometimes, and neither nearly always nor nearly never."""
-        return LOW <= self.solved_rate <= HIGH
-
-    @property
     def weight(self) -> float:
-        """Variance of solving, p(1 - p), summed over the environments of the kind."""
-        return self.solved_rate * (1 - self.solved_rate) * len(self.patterns)
+        """Variance of solving, p(1 - p), summed over the environments of the kind; 0 for a kind off the frontier.
+
+        Off the frontier are kinds that the policy nearly always or nearly never solves.
+        """
+        rate = self.solved_rate
+        return rate * (1 - rate) * len(self.plans) if LOW <= rate <= HIGH else 0.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +106,7 @@ class Frontier:
         Raises:
             PlanImpossible: no kind is solved sometimes.
         """
-        weights = {each.kind: each.weight for each in self.kinds if each.is_on_frontier}
+        weights = {each.kind: each.weight for each in self.kinds if each.weight}
         if not weights:
             rates = sorted(each.solved_rate for each in self.kinds)
             raise PlanImpossible(
@@ -132,26 +122,14 @@ class Frontier:
         Raises:
             PlanImpossible: no kind is solved sometimes.
         """
-        patterns = {each.kind: each.patterns for each in self.kinds}
-        places = []
+        known = {each.kind: each.plans for each in self.kinds}
+        places: list[EnvironmentPlan] = []
         for kind, number in self.planned(count).items():
-            rng = random.Random(f"frontier/{seed}/{kind}")
-            of_kind = list(patterns[kind])
-            rng.shuffle(of_kind)  # where there are fewer places than environments, not always the same
-            places += [(kind, of_kind[place % len(of_kind)]) for place in range(number)]
+            of_kind = list(known[kind])
+            random.Random(f"frontier/{seed}/{kind}").shuffle(of_kind)  # each seed repeats other environments
+            places += [of_kind[place % len(of_kind)] for place in range(number)]
         random.Random(f"frontier/{seed}").shuffle(places)
-        return [
-            EnvironmentPlan(
-                index=index,
-                scenario=kind.scenario,
-                language=pattern.language,
-                domain=kind.domain,
-                num_lookups=pattern.num_lookups,
-                with_computation=pattern.with_computation,
-                variety=kind.variety,
-            )
-            for index, (kind, pattern) in enumerate(places)
-        ]
+        return [replace(plan, index=index) for index, plan in enumerate(places)]
 
     def contents(self) -> list[JsonObject]:
         """Return all that decides the plans, as JSON."""
@@ -163,7 +141,7 @@ class Frontier:
         kinds = [
             {
                 **asdict(each.kind),
-                "environments": len(each.patterns),
+                "environments": len(each.plans),
                 "episodes": each.episodes,
                 "solved_rate": round(each.solved_rate, 6),
                 "planned": planned.get(each.kind, 0),
@@ -181,27 +159,29 @@ def read_frontier(run: Path, records: Sequence[Path]) -> Frontier:
             the environments of the run are not in them.
     """
     rates = _read_rates(run / SOLVED_RATES_FILE)
-    totals: defaultdict[Kind, list[tuple[SolvedRate, Pattern]]] = defaultdict(list)
-    found = set()
+    members: defaultdict[Kind, dict[str, EnvironmentPlan]] = defaultdict(dict)
+    kinds: dict[str, Kind] = {}
     for directory in records:
         for environment in RecordSource(directory, Environment):
-            if environment.id in rates and environment.id not in found:
-                found.add(environment.id)
-                totals[kind_of(environment)].append((rates[environment.id], pattern_of(environment)))
-    if missing := rates.keys() - found:
+            if environment.id in rates and environment.id not in kinds:
+                kind = kinds[environment.id] = kind_of(environment)
+                members[kind][environment.id] = plan_like(environment)
+    if missing := rates.keys() - kinds.keys():
         raise RecordDirectoryError(
-            f"expected the {len(rates)} environments of {run} in disjoint_from, found {len(found)} there "
+            f"expected the {len(rates)} environments of {run} in disjoint_from, found {len(kinds)} there "
             f"({min(missing)} is not); name the directory that the run learnt from, from which the new ones stay apart"
         )
     return Frontier(
         tuple(
             KindRate(
                 kind,
-                sum(rate.episodes for rate, _ in members),
-                sum(rate.solved for rate, _ in members),
-                tuple(sorted(pattern for _, pattern in members)),
+                sum(rates[name].episodes for name in of_kind),
+                sum(rates[name].solved for name in of_kind),
+                tuple(
+                    sorted(of_kind.values(), key=lambda plan: (plan.language, plan.num_lookups, plan.with_computation))
+                ),
             )
-            for kind, members in sorted(totals.items())
+            for kind, of_kind in sorted(members.items(), key=lambda item: item[0])
         )
     )
 
@@ -233,13 +213,21 @@ def kind_of(environment: Environment) -> Kind:
     return Kind(environment.domain, environment.scenario, environment.hops, variety)
 
 
-def pattern_of(environment: Environment) -> Pattern:
-    """Return the pattern for planning another environment like this one; a withheld call counts as a lookup."""
-    composition = environment.composition
+def plan_like(environment: Environment) -> EnvironmentPlan:
+    """Return the plan for another environment like this one; a withheld call counts as a lookup."""
+    composition, kind = environment.composition, kind_of(environment)
     with_computation = (
         composition is not None
         and composition.operation not in _HANDED_ON
-        and environment.scenario.startswith("parallel")
+        and kind.scenario.startswith("parallel")
         and not environment.is_stateful
     )
-    return Pattern(environment.language, len(environment.sub_questions) - with_computation, with_computation)
+    return EnvironmentPlan(
+        index=0,
+        scenario=kind.scenario,
+        language=environment.language,
+        domain=kind.domain,
+        num_lookups=len(environment.sub_questions) - with_computation,
+        with_computation=with_computation,
+        variety=kind.variety,
+    )

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from astra_jax.testing import tiny_environment
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
 from synthesis.environments.selection import frontier as frontier_module
-from synthesis.environments.selection.frontier import Kind, kind_of, pattern_of, read_frontier
+from synthesis.environments.selection.frontier import Kind, kind_of, plan_like, read_frontier
 from synthesis.environments.selection.quotas import PlanImpossible, plan_environments
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -83,7 +84,7 @@ def test_the_rate_of_a_kind_is_that_of_all_its_episodes(tmp_path):
     write_records(tmp_path / "learnt", environments, kind="environment")
     run = a_run(tmp_path / "run", {environments[0].id: 8, environments[1].id: 0})
     (kind,) = read_frontier(run, (tmp_path / "learnt",)).kinds
-    assert (kind.episodes, kind.solved, kind.is_on_frontier) == (16, 8, True)
+    assert (kind.episodes, kind.solved, kind.weight) == (16, 8, 0.5)
 
 
 def test_where_nothing_is_solved_sometimes_there_is_nothing_to_make_more_of(tmp_path):
@@ -145,10 +146,7 @@ async def test_a_set_from_a_run_is_of_its_frontier_apart_from_what_was_learnt_an
     lost = {each.slot for each in RecordSource(rejected_beside(tmp_path / "learnt"), RejectedEnvironment)}
     plans = [plan for plan in plans if plan.index not in lost]
     for plan, environment in zip(plans, environments, strict=True):
-        kind, pattern = kind_of(environment), pattern_of(environment)
-        assert (kind.domain, kind.scenario, kind.variety) == (plan.domain, plan.scenario, plan.variety)
-        assert (pattern.language, pattern.num_lookups) == (plan.language, plan.num_lookups)
-        assert pattern.with_computation == plan.with_computation
+        assert plan_like(environment) == replace(plan, index=0)
     wanted = {"travel", "finance", "ecommerce"}
     run = a_run(tmp_path / "run", {each.id: 4 if each.domain in wanted else 8 for each in environments})
     frontier = read_frontier(run, (tmp_path / "learnt",))
