@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,20 +52,24 @@ async def collect_conversation(
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
     messages = [Message(role="user", content=task.text)]  # grows in place, so that a deadline leaves what was said
-    try:
-        async with asyncio.timeout(deadline_seconds):
-            stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
-    except TimeoutError:
-        stop_reason = "deadline"
-    except Rejected as rejected:
-        raise Rejected(rejected.reason, rejected.detail, {"messages": _as_json(messages)}) from rejected
-    except BadReply as bad:
-        raise Rejected("unusable reply", str(bad), {"messages": _as_json(messages)}) from bad
+    with rejected_with(lambda: {"messages": [message.model_dump(mode="json") for message in messages]}):
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
+        except TimeoutError:
+            stop_reason = "deadline"
     return Conversation(tuple(messages), stop_reason)
 
 
-def _as_json(messages: Sequence[Message]) -> list[JsonObject]:
-    return [message.model_dump(mode="json") for message in messages]
+@contextmanager
+def rejected_with(made: Callable[[], JsonObject]) -> Iterator[None]:
+    """Add the unfinished parts of an item to a rejection inside the block; an unusable reply is a rejection, too."""
+    try:
+        yield
+    except Rejected as rejected:
+        raise Rejected(rejected.reason, rejected.detail, {**made(), **rejected.made}) from rejected
+    except BadReply as bad:
+        raise Rejected("unusable reply", str(bad), made()) from bad
 
 
 async def _converse(

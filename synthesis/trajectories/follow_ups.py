@@ -19,12 +19,12 @@ from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
 from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
 from synthesis.trajectories.tasks import (
     check_facts,
-    check_language,
     check_text,
     is_stated,
     leaked_tool_names,
@@ -143,7 +143,7 @@ async def next_request(
                 raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
         if not turn.text.strip() or leaked_tool_names(turn.text, tools):
             raise Rejected("simulated user out of role", repr(turn.text[:80]))
-        check_language(turn.text, task.language, _heard(task, messages), terms_of(tools))
+        require_language(turn.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
         return turn.text
 
     return await accepted_reply(teacher, request, checked, seed=seed)
@@ -161,7 +161,7 @@ async def answer_of_user(
     """
 
     def checked(reply: UserReply) -> str:
-        check_language(reply.text, task.language, _heard(task, messages), terms_of(tools))
+        require_language(reply.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
         return reply.text
 
     return await accepted_reply(teacher, AnswerAsUser(task=task, conversation=tuple(messages)), checked, seed=seed)

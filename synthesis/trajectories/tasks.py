@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,9 +24,10 @@ from synthesis.records import (
 )
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.written_language import texts_in
 
 MAX_TASK_CHARACTERS: Final = 4000
 
@@ -138,18 +139,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
         raise Rejected("empty or overlong task", f"{len(text)} characters")
     if leaked := leaked_tool_names(text, server.tools):
         raise Rejected("tool name in the task", ", ".join(leaked))
-    check_language(text, server.language, facts, terms_of(server.tools))
-
-
-def check_language(text: str, language: Language, given: JsonValue, terms: Iterable[str] = ()) -> None:
-    """Check that a request is in its language; names and texts in `given` may be in any.
-
-    Raises:
-        Rejected: with the words of another one.
-    """
-    if foreign := foreign_passages(text, language, given=texts_in(given), terms=terms):
-        expected = "English" if language == "en" else "Chinese"
-        raise Rejected("task in another language", f"expected {expected}, found {'; '.join(foreign)[:80]!r}")
+    require_language(text, server.language, facts, what="task", terms=terms_of(server.tools))
 
 
 def terms_of(tools: tuple[ToolDocument, ...]) -> list[str]:

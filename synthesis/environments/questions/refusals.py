@@ -14,8 +14,8 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages
 
 
 def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
@@ -64,8 +64,8 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
             ways = [asked.answer, *asked.aliases]
             if mentions(reply.question, ways) and not mentions(environment.question, ways):
                 raise Rejected("leaked answer", reply.question)
-        if foreign := foreign_passages(reply.question, environment.language, given=environment.entities):
-            raise Rejected("question in another language", f"{'; '.join(foreign)[:80]!r} in {reply.question!r}")
+        given, where = list(environment.entities), f" in {reply.question!r}"
+        require_language(reply.question, environment.language, given, what="question", where=where)
         return reply
 
     request = OmitParameter(knowledge=knowledge, question=environment.question, call=first.call)
