@@ -22,6 +22,8 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Environment, RejectedEnvironment
 from synthesis.track.run import rejected_beside
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read
 
 VARIETIES = {"plain": 0.7, "stateful": 0.1, "withheld_tool": 0.1, "missing_parameter": 0.1}
 
@@ -41,7 +43,7 @@ def a_run(folder: Path, solved: dict[str, int], episodes: int = 8) -> Path:
 def of_kinds(*kinds: tuple[str, int]) -> list[Environment]:
     """Make so many environments of each domain."""
     return [
-        tiny_environment(rent=1000 + number).model_copy(update={"id": f"{domain}-{number}", "domain": domain})
+        altered(tiny_environment(rent=1000 + number), id=f"{domain}-{number}", domain=domain)
         for domain, count in kinds
         for number in range(count)
     ]
@@ -138,7 +140,7 @@ async def test_a_set_from_a_run_is_of_its_frontier_apart_from_what_was_learnt_an
 ):
     learnt = EnvironmentsConfig(seed=0, count=40, out=tmp_path / "learnt", varieties=VARIETIES)
     await synthesize_environments(learnt, ProceduralTeacher(), sandbox_url)
-    environments = list(RecordSource(tmp_path / "learnt", Environment))
+    environments = read(tmp_path / "learnt")
     plans = plan_environments(
         40, 0, scenarios=learnt.scenarios, languages=learnt.languages, domains=learnt.domains, lookups=learnt.lookups,
         computations=learnt.computations, varieties=VARIETIES,
@@ -150,16 +152,14 @@ async def test_a_set_from_a_run_is_of_its_frontier_apart_from_what_was_learnt_an
     wanted = {"travel", "finance", "ecommerce"}
     run = a_run(tmp_path / "run", {each.id: 4 if each.domain in wanted else 8 for each in environments})
     frontier = read_frontier(run, (tmp_path / "learnt",))
-    config = learnt.model_copy(update={"count": 20, "disjoint_from": (tmp_path / "learnt",)})
+    config = altered(learnt, count=20, disjoint_from=(tmp_path / "learnt",))
     made = {}
     for name in ("one", "two"):
         out = tmp_path / name
-        await synthesize_environments(
-            config.model_copy(update={"out": out}), ProceduralTeacher(), sandbox_url, frontier
-        )
+        await synthesize_environments(altered(config, out=out), ProceduralTeacher(), sandbox_url, frontier)
         made[name] = {path.name: path.read_bytes() for path in out.iterdir()}
     assert made["one"] == made["two"]
-    new = list(RecordSource(tmp_path / "one", Environment))
+    new = read(tmp_path / "one")
     counted, of_run = kinds_of(new), kinds_of(each for each in environments if each.domain in wanted)
     assert {(kind.domain, kind.scenario, kind.variety) for kind in counted} <= {
         (kind.domain, kind.scenario, kind.variety) for kind in of_run

@@ -32,12 +32,13 @@ from synthesis.prompts.stateful_tools import FurtherTools, WriteFurtherTools, Wr
 from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import DatasetCard, RecordSource, read_card, write_records
-from synthesis.records import Environment, EnvironmentTool, NeededPackage, ToolDocument, canonical_json
+from synthesis.record_io import DatasetCard, read_card, write_records
+from synthesis.records import EnvironmentTool, NeededPackage, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 from tests.sandbox.test_packages import distribution
-from tests.synthesis.environments.conftest import tiny_config
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read, tiny_config
 from tests.synthesis.prompts.test_every_prompt import RENDERED
 
 NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
@@ -161,9 +162,9 @@ def test_a_tool_says_what_its_code_imports_and_nothing_else() -> None:
 
 def asked_with_packages(request: Request[Any]) -> Request[Any]:
     if isinstance(request, MergeTools):
-        return request.model_copy(update={"packages": (NUMPY,)})
+        return altered(request, packages=(NUMPY,))
     knowledge: Knowledge = request.knowledge  # type: ignore[attr-defined]
-    return request.model_copy(update={"knowledge": knowledge.model_copy(update={"packages": (NUMPY,)})})
+    return altered(request, knowledge=altered(knowledge, packages=(NUMPY,)))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -188,7 +189,7 @@ def test_without_packages_nothing_is_another_byte() -> None:
     for written in (SiblingTools, StatefulTask, FurtherTools):
         assert "packages" not in json.dumps(written.model_json_schema()), written
     assert "packages" not in fingerprint_of(config, ProceduralTeacher())
-    named = config.model_copy(update={"packages": ("numpy",)})
+    named = altered(config, packages=("numpy",))
     assert "packages" in fingerprint_of(named, ProceduralTeacher())
 
 
@@ -245,7 +246,7 @@ def records(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path) -> None:
-    environments = list(RecordSource(records, Environment))
+    environments = read(records)
     kites = NeededPackage(name="kites", version="1.5", modules=("kites",))
     tools = [tool for environment in environments for tool in environment.all_tools]
     assert {tool.packages for tool in tools if "import kites" in tool.source} == {(kites,)}
@@ -260,7 +261,7 @@ def test_a_teacher_that_is_told_of_none_writes_what_it_always_wrote(services: di
     for name, teacher in (("flyer", Flyer()), ("plain", ProceduralTeacher())):
         config = tiny_config(seed=3, count=4, out=tmp_path / name)
         asyncio.run(synthesize_environments(config, teacher, services["without"]))
-        written.append([each.model_dump_json() for each in RecordSource(config.out, Environment)])
+        written.append([each.model_dump_json() for each in read(config.out)])
         assert '"packages"' not in (config.out / "dataset.json").read_text()
     assert written[0] == written[1]
     assert not any("packages" in text for text in written[0])
@@ -288,7 +289,7 @@ def test_an_export_says_what_its_rows_need(records: Path, tmp_path: Path) -> Non
             in card
         )
         assert "proven with kites 1.5" in card
-    assert list(read_astra_rows(tmp_path / "astra" / "train.jsonl")) == list(RecordSource(records, Environment))
+    assert list(read_astra_rows(tmp_path / "astra" / "train.jsonl")) == read(records)
 
 
 def calls_of(url: str) -> float:
@@ -375,14 +376,12 @@ def test_where_code_is_checked_the_package_must_be_installed(
 def test_a_record_that_claims_other_packages_is_found(
     services: dict[str, str], records: Path, tmp_path: Path, package: NeededPackage, line: str
 ) -> None:
-    environment = RecordSource(records, Environment)[0]
+    environment = read(records)[0]
     (tool, *others) = environment.tools
-    false = environment.model_copy(
-        update={"tools": (tool.model_copy(update={"packages": (package,)}), *others), "digest": ""}
-    )
+    false = altered(environment, tools=(altered(tool, packages=(package,)), *others), digest="")
     write_records(tmp_path / "false", [false], kind="environment")
     card = read_card(tmp_path / "false")
-    shown = card.model_copy(update={"packages": {"kites": "1.5"}})
+    shown = altered(card, packages={"kites": "1.5"})
     (tmp_path / "false" / "dataset.json").write_text(shown.model_dump_json())
     report = asyncio.run(verify_environments(tmp_path / "false", services["with"]))
     assert [reason.startswith(line) for _, reason in report.failures] == [True], report.failures

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,13 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.record_io import RecordSource, write_records
+from synthesis.record_io import write_records
 from synthesis.records import Environment
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read, tiny_config
 from tests.synthesis.journals import num_finished
-
-MakeConfig = Callable[..., EnvironmentsConfig]
 
 
 def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[Path, Path], sandbox_url: str) -> None:
@@ -40,9 +39,9 @@ def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[P
 def test_a_damaged_record_fails_verification(environments: list[Environment], tmp_path: Path, sandbox_url: str) -> None:
     good, victim = environments[0], environments[1]
     task = victim.sub_tasks[0]
-    lied = task.model_copy(update={"answer": "another answer"})
+    lied = altered(task, answer="another answer")
     others = [lied if q.id == task.id else q for q in victim.sub_questions]
-    bad = victim.model_copy(update={"sub_questions": tuple(others), "composition": None})
+    bad = altered(victim, sub_questions=tuple(others), composition=None)
     write_records(tmp_path / "records", [good, bad], kind="environment")
     report = asyncio.run(verify_environments(tmp_path / "records", sandbox_url))
     assert report.closing_line() == "verified 1/2"
@@ -52,7 +51,7 @@ def test_a_damaged_record_fails_verification(environments: list[Environment], tm
 def test_no_entity_and_no_answer_is_shared_between_splits(splits: tuple[Path, Path]) -> None:
     def values(directory: Path) -> set[str]:
         found: set[str] = set()
-        for environment in RecordSource(directory, Environment):
+        for environment in read(directory):
             answers = [environment.answer, *(question.answer for question in environment.sub_questions)]
             found |= {str(v) for answer in answers for v in (answer if isinstance(answer, list) else [answer])}
             found |= set(environment.entities)
@@ -132,10 +131,8 @@ def test_gold_reasoning_is_short_and_levels_are_called_together(environments: li
         assert not turns[-1].tool_calls
 
 
-def test_the_same_seed_gives_the_same_bytes(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    again = make_config(seed=0, count=24, out=tmp_path / "again", concurrency=3)
+def test_the_same_seed_gives_the_same_bytes(splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str) -> None:
+    again = tiny_config(seed=0, count=24, out=tmp_path / "again", concurrency=3)
     asyncio.run(synthesize_environments(again, ProceduralTeacher(), sandbox_url))
     assert _bytes(again.out) == _bytes(splits[0])
 
@@ -152,9 +149,9 @@ class FailingTeacher(ProceduralTeacher):
         return await super().ask(request, seed=seed)
 
 
-def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
+def test_a_judge_that_cannot_be_read_accepts_nothing(tmp_path: Path, sandbox_url: str) -> None:
     teacher = FailingTeacher("JudgeDecomposition", BadReply("no JSON in the reply"))
-    config = make_config(seed=0, count=5, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=5, out=tmp_path / "out")
     with pytest.raises(
         NothingKept, match=r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
     ):
@@ -162,9 +159,9 @@ def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tm
 
 
 def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+    splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=24, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=24, out=tmp_path / "out")
     with pytest.raises(TeacherUnavailable):
         asyncio.run(
             synthesize_environments(config, FailingTeacher("MergeTools", TeacherUnavailable("down")), sandbox_url)
@@ -199,22 +196,18 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
     subprocess.run(command, check=True)
 
 
-def test_a_killed_run_resumes_to_the_same_bytes(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=0, count=24, out=tmp_path / "killed")
+def test_a_killed_run_resumes_to_the_same_bytes(splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=0, count=24, out=tmp_path / "killed")
     _killed_and_resumed(config, sandbox_url, [(30, 0.0)])
     assert _bytes(config.out) == _bytes(splits[0])
 
 
 @pytest.mark.slow
-def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
+def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path: Path, sandbox_url: str) -> None:
     rng = random.Random(20)
     moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
-    killed = make_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
-    undisturbed = killed.model_copy(update={"out": tmp_path / "undisturbed", "concurrency": 5})
+    killed = tiny_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
+    undisturbed = altered(killed, out=tmp_path / "undisturbed", concurrency=5)
     _killed_and_resumed(killed, sandbox_url, moments)
     asyncio.run(synthesize_environments(undisturbed, ProceduralTeacher(), sandbox_url))
     assert _bytes(killed.out) == _bytes(undisturbed.out)

@@ -22,6 +22,7 @@ from synthesis.environments.proving.proof import (
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 
 DOCUMENT = ToolDocument(
     name="get_rent",
@@ -133,13 +134,13 @@ def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold
 def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_gold(gold: str) -> None:
     cities = {"Amber Fox": "New York City", "Calm Owl": "Oslo", "Dim Elk": "Rome"}
     tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"city": cities})
-    asked = rent_of("Amber Fox", 0).model_copy(update={"answer": "New York City", "aliases": ("NYC",)})
+    asked = altered(rent_of("Amber Fox", 0), answer="New York City", aliases=("NYC",))
     constant = Answering(lambda arguments, _: gold if arguments.get("apartment") in cities else None)
     with pytest.raises(Rejected, match="other rows give no other answer"):
         asyncio.run(prove(constant, [(tool, [asked])]))
     honest = Answering(lambda arguments, _: cities.get(arguments.get("apartment", "")))
     asyncio.run(prove(honest, [(tool, [asked])]))
-    carries = tool.model_copy(update={"source": body(f"return {gold!r}")})
+    carries = altered(tool, source=body(f"return {gold!r}"))
     with pytest.raises(Rejected, match="gold in code"):
         asyncio.run(prove(honest, [(carries, [asked])]))
 
@@ -261,9 +262,9 @@ def the_trials(**options: JsonValue) -> list[Trial]:
     sub_question = rent_of("Amber Fox", 4210)
     assert sub_question.call is not None
     arguments = {**sub_question.call.arguments, **options}
-    call = sub_question.call.model_copy(update={"arguments": arguments})
+    call = altered(sub_question.call, arguments=arguments)
     tool = EnvironmentTool(document=OPTIONAL, source=GOOD, tables=TABLES)
-    return list(trials(tool, sub_question.model_copy(update={"call": call})))
+    return list(trials(tool, altered(sub_question, call=call)))
 
 
 def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
@@ -371,7 +372,7 @@ def test_a_default_must_be_documented_as_optional() -> None:
     parameters = {**DOCUMENT.parameters, "required": []}
     check_source(
         "def get_rent(apartment='x'):\n    return apartment\n",
-        DOCUMENT.model_copy(update={"parameters": parameters}),
+        altered(DOCUMENT, parameters=parameters),
         (),
     )
     with pytest.raises(Rejected, match="signature differs"):

@@ -19,6 +19,7 @@ from synthesis.questions.decomposition import CompositionError, DecompositionNod
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition, JsonValue
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 
 NAMES = [
     f"{lang} {s}" for lang in ("en", "zh") for s in ("parallel_single_hop", "multi_hop", "parallel_multi_hop computed")
@@ -169,23 +170,23 @@ def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(
 def test_a_dependency_whose_answer_is_not_used_is_rejected(instances: dict[str, QAInstance]) -> None:
     instance = instances["en parallel_single_hop"]
     first, second = instance.nodes
-    broken = instance.model_copy(update={"nodes": (first, second.model_copy(update={"depends_on": (first.id,)}))})
+    broken = altered(instance, nodes=(first, altered(second, depends_on=(first.id,))))
     with pytest.raises(Rejected, match="dependency not needed"):
         check_dependencies(broken)
 
 
 def test_a_name_that_was_not_found_yet_cannot_be_used(instances: dict[str, QAInstance]) -> None:
     instance = instances["en multi_hop"]
-    nodes = tuple(node.model_copy(update={"depends_on": ()}) for node in instance.nodes)
+    nodes = tuple(altered(node, depends_on=()) for node in instance.nodes)
     with pytest.raises(Rejected, match="name used before it was found"):
-        check_dependencies(instance.model_copy(update={"nodes": nodes}))
+        check_dependencies(altered(instance, nodes=nodes))
 
 
 def test_what_breaks_a_rule_is_not_scored(instances: dict[str, QAInstance]) -> None:
     instance = instances["en multi_hop"]
-    nodes = tuple(node.model_copy(update={"depends_on": ()}) for node in instance.nodes)
+    nodes = tuple(altered(node, depends_on=()) for node in instance.nodes)
     knowledge = Knowledge(domain="library", language="en", seed=3)
-    broken = instance.model_copy(update={"nodes": nodes})
+    broken = altered(instance, nodes=nodes)
     assert asyncio.run(score_quality(ProceduralTeacher(), knowledge, instance, seed=1)).mean == 1
     with pytest.raises(Rejected, match="name used before it was found"):
         asyncio.run(score_quality(ProceduralTeacher(), knowledge, broken, seed=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
-from synthesis.record_io import RecordSource, read_card
-from synthesis.records import Environment
+from synthesis.record_io import read_card
 from synthesis.teacher.protocol import Reply, Request
-
-MakeConfig = Callable[..., EnvironmentsConfig]
+from tests.synthesis.environments.made import read, tiny_config
 
 
 class GradingTeacher(ProceduralTeacher):
@@ -42,29 +39,25 @@ class GradingTeacher(ProceduralTeacher):
 def synthesized(config: EnvironmentsConfig, url: str) -> tuple[GradingTeacher, list[float]]:
     teacher = GradingTeacher()
     asyncio.run(synthesize_environments(config, teacher, url))
-    return teacher, sorted(environment.quality.mean for environment in RecordSource(config.out, Environment))
+    return teacher, sorted(environment.quality.mean for environment in read(config.out))
 
 
-def test_a_value_rejects_what_is_below_it(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
-    config = make_config(seed=2, count=20, out=tmp_path / "out", quality_threshold=0.8)
+def test_a_value_rejects_what_is_below_it(tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=2, count=20, out=tmp_path / "out", quality_threshold=0.8)
     teacher, kept = synthesized(config, sandbox_url)
     assert read_card(config.out).rejected == {"quality below threshold": 20 - len(kept)}
     assert kept == pytest.approx(sorted(grade for grade in teacher.grades.values() if grade >= 0.8))
     assert 0 < len(kept) < 20
 
 
-def test_no_tool_is_written_for_what_is_below_the_threshold(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=2, count=10, out=tmp_path / "out", quality_threshold=0.75)
+def test_no_tool_is_written_for_what_is_below_the_threshold(tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=2, count=10, out=tmp_path / "out", quality_threshold=0.75)
     teacher, kept = synthesized(config, sandbox_url)
     assert {teacher.grades[seed] for seed in teacher.implemented} == {g for g in teacher.grades.values() if g >= 0.75}
     assert 0 < len(kept) < 10
 
 
 @pytest.mark.parametrize("threshold", [1.1, -0.1, {"value": 0.9}])
-def test_a_threshold_that_can_keep_nothing_is_no_configuration(
-    threshold: object, make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_a_threshold_that_can_keep_nothing_is_no_configuration(threshold: object, tmp_path: Path) -> None:
     with pytest.raises(ValidationError):
-        make_config(seed=0, count=1, out=tmp_path, quality_threshold=threshold)
+        tiny_config(seed=0, count=1, out=tmp_path, quality_threshold=threshold)

@@ -8,9 +8,10 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_call_writing import WriteToolCall
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, RejectedEnvironment
+from synthesis.records import RejectedEnvironment
 from synthesis.teacher.protocol import BadReply
 from synthesis.track.run import rejected_beside
+from tests.synthesis.environments.made import read
 
 
 class Scoring(ProceduralTeacher):
@@ -53,7 +54,7 @@ async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_pat
     assert reasons["unusable reply"].draft["instance"]["question"]
     strict = await synthesized(Deaf(), 0.95)
     assert 0 < strict.kept < first.kept
-    assert all(record.quality.mean > 0.95 for record in RecordSource(out, Environment))
+    assert all(record.quality.mean > 0.95 for record in read(out))
     lower = await synthesized(Deaf(), 0.5)
     assert lower.kept == first.kept
     assert lower.rejected["never worked on"] == first.rejected["quality below threshold"]

@@ -12,33 +12,31 @@ import pytest
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.questions.tool_documents import documented_defaults
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.state import state_proof
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools, tampered_states
 from synthesis.environments.state.stateful import ProvenTask, prove_stateful, write_stateful_task
-from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
+from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions
 from synthesis.prompts.stateful_task_writing import WriteStatefulTask
 from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment, EnvironmentTool, StateCondition, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=11)
 PLAN = EnvironmentPlan(0, "multi_hop", "en", "library", 3, False, "stateful")
 
 
 @pytest.fixture(scope="module")
-def records(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
-) -> Path:
-    config = make_config(
+def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+    config = tiny_config(
         seed=5,
         count=12,
         out=tmp_path_factory.mktemp("stateful") / "out",
@@ -47,20 +45,18 @@ def records(
         stateful_tools=12,
         scaled_documents=0.5,
     )
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 12, report.closing_line()
-    return config.out
+    return all_kept(config, sandbox_url)
 
 
 @pytest.fixture(scope="module")
 def environments(records: Path) -> list[Environment]:
-    return list(RecordSource(records, Environment))
+    return read(records)
 
 
 def test_they_have_as_many_tools_as_were_asked_for_and_verify(
     records: Path, environments: list[Environment], sandbox_url: str
 ) -> None:
-    assert asyncio.run(verify_environments(records, sandbox_url)).closing_line() == "verified 12/12"
+    assert verdict(records, sandbox_url) == "verified 12/12"
     assert all(len(environment.tools) == 12 for environment in environments)
     assert all("further-tools" in environment.provenance.prompt_version for environment in environments)
 
@@ -113,8 +109,8 @@ def source_changed(old: str, new: str, *, tool: int = 0) -> Callable[[Any], Any]
     def spoil(reply: Any) -> Any:
         tools = list(reply.tools)
         assert old in tools[tool].source
-        tools[tool] = tools[tool].model_copy(update={"source": tools[tool].source.replace(old, new)})
-        return reply.model_copy(update={"tools": tuple(tools)})
+        tools[tool] = altered(tools[tool], source=tools[tool].source.replace(old, new))
+        return altered(reply, tools=tuple(tools))
 
     return spoil
 
@@ -157,7 +153,7 @@ def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name(monkey
 
 def test_two_tools_of_one_name_are_no_task() -> None:
     def doubled(reply: Any) -> Any:
-        return reply.model_copy(update={"tools": (*reply.tools, reply.tools[0])})
+        return altered(reply, tools=(*reply.tools, reply.tools[0]))
 
     with pytest.raises(Rejected, match="tool name stands twice"):
         written(Spoiling(WriteStatefulTask, doubled))
@@ -177,12 +173,12 @@ def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> Non
 
 
 def dropped(reply: Any) -> Any:
-    return reply.model_copy(update={"tools": reply.tools[1:]})
+    return altered(reply, tools=reply.tools[1:])
 
 
 def same_calls(reply: Any) -> Any:
     first = {call.name: call for call in reversed(reply.calls)}
-    return reply.model_copy(update={"calls": tuple(first[call.name] for call in reply.calls)})
+    return altered(reply, calls=tuple(first[call.name] for call in reply.calls))
 
 
 def named_as_needed(reply: Any) -> Any:
@@ -196,8 +192,8 @@ def named_as_needed(reply: Any) -> Any:
         (dropped, "other number of further tools"),
         (same_calls, "further tool tells one thing alone"),
         (named_as_needed, "tool name stands twice"),
-        (lambda reply: reply.model_copy(update={"calls": reply.calls[1:]}), "further tool without two calls"),
-        (lambda reply: reply.model_copy(update={"state": {"book_budget": {}}}), "part of the state stands twice"),
+        (lambda reply: altered(reply, calls=reply.calls[1:]), "further tool without two calls"),
+        (lambda reply: altered(reply, state={"book_budget": {}}), "part of the state stands twice"),
         (source_changed("    rows = ", "    import random\n    rows = "), "import not allowed"),
     ],
 )
@@ -215,7 +211,7 @@ def test_further_tools_that_break_a_promise_are_rejected_and_the_failure_goes_ba
 def test_a_scaled_tool_whose_option_does_nothing_is_rejected() -> None:
     def idle(reply: Any) -> Any:
         lines = [line for line in reply.source.split("\n") if "dry_run:" not in line or "def " in line]
-        return reply.model_copy(update={"source": "\n".join(lines).replace("        return True\n", "")})
+        return altered(reply, source="\n".join(lines).replace("        return True\n", ""))
 
     teacher = Spoiling(WriteScaledTool, idle, times=1)
     task = written(teacher, scaled_documents=1.0)

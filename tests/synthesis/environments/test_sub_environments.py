@@ -21,6 +21,7 @@ from synthesis.records import EnvironmentTool
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Reply, Request
 from synthesis.teacher.scripted import ScriptedTeacher
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.test_proof import DOCUMENT, GOOD, PLANTED, rent_of
 
@@ -80,7 +81,7 @@ class CautiousTeacher(LearningTeacher):
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         reply: Any = await super().ask(request, seed=seed)
-        return reply.model_copy(update={"needs_tool": True}) if isinstance(request, JudgeToolNecessity) else reply
+        return altered(reply, needs_tool=True) if isinstance(request, JudgeToolNecessity) else reply
 
 
 def test_the_necessity_judgement_is_one_of_the_twelve_requests(
@@ -88,7 +89,7 @@ def test_the_necessity_judgement_is_one_of_the_twelve_requests(
 ) -> None:
     instance = instances["en single_hop"]
     (node,) = instance.nodes
-    computed = instance.model_copy(update={"nodes": (node.model_copy(update={"kind": "computation"}),)})
+    computed = altered(instance, nodes=(altered(node, kind="computation"),))
     teacher = CautiousTeacher(patience=99)
     with pytest.raises(Rejected, match="wrong answer"):
         asyncio.run(build(sandbox_url, teacher, computed))

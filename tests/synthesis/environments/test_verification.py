@@ -32,7 +32,9 @@ from synthesis.records import (
     ToolDocument,
 )
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import verdict
 
 ENVIRONMENT = tiny_environment()
 
@@ -64,7 +66,7 @@ def with_weather(source: str) -> Environment:
     document = ToolDocument(name="weather", description="Weather", parameters=parameters)
     weather = EnvironmentTool(document=document, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
     distractor = IrrelevantTool(tool=weather, band="low", similarity=0.0, arguments={"city": "Oslo"})
-    return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
+    return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
 def test_a_sound_environment_holds_all_its_promises() -> None:
@@ -74,12 +76,10 @@ def test_a_sound_environment_holds_all_its_promises() -> None:
 
 def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> None:
     find_flat, get_rent = ENVIRONMENT.tools
-    careless = get_rent.model_copy(
-        update={
-            "source": "def get_rent(flat: str):\n    return TABLES['rows'].get(flat, max(TABLES['rows'].values()))\n"
-        }
+    careless = altered(
+        get_rent, source="def get_rent(flat: str):\n    return TABLES['rows'].get(flat, max(TABLES['rows'].values()))\n"
     )
-    environment = ENVIRONMENT.model_copy(update={"tools": (find_flat, careless)})
+    environment = altered(ENVIRONMENT, tools=(find_flat, careless))
     check(environment, whole=False)
     with pytest.raises(Rejected, match="ignores its arguments"):
         check(environment)
@@ -134,7 +134,7 @@ def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay() -> No
 
 
 def test_an_answer_that_nothing_computes_is_not_compared() -> None:
-    check(ENVIRONMENT.model_copy(update={"composition": None, "answer": "somebody else's"}))
+    check(altered(ENVIRONMENT, composition=None, answer="somebody else's"))
 
 
 def test_each_tool_is_proven_by_the_sub_questions_that_call_it() -> None:
@@ -147,19 +147,19 @@ def twin_of_find_flat(answers: str) -> Environment:
     """An environment beside whose `find_flat` stands a tool of the same parameter."""
     find_flat = ENVIRONMENT.tools[0]
     twin = EnvironmentTool(
-        document=find_flat.document.model_copy(update={"name": "find_home"}),
+        document=altered(find_flat.document, name="find_home"),
         source=f"def find_home(owner: str):\n    return TABLES['rows']{answers}\n",
         tables=find_flat.tables,
     )
     distractor = IrrelevantTool(tool=twin, band="high", similarity=0.9, arguments={"owner": "Copper Lynx"})
-    return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
+    return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
 def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
     answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner] + '!'")
     check(answers)
-    check(tells_else.model_copy(update={"difficulty": "hard"}))
-    hard = answers.model_copy(update={"difficulty": "hard"})
+    check(altered(tells_else, difficulty="hard"))
+    hard = altered(answers, difficulty="hard")
     with pytest.raises(Rejected, match=f"distractor answers: find_home gives an answer of {ENVIRONMENT.id}"):
         check(hard)
     check(hard, whole=False)
@@ -196,7 +196,7 @@ def stateful(**changes: object) -> Environment:
         "state": {"books": {"north": 7, "south": 3}},
         "final_state": {"books": {"north": 12, "south": 3}},
     }
-    return ENVIRONMENT.model_copy(update={**fields, **changes})
+    return altered(ENVIRONMENT, **fields, **changes)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -281,7 +281,7 @@ def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path
 
 def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path: Path, sandbox_url: str) -> None:
     write_records(tmp_path / "out", [ENVIRONMENT], kind="environment")
-    assert asyncio.run(verify_environments(tmp_path / "out", sandbox_url)).closing_line() == "verified 1/1"
+    assert verdict(tmp_path / "out", sandbox_url) == "verified 1/1"
     card = tmp_path / "out" / "dataset.json"
     document = json.loads(card.read_text())
     (name,) = document["shards"]

@@ -19,6 +19,7 @@ from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.tasks import TaskThresholds
+from tests.synthesis.altered import altered
 
 STRICT, LAX = RewardThresholds(mean=0.97), RewardThresholds()
 
@@ -139,7 +140,7 @@ class Modest(ProceduralTeacher):
 
     async def ask(self, request, *, seed):
         reply = await super().ask(request, seed=seed)
-        return reply.model_copy(update={"score": 0.5}) if isinstance(request, JudgePlanning) else reply
+        return altered(reply, score=0.5) if isinstance(request, JudgePlanning) else reply
 
 
 def test_a_selection_that_would_keep_nothing_leaves_everything_as_it_is(tmp_path):

@@ -11,6 +11,7 @@ from synthesis.prompts.chain_proposal import ProposeChains
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Message, ToolCall, Trajectory
 from synthesis.trajectories.statistics import trajectory_statistics
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.test_pipeline import config, synthesize
 
 
@@ -48,13 +49,9 @@ async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_ra
             ToolCall(id="x", name="no_such_tool", arguments={}),
             ToolCall(id="y", name=record.tools[0].name, arguments={"no such": 1}),
         )
-        closed = record.tools[0].model_copy(
-            update={"parameters": {**record.tools[0].parameters, "additionalProperties": False}}
-        )
+        closed = altered(record.tools[0], parameters={**record.tools[0].parameters, "additionalProperties": False})
         message = Message(role="assistant", tool_calls=wrong)
-        changed.append(
-            record.model_copy(update={"messages": (*record.messages, message), "tools": (closed, *record.tools[1:])})
-        )
+        changed.append(altered(record, messages=(*record.messages, message), tools=(closed, *record.tools[1:])))
     write_records(tmp_path / "changed", changed, kind="trajectory")
     found = trajectory_statistics(tmp_path / "changed")
     assert found.tool_calls_per_trajectory > 2
