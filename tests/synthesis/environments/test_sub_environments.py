@@ -173,4 +173,4 @@ def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same
 
     assert asyncio.run(merge(GOOD)) == 1
     with pytest.raises(Rejected, match="ignores its arguments"):
-        asyncio.run(merge(PLANTED["answers a stranger"]))
+        asyncio.run(merge(PLANTED["answers a stranger"][1]))
