@@ -28,10 +28,10 @@ SIBLINGS_PER_TOOL: Final = 2
 async def write_siblings(
     teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
 ) -> tuple[tuple[EnvironmentTool, JsonObject], ...]:
-    """Have siblings written for every tool that is called; keep those that tell something else, each with such a call.
+    """Have siblings written for every tool that is called; keep those with other answers, each with an answered call.
 
-    Left out are those that are not allowed or do not run, whose name is taken, that give an answer to a gold call, or
-    the same to calls for other rows.
+    A sibling is left out if its code is not allowed or does not run, its name is taken, it gives an answer of the
+    environment to a gold call, or it gives the same to calls for other rows.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the tools.
@@ -73,9 +73,9 @@ async def write_siblings(
 async def tried_on_gold_calls(
     sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
 ) -> list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]]:
-    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes, and for which.
+    """Try each tool on all gold calls whose arguments it takes; return the kind of its replies and an answered call.
 
-    All of them, since a sibling may stand beside one tool and tell what another one does.
+    All gold calls are tried: a sibling of one tool may give the answer of another.
 
     Raises:
         SandboxUnavailable: the sandbox gives no answer.
@@ -111,7 +111,7 @@ def _tasks_of(environment: Environment, tool: EnvironmentTool) -> list[SubQuesti
 
 
 def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
-    """The tool's parameters without the optional ones, which a sibling need not have."""
+    """Return the tool's parameters without the optional ones, which a sibling need not have."""
     properties = tool.document.parameters.get("properties", {})
     required = list(tool.document.required)
     return {"type": "object", "properties": {name: properties[name] for name in required}, "required": required}

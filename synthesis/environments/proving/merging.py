@@ -31,7 +31,7 @@ LEAST_COSINE: Final = 0.4
 """Least cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have at
 least 0.6."""
 MAX_CANDIDATES: Final = 3
-"""The most tools that the teacher compares one with: where one does the same it was the nearest in 182 of 184."""
+"""Most tools that the teacher compares one with; in 182 of 184 cases the tool that does the same was the nearest."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Slot:
     """A tool of the merged environment, and the sub-questions that it answers."""
 
     first: int
-    """The sub-environment that its document is of."""
+    """Index of the sub-environment that its document comes from."""
     tool: EnvironmentTool
     answered: list[SubQuestion]
 

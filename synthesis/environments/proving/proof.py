@@ -91,7 +91,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         if not calls:
             detail = f"{tool.document.name}: {name}={arguments[name]!r} stands beside no row of other data"
             raise Rejected("no other row", detail)
-        yield Trial("row", tool, sub_question, calls[0], varied=name)  # what differs is seldom the same in an answer
+        yield Trial("row", tool, sub_question, calls[0], varied=name)  # other rows seldom have equal answers
     for optional, default in defaults.items():
         schema = tool.document.parameters["properties"][optional]
         for setting in other_settings(schema, arguments.get(optional, default)):

@@ -1,7 +1,7 @@
 """Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 
-Where a tool is withheld, the right behaviour is to do what the other tools allow, and to refuse the rest; where a value
-is left out it is to ask for it; the user tells it, and the episode goes on with the calls that it had before.
+If a tool is withheld, the right behaviour is to use the other tools as far as they lead, and to refuse the rest. If a
+value is left out, it is to ask for the value; the user tells it, and the episode goes on with the calls of before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
         needs_it = sub_question.call is not None and sub_question.call.name == withheld
         if needs_it or lost.intersection(sub_question.depends_on):
             lost.add(sub_question.id)
-    # What is left is counted, and the refusal with it.
+    # The sub-questions that keep their call still count, and so does the refusal.
     sub_questions = tuple(
         sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
         for sub_question in environment.sub_questions

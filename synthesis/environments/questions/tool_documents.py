@@ -100,7 +100,7 @@ def documented_defaults(document: ToolDocument) -> dict[str, object]:
     >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
     {'page': 1}
     """
-    check_written(document)  # of further tools on a state nothing else is looked at before
+    check_written(document)  # for further tools on a state this is the first check
     return {
         name: schema["default"]
         for name, schema in document.parameters.get("properties", {}).items()

@@ -39,9 +39,9 @@ class SplitContents:
     """Contents of environments at each level, as texts; equal texts count as shared."""
 
     entities: set[str] = field(default_factory=set)
-    """Those of questions, and all texts that the calls of a demonstration and their responses name.
+    """Entities of questions, and all texts in the calls of a demonstration and their responses.
 
-    A demonstration is made last: of a split that is drawn now, what its own name is not looked for in the others.
+    A demonstration is made after the split is drawn, so its texts are not compared with the other splits.
     """
     answers: set[str] = field(default_factory=set)
     tool_names: set[str] = field(default_factory=set)
