@@ -94,7 +94,7 @@ def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
-    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault.
+    """Judge a decomposition by the answers of the world; each indicator is the share of nodes without a fault.
 
     Raises:
         BadReply: the knowledge cannot be read by rule.

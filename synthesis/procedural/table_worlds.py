@@ -89,6 +89,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
                 values[entity_type, attribute] = by_entity
         if attributes:  # every walk ends in an attribute
             types[entity_type] = EntityType(zh=name, relations=tuple(relations), attributes=attributes)
+    # A relation to a table that is no type of the world is left out.
     types = {name: _within(fields, types) for name, fields in types.items()}
     values = {(name, asked): rows for (name, asked), rows in values.items() if _has(types, name, asked)}
     if not types:
@@ -110,7 +111,7 @@ def _key(rows: Rows) -> str | None:
 
 
 def _kind(column: str, cells: list[JsonValue]) -> AttributeKind:
-    """Return what a column holds; the numbers of an `id` name something, so they are not calculated with.
+    """Return the kind of a column's values; the numbers of an `id` are names, so no sum of them is asked for.
 
     >>> _kind("floor_area", [40, 62.5]), _kind("Agent ID", [7, 8]), _kind("since", ["2024-05-01"])
     ('decimal', 'code', 'date')

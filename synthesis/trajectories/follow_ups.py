@@ -3,7 +3,7 @@
     request ─► calls 1 … k ─► answer ─► follow-up ─► calls k+1 … n ─► answer
 
 The requests are written and checked with the task. When the agent has answered, the simulated user says the next one
-in words that fit, or leaves it if what came before was not done. Agent and judges know of a task what has been said.
+in words that fit, or stops if the earlier wish was not done. Agent and judges know a task only as far as it was said.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def write_follow_ups(
             slots=task.slots,
             persona=task.persona,
         )
-        # What an earlier request stated need not be said again.
+        # A fact that an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
         check = partial(_checked, new=new, said=task.slots, server=server)
         written = await accepted_reply(teacher, request, check, seed=derived_seed(seed, "follow-up", ordinal))
@@ -121,7 +121,7 @@ def _checked(
 async def next_request(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str | None:
-    """Let the simulated user say the next follow-up; None if there is none, or no reason left to say it.
+    """Let the simulated user say the next follow-up; None if there is none, or the user stops.
 
     Raises:
         Rejected: the user left out a value that the follow-up states, or named a tool.

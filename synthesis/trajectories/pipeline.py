@@ -60,8 +60,8 @@ async def synthesize_trajectories(
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
-    Where they already lie there, made with the same, nothing is done but to report of them; made with other thresholds,
-    what was made is selected from again. What is not kept lies in `<out>.rejected`.
+    A finished run of the same config is reported and not made again. If only thresholds differ, the items of that run
+    are selected from again. Items that are not kept lie in `<out>.rejected`.
 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
@@ -70,7 +70,7 @@ async def synthesize_trajectories(
         RecordDirectoryError: the earlier result in `config.out` has a damaged `dataset.json`.
         JournalError: a journal is damaged, or the disk is full or not writable.
         TokenizerMissing: there is no tokenizer in `config.student`.
-        NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
+        NothingKept: no trajectory was kept; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
     started, progress = time.monotonic(), progress or sys.stderr
@@ -93,7 +93,7 @@ async def synthesize_trajectories(
             fingerprint_of(config, teacher, servers.documents),
             {stage: work_directory / f"{stage}.sqlite" for stage in JOURNALS},
         )
-        # Only now: the fingerprint needs the documents, and those of a real server are known when it has been started.
+        # The fingerprint needs the documents, and those of a real server are known only when it has been started.
         selection = selection_of(config)
         finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
         if finished is not None:
@@ -265,7 +265,7 @@ class _Run:
 
     def _mark_duplicates(self, num_slots: int) -> None:
         """Mark every task that a server's earlier slot has in the same words, or in nearly the same."""
-        # Over all slots again in every round, in their order: marks depend on nothing but the tasks.
+        # Over all slots in every round, in their order, so that marks depend on the tasks alone.
         for place in range(len(self._order)):
             seen: set[bytes] = set()
             distinct = []
@@ -295,7 +295,7 @@ class _Run:
             self._mark_duplicates(self._num_slots)
             report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories_journal)
         print(tasks.closing_line(), file=self.progress)
-        for stage in (self._chains_report, tasks):  # what the run asked again is told once, at its end
+        for stage in (self._chains_report, tasks):  # second tries are counted once, at the end of the run
             report.add_second_tries_of(stage)
         return report
 

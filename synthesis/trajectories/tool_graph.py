@@ -36,7 +36,7 @@ def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
 
 
 def _graph(starts: Mapping[str, int], edges: Mapping[tuple[str, str], int]) -> ToolGraph:
-    import networkx  # here, so that only what has a graph pays for it
+    import networkx  # here, so that only a run with a graph pays for the import
 
     graph: ToolGraph = networkx.DiGraph()
     # The tools that begin come first, in their order: walks are drawn in the order of nodes and edges.
@@ -58,7 +58,7 @@ def from_json(written: JsonObject) -> ToolGraph:
     """Return the graph that was written down.
 
     Raises:
-        KeyError, ValueError, TypeError: it is none.
+        KeyError, ValueError, TypeError: it is no graph.
 
     >>> graph = build_tool_graph([["find", "book"], ["pay", "rate"]])
     >>> as_json(from_json(as_json(graph))) == as_json(graph)
