@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, get_args
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.worlds import domains
 from synthesis.prompts.chain_proposal import ProposeChains
@@ -223,9 +222,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
 
 
-async def estimate_environments(
-    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
-) -> CostEstimate:
+async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
     """Estimate calls and tokens of the environments track.
 
     Raises:
@@ -242,7 +239,7 @@ async def estimate_environments(
             "disjoint_from": (),
             "ray": None,
         }
-        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 
 

@@ -15,7 +15,6 @@ draws the item is rejected.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +28,7 @@ from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.demonstrations import draw_habit
 from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
-from synthesis.environments.selection.frontier import Frontier
-from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
+from synthesis.environments.selection.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
@@ -53,13 +51,8 @@ ENVIRONMENTS: Final = records_of("environment")
 """Record directory of the track."""
 
 
-async def synthesize_environments(
-    config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str, frontier: Frontier | None = None
-) -> StageReport:
+async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
     """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
-
-    With a `frontier` more is made of the kinds on it: they take the place of the shares of scenarios, languages,
-    domains, lookups, computations and varieties in the config.
 
     A finished run of the same config is reported and not made again. If only the quality threshold differs, the items
     of that run are selected from again. Items that are not kept lie in `<out>.rejected`.
@@ -75,17 +68,26 @@ async def synthesize_environments(
         JournalError: a journal is damaged, or the disk is full or not writable.
         EmbeddingModelMissing: the local embedding model is not there.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
-        PlanImpossible: the config asks for more stateful environments than multi-hop ones, or contradicts the frontier.
+        PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
     started = time.monotonic()
     require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
-    plans = _planned(config, frontier)
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
     out = config.out.resolve()
     track_run = TrackRun(
         "environments",
         config.out,
         ENVIRONMENTS.kind,
-        fingerprint_of(config, teacher, frontier),
+        fingerprint_of(config, teacher),
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
@@ -108,36 +110,10 @@ async def synthesize_environments(
         proven = await run.prove_all(drafts, journals[1])
         mixed = await run.mix_all(proven, journals[2])
         track_run.write_rejected(report, (run.rejected[slot] for slot in sorted(run.rejected)), REJECTED_KIND)
-        beside = None if frontier is None else json.dumps(frontier.report(config.count), indent=1) + "\n"
-        track_run.write(report, (Environment.model_validate(result) for result in mixed), beside)
+        track_run.write(report, (Environment.model_validate(result) for result in mixed))
     track_run.close(report)
     report.seconds = time.monotonic() - started
     return report
-
-
-def _planned(config: EnvironmentsConfig, frontier: Frontier | None) -> list[EnvironmentPlan]:
-    if frontier is None:
-        return plan_environments(
-            config.count,
-            config.seed,
-            scenarios=config.scenarios,
-            languages=config.languages,
-            domains=config.domains,
-            lookups=config.lookups,
-            computations=config.computations,
-            varieties=config.varieties,
-        )
-    if config.knowledge:
-        raise PlanImpossible(
-            "expected no files in `knowledge` with the solved rates of a run, which plan domains, found "
-            f"{config.knowledge[0]}; leave one of them out"
-        )
-    plans = frontier.plans(config.count, config.seed)
-    if config.difficulty == "hard" and any(plan.variety == "stateful" for plan in plans):
-        raise PlanImpossible(
-            'expected difficulty = "plain" with stateful environments, which the run solves sometimes, found "hard"'
-        )
-    return plans
 
 
 class _Run:
@@ -265,7 +241,7 @@ def _drafted(draft: Draft | None) -> JsonObject:
     return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
 
 
-def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Frontier | None = None) -> Fingerprint:
+def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     """Return the settings and inputs that decide the records; the contents of files replace their paths.
 
     Raises:
@@ -278,6 +254,4 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
     if isinstance(config.embedding, EmbeddingModel):
         contents["embedding"] = config.embedding.contents()
-    if frontier is not None:
-        contents["frontier"] = frontier.contents()
     return synthesis_fingerprint(__name__, config, teacher, contents)
