@@ -33,21 +33,17 @@ from synthesis.prompts.tool_implementation_writing import ToolImplementation, Wr
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import DatasetCard, read_card, write_records
-from synthesis.records import EnvironmentTool, NeededPackage, ToolDocument, canonical_json
+from synthesis.records import EnvironmentTool, NeededPackage, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 from tests.sandbox.test_packages import distribution
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import read, tiny_config
+from tests.synthesis.environments.made import document, read, tiny_config
 from tests.synthesis.prompts.test_every_prompt import RENDERED
 
 NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
 CONFIGS = Path(__file__).parents[3] / "configs"
-DOCUMENT = ToolDocument(
-    name="look",
-    description="Looks",
-    parameters={"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-)
+DOCUMENT = document("look", "Looks", key="string")
 WRITES_CODE = (
     WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask, WriteFurtherTools, WriteScaledTool,
 )  # fmt: skip

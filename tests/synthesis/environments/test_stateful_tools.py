@@ -28,7 +28,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
-from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
+from tests.synthesis.environments.made import all_kept, document, read, tiny_config, verdict
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=11)
 PLAN = EnvironmentPlan(0, "multi_hop", "en", "library", 3, False, "stateful")
@@ -247,13 +247,10 @@ async def test_a_call_of_no_further_tool_is_found(environments: list[Environment
 @pytest.mark.parametrize("said", ["New York City", "NYC", "Oslo"])
 def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(said: str) -> None:
     def tool(name: str, returned: str) -> EnvironmentTool:
-        document = ToolDocument(
-            name=name,
-            description="",
-            parameters={"type": "object", "properties": {"kite": {"type": "string"}}, "required": ["kite"]},
-        )
         body = f"    if kite not in state['kites']:\n        raise ValueError(kite)\n    {returned}\n"
-        return EnvironmentTool(document=document, source=f"def {name}(kite: str, state: dict):\n{body}")
+        return EnvironmentTool(
+            document=document(name, kite="string"), source=f"def {name}(kite: str, state: dict):\n{body}"
+        )
 
     tools = (
         tool("paint", "state['kites'][kite] = state['after']; return state['receipt']"),
@@ -282,6 +279,14 @@ def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(
             proven()
 
 
+def with_option(written: ToolDocument, **defaults: bool | int) -> ToolDocument:
+    """Add optional parameters to a document."""
+    kinds = {bool: "boolean", int: "integer"}
+    added = {name: {"type": kinds[type(default)], "default": default} for name, default in defaults.items()}
+    properties = {**written.parameters["properties"], **added}
+    return altered(written, parameters={**written.parameters, "properties": properties})
+
+
 CHECKED = """
     if tank not in state["levels"]:
         raise ValueError(tank)
@@ -307,15 +312,9 @@ CHANGES = """
     ],
 )
 def test_each_promise_of_a_further_tool_is_kept_or_it_is_none(default: str, body: str, reason: str | None) -> None:
-    properties = {
-        "tank": {"type": "string"},
-        "level": {"type": "integer"},
-        "dry_run": {"type": "boolean", "default": False},
-    }
-    parameters = {"type": "object", "properties": properties, "required": ["tank", "level"]}
-    document = ToolDocument(name="set_level", description="Set a level", parameters=parameters)
+    written = with_option(document("set_level", "Set a level", tank="string", level="integer"), dry_run=False)
     source = f"def set_level(tank: str, level: int, state: dict, dry_run: bool = {default}):{body}"
-    tool = EnvironmentTool(document=document, source=source)
+    tool = EnvironmentTool(document=written, source=source)
     calls = [
         ToolCall(id="c1", name="set_level", arguments={"tank": "A", "level": 3}),
         ToolCall(id="c2", name="set_level", arguments={"tank": "B", "level": 4}),
@@ -333,11 +332,9 @@ def test_each_promise_of_a_further_tool_is_kept_or_it_is_none(default: str, body
 
 def test_a_default_that_the_code_does_not_have_is_found() -> None:
     # Both calls state the option, so that only leaving it out shows what the code makes of that.
-    properties = {"tank": {"type": "string"}, "by": {"type": "integer", "default": 1}}
-    parameters = {"type": "object", "properties": properties, "required": ["tank"]}
-    document = ToolDocument(name="raise_level", description="Raise a level", parameters=parameters)
+    written = with_option(document("raise_level", "Raise a level", tank="string"), by=1)
     source = 'def raise_level(tank: str, state: dict, by: int = 2):\n    return state["levels"][tank] + by\n'
-    tool = EnvironmentTool(document=document, source=source)
+    tool = EnvironmentTool(document=written, source=source)
     calls = [ToolCall(id=tank, name="raise_level", arguments={"tank": tank, "by": 1}) for tank in ("A", "B")]
     with pytest.raises(Rejected, match="default differs from document"):
         asyncio.run(prove_further_tools(InThisProcess(), [tool], calls, {"levels": {"A": 1, "B": 5}}))

@@ -34,7 +34,7 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
-from tests.synthesis.environments.made import verdict
+from tests.synthesis.environments.made import document, verdict
 
 ENVIRONMENT = tiny_environment()
 
@@ -62,9 +62,8 @@ RAIN = "def weather(city):\n    return TABLES['rows'][city]\n"
 
 
 def with_weather(source: str) -> Environment:
-    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    document = ToolDocument(name="weather", description="Weather", parameters=parameters)
-    weather = EnvironmentTool(document=document, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
+    written = document("weather", "Weather", city="string")
+    weather = EnvironmentTool(document=written, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
     distractor = IrrelevantTool(tool=weather, band="low", similarity=0.0, arguments={"city": "Oslo"})
     return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
@@ -166,10 +165,8 @@ def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
 
 
 def a_shelf(name: str, *, body: str, **parameters: str) -> EnvironmentTool:
-    properties = {parameter: {"type": kind} for parameter, kind in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
     return EnvironmentTool(
-        document=ToolDocument(name=name, description=name, parameters=schema),
+        document=document(name, name, **parameters),
         source=f"def {name}({', '.join(parameters)}, state):\n    rows = state['books']\n{body}",
     )
 
@@ -196,7 +193,7 @@ def stateful(**changes: object) -> Environment:
         "state": {"books": {"north": 7, "south": 3}},
         "final_state": {"books": {"north": 12, "south": 3}},
     }
-    return altered(ENVIRONMENT, **fields, **changes)
+    return altered(ENVIRONMENT, **{**fields, **changes})
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -283,9 +280,8 @@ def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_pa
     write_records(tmp_path / "out", [ENVIRONMENT], kind="environment")
     assert verdict(tmp_path / "out", sandbox_url) == "verified 1/1"
     card = tmp_path / "out" / "dataset.json"
-    document = json.loads(card.read_text())
-    (name,) = document["shards"]
-    document["shards"][name] = "0" * 64
-    card.write_text(json.dumps(document))
+    said = json.loads(card.read_text())
+    said["shards"] = dict.fromkeys(said["shards"], "0" * 64)
+    card.write_text(json.dumps(said))
     with pytest.raises(RecordDirectoryError, match=r"expected SHA-256 0{64} of .*; the shard is damaged"):
         asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
