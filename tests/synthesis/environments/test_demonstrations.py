@@ -59,6 +59,23 @@ def demonstrated(habit: Habit, environment: Environment = ENVIRONMENT, *, seed: 
     return altered(environment, demonstration=demonstration)
 
 
+def verify(environment: Environment, demonstration: Demonstration | None = None) -> None:
+    """Verify an environment's demonstration, or another one in its place."""
+    if demonstration is not None:
+        environment = altered(environment, demonstration=demonstration)
+    asyncio.run(verify_demonstration(environment, InThisProcess()))
+
+
+def require_another(environment: Environment, demonstration: Demonstration) -> None:
+    with pytest.raises(Rejected, match="another demonstration: message"):
+        verify(environment, demonstration)
+
+
+def shown_by(environment: Environment) -> Demonstration:
+    assert environment.demonstration is not None
+    return environment.demonstration
+
+
 def with_tools(change: Callable[[EnvironmentTool], JsonObject]) -> Environment:
     tools = tuple(tool.model_copy(update=change(tool)) for tool in ENVIRONMENT.tools)
     return altered(ENVIRONMENT, tools=tools)
@@ -230,21 +247,18 @@ def test_without_a_demonstration_the_gold_episode_is_demonstrated() -> None:
 @pytest.mark.parametrize("habit", HABITS)
 def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
-    asyncio.run(verify_demonstration(environment, InThisProcess()))
-    assert environment.demonstration is not None
-    messages = environment.demonstration.messages
+    verify(environment)
+    messages = shown_by(environment).messages
     place = next(index for index, message in enumerate(messages) if message.role == "tool")
     changed = altered(messages[place], content='"Green Door"')
-    told_otherwise = altered(environment.demonstration, messages=(*messages[:place], changed, *messages[place + 1 :]))
-    with pytest.raises(Rejected, match="another demonstration: message"):
-        asyncio.run(verify_demonstration(altered(environment, demonstration=told_otherwise), InThisProcess()))
+    told_otherwise = (*messages[:place], changed, *messages[place + 1 :])
+    require_another(environment, altered(shown_by(environment), messages=told_otherwise))
 
 
 @pytest.mark.parametrize("habit", HABITS)
 def test_another_last_sentence_another_message_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
-    found = environment.demonstration
-    assert found is not None
+    found = shown_by(environment)
     (*before, last) = found.messages
     other_words = altered(found, messages=(*before, altered(last, content="Nobody knows.")))
     one_more = altered(found, messages=(*found.messages, last))
@@ -254,32 +268,24 @@ def test_another_last_sentence_another_message_another_habit_and_a_habit_without
     ]
     other_habits = [altered(found, habit=name) for name in HABITS if name != habit]
     for changed in (other_words, one_more, *one_less, *other_habits):
-        with pytest.raises(Rejected, match="another demonstration: message"):
-            asyncio.run(verify_demonstration(altered(environment, demonstration=changed), InThisProcess()))
+        require_another(environment, changed)
     with pytest.raises(Rejected, match="no room for the demonstration"):
-        asyncio.run(verify_demonstration(altered(environment, sub_questions=()), InThisProcess()))
+        verify(altered(environment, sub_questions=()))
 
 
 def test_the_last_gold_call_made_again_is_no_call_too_many_and_the_gold_call_itself_no_mistake() -> None:
-    calls, response = GOLD[-3:-1]
-    again: dict[Habit, tuple[Message, ...]] = {
-        "one_call_too_many": (*GOLD[:-1], calls, response, GOLD[-1]),
-        "recovers": (*GOLD[:3], *GOLD[1:]),
-    }
-    for habit, messages in again.items():
-        changed = altered(ENVIRONMENT, demonstration=Demonstration(habit=habit, messages=messages))
-        with pytest.raises(Rejected, match="another demonstration: message"):
-            asyncio.run(verify_demonstration(changed, InThisProcess()))
+    again = Demonstration(habit="one_call_too_many", messages=(*GOLD[:-1], *GOLD[-3:]))
+    no_mistake = Demonstration(habit="recovers", messages=(*GOLD[:3], *GOLD[1:]))
+    for demonstration in (again, no_mistake):
+        require_another(ENVIRONMENT, demonstration)
 
 
 def test_what_is_wrong_is_said_of_the_demonstration_that_is_the_most_alike() -> None:
     environment = demonstrated("one_call_too_many", seed=0)
-    assert environment.demonstration is not None
-    (*before, told, last) = environment.demonstration.messages
+    (*before, told, last) = shown_by(environment).messages
     changed = (*before, altered(told, content="Nobody knows."), last)
-    demonstration = altered(environment.demonstration, messages=changed)
     with pytest.raises(Rejected, match=rf"message {len(before)}: expected .*found .*Nobody knows"):
-        asyncio.run(verify_demonstration(altered(environment, demonstration=demonstration), InThisProcess()))
+        verify(environment, altered(shown_by(environment), messages=changed))
 
 
 def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sandbox_url: str) -> None:
