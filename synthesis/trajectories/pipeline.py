@@ -182,15 +182,9 @@ class _Run:
     async def _stage(
         self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
     ) -> StageReport:
-        report = StageReport(name)
+        report, concurrency = StageReport(name), self.config.concurrency
         await run_stage(
-            report,
-            range(count),
-            work,
-            journal=journal,
-            concurrency=self.config.concurrency,
-            progress=self.progress,
-            cost=self.cost,
+            report, range(count), work, journal=journal, concurrency=concurrency, progress=self.progress, cost=self.cost
         )
         return report
 
@@ -205,16 +199,13 @@ class _Run:
         unknown = [
             (index, tool) for index, server in enumerate(documents) for tool in tools_of_unknown_parameters(server)
         ]
-        tools, servers = StageReport("unknown parameters"), StageReport("servers")
 
-        async def complete(item: tuple[int, ToolDocument]) -> JsonObject:
-            index, tool = item
+        async def complete(item: int) -> JsonObject:
+            index, tool = unknown[item]
             return await self.workers.do(TrajectoriesWorker.completion, documents[index], tool)
 
-        await run_stage(
-            tools, unknown, complete, journal=self._completions_journal, concurrency=config.concurrency,
-            progress=self.progress, cost=self.cost,
-        )  # fmt: skip
+        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions_journal)
+        servers = StageReport("servers")
         completed: dict[int, dict[str, ToolDocument]] = {}
         for item, (index, _) in enumerate(unknown):
             if "result" in (outcome := self._completions_journal.read(item)):
@@ -239,7 +230,11 @@ class _Run:
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""
         servers = self._documents
-        report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
+
+        async def chains_of(index: int) -> JsonObject:
+            return await self.workers.do(TrajectoriesWorker.chains, servers[index])
+
+        report = await self._stage("chains", len(servers), chains_of, self._chains_journal)
         for index in range(len(servers)):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
             result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
@@ -248,9 +243,6 @@ class _Run:
                 self.tool_graphs.append({"server": servers[index].name, **result["graph"]})
         print(report.closing_line(), file=self.progress)
         self._chains_report = report
-
-    async def _chains_of_server(self, index: int) -> JsonObject:
-        return await self.workers.do(TrajectoriesWorker.chains, self._documents[index])
 
     # --- tasks ---
 
