@@ -146,6 +146,5 @@ def _bound(scope: _Scope) -> frozenset[str]:
                 bound.add(name)
         if not isinstance(node, _Scope):
             waiting += ast.iter_child_nodes(node)
-    return frozenset(
-        bound - imported
-    )  # a name that is imported here may be the module, even if an assignment binds it, too
+    # A name that is imported here may be the module, even if an assignment binds it, too.
+    return frozenset(bound - imported)
