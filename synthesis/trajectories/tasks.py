@@ -16,7 +16,6 @@ from synthesis.records import (
     Expectation,
     JsonObject,
     JsonValue,
-    Language,
     Persona,
     ServerDocument,
     TaskScores,
@@ -192,23 +191,24 @@ class TaskThresholds(BaseModel):
 
 async def score_task(
     text: str,
+    server: ServerDocument,
+    chain: Chain,
     teacher: Teacher,
     thresholds: TaskThresholds,
     *,
-    language: Language,
     slots: JsonObject,
-    hidden_slots: tuple[str, ...],
-    tools: tuple[ToolDocument, ...],
+    hidden_slots: tuple[str, ...] = (),
     seed: int,
 ) -> TaskScores:
-    """Have a request scored.
+    """Have a request for a chain of calls scored.
 
     Raises:
         Rejected: a score stays below its threshold.
         BadReply: the teacher's reply stayed unusable; there is no default score.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
+    tools = tuple(tool for tool in server.tools if tool.name in chain.tools)
+    request = ScoreTask(text=text, language=server.language, slots=slots, hidden_slots=hidden_slots, tools=tools)
     scores = (await teacher.ask(request, seed=seed)).scores
     check_scores(scores, repr(text[:80]), thresholds)
     return scores

@@ -226,15 +226,9 @@ class TrajectoriesWorker:
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
+        thresholds, slots = config.task_thresholds, written.slots
         scores = await score_task(
-            written.text,
-            self._teacher,
-            config.task_thresholds,
-            language=server.language,
-            slots=written.slots,
-            hidden_slots=hidden,
-            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
-            seed=seed,
+            written.text, server, chain, self._teacher, thresholds, slots=slots, hidden_slots=hidden, seed=seed
         )
         task = Task(
             id=record_id("task", server.id, self._prompt_version, self._teacher.name, config.seed, slot),
@@ -277,16 +271,9 @@ class TrajectoriesWorker:
     ) -> Task:
         """Have the task's follow-ups written, and all its requests scored together."""
         task = await write_follow_ups(task, chain, calls, server, self._teacher, seed=seed)
-        scores = await score_task(
-            "\n".join(requests_of(task)),
-            self._teacher,
-            self._config.task_thresholds,
-            language=server.language,
-            slots=task.slots,
-            hidden_slots=(),
-            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
-            seed=derived_seed(seed, "all requests"),
-        )
+        text, thresholds = "\n".join(requests_of(task)), self._config.task_thresholds
+        seed = derived_seed(seed, "all requests")
+        scores = await score_task(text, server, chain, self._teacher, thresholds, slots=task.slots, seed=seed)
         return task.model_copy(update={"scores": scores})
 
     def _drawn_expectation(self, draw: float) -> Expectation:
