@@ -14,9 +14,10 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decomposition_quality import JudgeDecomposition
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
-from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.protocol import BadReply
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import read, tiny_config
+from tests.synthesis.otherwise import Otherwise, raising
 
 
 @pytest.mark.parametrize("value", ["error code 1500", "5", "5 rooms", [5], {"rooms": 5}, True, None, ""])
@@ -55,15 +56,7 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
 
 
 def test_one_reply_that_cannot_be_read_costs_one_environment_and_not_the_run(tmp_path: Path, sandbox_url: str) -> None:
-    class BadOnce(ProceduralTeacher):
-        has_answered_badly = False
-
-        async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-            if isinstance(request, JudgeDecomposition) and not self.has_answered_badly:
-                self.has_answered_badly = True
-                raise BadReply("not JSON")
-            return await super().ask(request, seed=seed)
-
+    bad_once = Otherwise({JudgeDecomposition: raising(BadReply("not JSON"))}, times=1)
     config = tiny_config(seed=0, count=5, out=tmp_path / "out")
-    report = asyncio.run(synthesize_environments(config, BadOnce(), sandbox_url))
+    report = asyncio.run(synthesize_environments(config, bad_once, sandbox_url))
     assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})

@@ -20,13 +20,16 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.tool_merging import MergeTools
 from synthesis.record_io import write_records
 from synthesis.records import Environment
 from synthesis.stage import NothingKept
-from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import read, tiny_config
 from tests.synthesis.journals import num_finished
+from tests.synthesis.otherwise import Otherwise, raising
 
 
 def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[Path, Path], sandbox_url: str) -> None:
@@ -137,20 +140,8 @@ def test_the_same_seed_gives_the_same_bytes(splits: tuple[Path, Path], tmp_path:
     assert _bytes(again.out) == _bytes(splits[0])
 
 
-class FailingTeacher(ProceduralTeacher):
-    """Answers like the procedural teacher until `fails` says how a kind of question fails."""
-
-    def __init__(self, kind: str, failure: Exception):
-        self._kind, self._failure = kind, failure
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        if type(request).__name__ == self._kind:
-            raise self._failure
-        return await super().ask(request, seed=seed)
-
-
 def test_a_judge_that_cannot_be_read_accepts_nothing(tmp_path: Path, sandbox_url: str) -> None:
-    teacher = FailingTeacher("JudgeDecomposition", BadReply("no JSON in the reply"))
+    teacher = Otherwise({JudgeDecomposition: raising(BadReply("no JSON in the reply"))})
     config = tiny_config(seed=0, count=5, out=tmp_path / "out")
     with pytest.raises(
         NothingKept, match=r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
@@ -162,10 +153,9 @@ def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
     splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str
 ) -> None:
     config = tiny_config(seed=0, count=24, out=tmp_path / "out")
+    down = Otherwise({MergeTools: raising(TeacherUnavailable("down"))})
     with pytest.raises(TeacherUnavailable):
-        asyncio.run(
-            synthesize_environments(config, FailingTeacher("MergeTools", TeacherUnavailable("down")), sandbox_url)
-        )
+        asyncio.run(synthesize_environments(config, down, sandbox_url))
     assert not config.out.exists()
     asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
     assert _bytes(config.out) == _bytes(splits[0])

@@ -29,6 +29,7 @@ from synthesis.teacher.protocol import Request
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, document, read, tiny_config, verdict
+from tests.synthesis.otherwise import Otherwise
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=11)
 PLAN = EnvironmentPlan(0, "multi_hop", "en", "library", 3, False, "stateful")
@@ -84,21 +85,16 @@ def test_conditions_and_equality_agree_on_the_gold_and_on_every_tampered_state(e
             assert not meets_conditions(environment.state_conditions, state, tampered)
 
 
-class Spoiling(ProceduralTeacher):
-    """Spoils its first reply, or all of them, to one kind of question."""
+class Spoiling(Otherwise):
+    """Spoils its first replies, or all of them, to one kind of question."""
 
-    def __init__(self, question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int = 100):
-        super().__init__()
-        self._question, self._spoil, self.left = question, spoil, times
-        self.asked: list[Any] = []
+    def __init__(self, question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int | None = None):
+        super().__init__({question: lambda request, reply, seed: spoil(reply)}, times=times)
+        self._question = question
 
-    async def ask(self, request: Any, *, seed: int) -> Any:
-        reply = await super().ask(request, seed=seed)
-        if not isinstance(request, self._question):
-            return reply
-        self.asked.append(request)
-        self.left -= 1
-        return reply if self.left < 0 else self._spoil(reply)
+    @property
+    def put(self) -> list[Any]:
+        return self.asked_for(self._question)
 
 
 def written(teacher: ProceduralTeacher, **wanted: Any) -> ProvenTask:
@@ -122,7 +118,7 @@ def test_a_tool_that_changes_more_than_the_task_asks_is_caught_by_the_conditions
         written(Spoiling(WriteStatefulTask, more))
     teacher = Spoiling(WriteStatefulTask, more, times=1)
     assert written(teacher).final_state.keys() == written(ProceduralTeacher()).final_state.keys()
-    assert "state is not as the task asks" in teacher.asked[1].failure
+    assert "state is not as the task asks" in teacher.put[1].failure
 
 
 def test_conditions_that_are_wrong_reject_the_task() -> None:
@@ -159,13 +155,13 @@ def test_two_tools_of_one_name_are_no_task() -> None:
         written(Spoiling(WriteStatefulTask, doubled))
     teacher = Spoiling(WriteStatefulTask, doubled, times=1)
     written(teacher)
-    assert "tool name stands twice" in teacher.asked[1].failure
+    assert "tool name stands twice" in teacher.put[1].failure
 
 
 def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> None:
     teacher = Spoiling(WriteStateConditions, lambda reply: reply)
     task = written(teacher)
-    (request,) = teacher.asked
+    (request,) = teacher.put
     text = str(request.messages())
     assert request.state == task.state
     assert str(task.final_state) not in text
@@ -205,7 +201,7 @@ def test_further_tools_that_break_a_promise_are_rejected_and_the_failure_goes_ba
     assert len(task.tools) == 11
     with pytest.raises(Rejected, match=reason):
         written(Spoiling(WriteFurtherTools, spoil), num_tools=11)
-    assert reason in teacher.asked[1].failure
+    assert reason in teacher.put[1].failure
 
 
 def test_a_scaled_tool_whose_option_does_nothing_is_rejected() -> None:
@@ -216,7 +212,7 @@ def test_a_scaled_tool_whose_option_does_nothing_is_rejected() -> None:
     teacher = Spoiling(WriteScaledTool, idle, times=1)
     task = written(teacher, scaled_documents=1.0)
     assert all(documented_defaults(tool.document) for tool in task.tools)
-    assert teacher.asked[1].failure
+    assert teacher.put[1].failure
     with pytest.raises(Rejected):
         written(Spoiling(WriteScaledTool, idle), scaled_documents=1.0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,16 +11,15 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Reply, Request
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
+from tests.synthesis.otherwise import Otherwise
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -144,28 +142,12 @@ def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
     assert not any(name.endswith("_2") for names in calls for name in names)
 
 
-class StubbornTeacher(ProceduralTeacher):
-    """Counts what it is asked and implements nothing right."""
-
-    num_requests = 0
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        self.num_requests += 1
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, WriteToolImplementation):
-            return ToolImplementation(source=reply.source, tables={})  # type: ignore[return-value]
-        return reply
-
-
-def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
-    teacher = StubbornTeacher()
-
-    async def build() -> None:
-        async with AsyncSandboxClient(sandbox_url) as sandbox:
-            knowledge = Knowledge(domain="library", language="en", seed=3)
-            instance = instances["en single_hop"]
-            await build_sub_environments(teacher, sandbox, knowledge, instance, seed=1, scaled_documents=1.0)
-
-    with pytest.raises(Rejected, match="call ends in exception"):
-        asyncio.run(build())
-    assert teacher.num_requests == 12
+async def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
+    teacher = Otherwise({WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})})
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        with pytest.raises(Rejected, match="call ends in exception"):
+            await build_sub_environments(
+                teacher, sandbox, knowledge, instances["en single_hop"], seed=1, scaled_documents=1.0
+            )
+    assert len(teacher.asked) == 12
