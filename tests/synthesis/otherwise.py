@@ -12,9 +12,9 @@ Change = Callable[[Any, Any, int], Any]
 
 
 class Otherwise(ProceduralTeacher):
-    def __init__(self, changes: dict[type, Change], *, times: int | None = None):
+    def __init__(self, changes: dict[type, Change] | None = None, *, times: int | None = None):
         """Change the replies to these kinds of request: the first so many of them, or all."""
-        self._changes, self._left = changes, times
+        self._changes, self._left = changes or {}, times
         self.asked: list[Any] = []
 
     async def ask(self, request: Any, *, seed: int) -> Any:

@@ -300,12 +300,10 @@ def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sa
         assert all("error" in told for told in failed)
 
 
-def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
-    async def made(environment: Environment) -> Demonstration | None:
-        async with AsyncSandboxClient(sandbox_url) as client:
-            return await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
-
-    found = asyncio.run(made(asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")))
+async def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
+    environment = asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")
+    async with AsyncSandboxClient(sandbox_url) as client:
+        found = await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
     assert found is not None
     assert found.messages[1].tool_calls[0].arguments == {}
     assert "owner" in json.loads(found.messages[2].content)["error"]

@@ -166,7 +166,7 @@ def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected() ->
         draft(TakenAtFirst(MAX_DRAWS))
 
 
-def test_tools_that_are_known_late_are_checked_when_they_are_known(
+async def test_tools_that_are_known_late_are_checked_when_they_are_known(
     held_out: Mapping[str, Path], tmp_path: Path, sandbox_url: str
 ) -> None:
     """A document that is written with the proof, and a distractor that comes with the mixing."""
@@ -175,21 +175,17 @@ def test_tools_that_are_known_late_are_checked_when_they_are_known(
     source = Knowledge(domain="healthcare", language="en")
     taken = TakenValues((held_out["training"],), "tools")
 
-    async def check() -> None:
-        async with AsyncSandboxClient(sandbox_url) as client:
-            sandbox = CallBatches(client)
-            careless = EnvironmentsWorker(config, TakenValues(()), sandbox, ProceduralTeacher())
-            careful = EnvironmentsWorker(config, taken, sandbox, ProceduralTeacher())
-            draft = await careless.draft(plan, source)
-            with pytest.raises(Rejected, match="tool of another split"):
-                await careful.prove(plan, draft, source)
-            trained = read(held_out["training"])[0]
-            unseen = read(held_out["heldout_tools"])[0]
-            await careful.replay(unseen)
-            with pytest.raises(Rejected, match="tool of another split"):
-                await careful.replay(altered(unseen, irrelevant_tools=trained.irrelevant_tools))
-
-    asyncio.run(check())
+    async with AsyncSandboxClient(sandbox_url) as client:
+        sandbox = CallBatches(client)
+        careless = EnvironmentsWorker(config, TakenValues(()), sandbox, ProceduralTeacher())
+        careful = EnvironmentsWorker(config, taken, sandbox, ProceduralTeacher())
+        draft = await careless.draft(plan, source)
+        with pytest.raises(Rejected, match="tool of another split"):
+            await careful.prove(plan, draft, source)
+        trained, unseen = (read(held_out[name])[0] for name in ("training", "heldout_tools"))
+        await careful.replay(unseen)
+        with pytest.raises(Rejected, match="tool of another split"):
+            await careful.replay(altered(unseen, irrelevant_tools=trained.irrelevant_tools))
 
 
 def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case(tmp_path: Path) -> None:

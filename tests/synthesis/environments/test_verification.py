@@ -29,7 +29,6 @@ from synthesis.records import (
     IrrelevantTool,
     SubQuestion,
     ToolCall,
-    ToolDocument,
 )
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
@@ -216,26 +215,21 @@ class Recording(InThisProcess):
         return await super().execute_batch(requests)
 
 
-def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
+async def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
     kinds = ["string", "integer", "number", "boolean", "array", "object"]
     properties = {**{f"a_{kind}": {"type": kind} for kind in kinds}, "untyped": {}, "optional": {"type": "string"}}
     required = [name for name in properties if name != "optional"]
     tool = EnvironmentTool(
-        document=ToolDocument(
-            name="weather",
-            description="Weather",
+        document=altered(
+            document("weather", "Weather"),
             parameters={"type": "object", "properties": properties, "required": required},
         ),
         source=f"def weather({', '.join(required)}, optional=''):\n    return 'rain'\n",
     )
     sandbox = Recording()
     executable = ExecutableTools(sandbox)
-
-    async def check_twice() -> None:
+    for _ in range(2):
         await executable.check([tool], [])
-        await executable.check([tool], [])
-
-    asyncio.run(check_twice())
     (request,) = sandbox.requests
     assert request == ExecuteRequest(
         source=tool.module_source(),
