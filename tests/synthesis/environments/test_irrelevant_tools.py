@@ -13,7 +13,7 @@ import pytest
 from astra_jax.testing import tiny_environment
 from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.distractors import irrelevant_tools
-from synthesis.environments.distractors.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
+from synthesis.environments.distractors.irrelevant_tools import ToolPool, as_siblings, normalised
 from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from tests.synthesis.altered import altered
 
@@ -92,13 +92,6 @@ def test_a_tool_that_needs_a_state_is_no_distractor() -> None:
     plain = with_tools(tiny_environment(), "shops", [document("buy", "Buy a shop")])
     drawn = ToolPool([asked, stateful, plain]).draw(asked, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
     assert [irrelevant.tool.document.name for irrelevant in drawn] == ["buy"]
-
-
-def test_bands_match_the_stored_similarities(environments: list[Environment]) -> None:
-    for environment in environments:
-        for irrelevant in environment.irrelevant_tools:
-            above, upto = BANDS[irrelevant.band]
-            assert above < irrelevant.similarity <= upto
 
 
 @pytest.mark.slow

@@ -106,6 +106,11 @@ def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        (
+            {"irrelevant_tools": (altered(with_weather(RAIN).irrelevant_tools[0], band="high"),)},
+            "wrong similarity band",
+        ),
+        ({"state": {}}, "state without use"),
         ({"hops": 3}, "wrong hops"),
         ({"scenario": "single_hop"}, "wrong scenario"),
         ({"answer": 2151}, "composition gives another answer"),
