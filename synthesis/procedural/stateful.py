@@ -1,4 +1,4 @@
-"""Answers about tools on a state: moves of funds, a read that depends on them, and tools that no task needs."""
+"""Answers about tools on a state: moves of funds, a last read, and tools that no task needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language of what a teacher wrote: a text in another one is rejected."""
+"""The language of written texts: a question, task or description in another one is rejected."""
 
 from __future__ import annotations
 
