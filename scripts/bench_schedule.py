@@ -168,7 +168,7 @@ async def run_hosts(
     hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
 ) -> dict[str, Any]:
     """Run all episodes of all hosts, each with a decoder of its own, which make all calls together."""
-    limits, measured = limits_for(episodes, rows, lengths), Measured()
+    limits, measured = limits_for(hosts, episodes, rows, lengths), Measured()
     devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,))
     decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
     for decoder in decoders:

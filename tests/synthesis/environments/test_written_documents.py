@@ -27,6 +27,7 @@ from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonV
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
@@ -103,7 +104,7 @@ async def test_a_scaled_document_gets_a_second_try_and_then_the_item_goes(
     request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
     good = await ProceduralTeacher().ask(request, seed=1)
     properties = {**good.parameters["properties"], "a": added}
-    bad = good.model_copy(update={"parameters": {**good.parameters, "properties": properties}})
+    bad = altered(good, parameters={**good.parameters, "properties": properties})
     teacher = ScriptedTeacher({ScaleToolDocument: [bad, bad]}, otherwise=ProceduralTeacher())
     report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path, scaled=1.0)
     assert (report.asked_again, report.rejected) == ({REASON: 1}, {REASON: 1})
@@ -132,7 +133,7 @@ async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> 
     calls = [ToolCall(id=flat, name="get_floor", arguments={"flat": flat}) for flat in ("Amber Falcon", "Jade Otter")]
     environment = tiny_environment()
     distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=calls[0].arguments)
-    shown = environment.model_copy(update={"irrelevant_tools": (distractor,)})
+    shown = altered(environment, irrelevant_tools=(distractor,))
     with pytest.raises(Rejected, match=REASON):
         check_source(tool.source, tool.document, ())
     with pytest.raises(Rejected, match=REASON):
@@ -180,7 +181,7 @@ async def test_no_schema_makes_anything_be_fetched(
     for keyword in ("$ref", "$dynamicRef"):
         added = {keyword: f"{address}/x", "default": 1}
         parameters = {**before.parameters, "properties": {**before.parameters["properties"], "a": added}}
-        scaled = before.model_copy(update={"parameters": parameters})
+        scaled = altered(before, parameters=parameters)
         with pytest.raises(Rejected, match=REASON):
             check_scaled(before, scaled)
         teacher = ScriptedTeacher({WriteToolDocument: [scaled, scaled]}, otherwise=ProceduralTeacher())
