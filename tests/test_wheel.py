@@ -33,7 +33,7 @@ def installed(tmp_path_factory) -> Path:
     """The contents of a wheel, built without the network and laid out as pip does."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a build leaves traces beside its sources
-    ignored = shutil.ignore_patterns(".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", folder, source]
     subprocess.run(build, check=True, timeout=300)

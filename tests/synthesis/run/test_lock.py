@@ -19,7 +19,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
-from astra_jax.testing import tiny_environment, tiny_model_config
+from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from synthesis.record_io import write_records
 from synthesis.run.lock import AnotherRun, run_lock
 from tests.synthesis.journals import num_finished
@@ -90,9 +90,10 @@ def test_a_second_synthesis_is_refused_until_the_first_is_killed(tmp_path):
     assert contents(folder) == contents(tmp_path / "undisturbed")
 
 
-def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
+def sft_command(folder: Path, *overrides: str) -> list[str]:
     """A run of seconds in `folder`/run, on records beside it."""
     write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
+    tokenizer = tiny_tokenizer()
     tokenizer.save(folder / "tokenizer", model_max_length=1024)
     changes = {
         "out": folder / "run",
@@ -117,8 +118,8 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer, "steps=60"), tmp_path / "run"
+def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
+    command, out = sft_command(tmp_path, "steps=60"), tmp_path / "run"
     first = astra(*command)
     with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
         before = contents(tmp_path)
@@ -130,8 +131,8 @@ def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokeni
 
 
 @pytest.mark.slow
-def test_every_host_of_a_second_training_is_refused(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer, "mesh.fsdp=2"), tmp_path / "run"
+def test_every_host_of_a_second_training_is_refused(tmp_path):
+    command, out = sft_command(tmp_path, "mesh.fsdp=2"), tmp_path / "run"
 
     def hosts() -> list[subprocess.Popen[str]]:
         with socket.socket() as free:
