@@ -57,8 +57,9 @@ slow: setup $(VENV)/tpu_compiler
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
 
-# A quarter of the fast tests with the newest Python that is here, in an environment of its own: every fourth file, the
-# first of them as .ci/slow_part says. One line tells where there is no such Python, or no packages for it.
+# A quarter of the fast tests with the newest Python that is here: every fourth file, beginning with the one that
+# .ci/slow_part says. It has an environment of its own, without torch. One line tells if the Python or its packages are
+# not to be had; then nothing is tested, and nothing fails.
 NEWEST := .venv-newest
 NEWEST_PYTHON ?= $(shell for version in 3.13 3.12; do \
 	for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
@@ -66,12 +67,12 @@ NEWEST_PYTHON ?= $(shell for version in 3.13 3.12; do \
 NEWEST_TESTS = $(shell find tests astra_jax synthesis sandbox -name "*.py" ! -name conftest.py ! -name __main__.py \
 	| LC_ALL=C sort | awk "NR % 4 == $(SLOW_PART) % 4")
 newest:
-	@$(MAKE) --no-print-directory --silent $(NEWEST)/installed \
-	|| { echo "no Python 3.13 or 3.12 that has all packages: tests with the newest Python are skipped"; exit 0; }; \
-	$(NEWEST)/bin/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10 $(NEWEST_TESTS)
+	@if test -z "$(NEWEST_PYTHON)"; then echo "no Python 3.13 or 3.12 is here: tests with the newest Python are skipped"; \
+	elif ! $(MAKE) --no-print-directory --silent $(NEWEST)/installed; then \
+	echo "no packages for $(NEWEST_PYTHON): tests with the newest Python are skipped"; \
+	else $(NEWEST)/bin/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10 $(NEWEST_TESTS); fi
 
 $(NEWEST)/installed: pyproject.toml
-	test -n "$(NEWEST_PYTHON)"
 	test -x $(NEWEST)/bin/python || $(NEWEST_PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[mcp,dev]"
 	touch $@
