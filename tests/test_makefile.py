@@ -24,6 +24,12 @@ test "$TORCH_IS" = "known to uv"
 """
 
 
+@pytest.fixture(autouse=True)
+def no_settings_of_an_outer_make(monkeypatch) -> None:
+    """`make newest SLOW_PART=2` runs these tests, and would hand its part to their own make."""
+    monkeypatch.delenv("MAKEFLAGS", raising=False)
+
+
 def make(folder: Path, target: str, torch_is: str) -> tuple[int, list[str], str]:
     """Run a target with a pip and a uv that only write down what they are asked for."""
     shutil.copy(ROOT / "Makefile", folder)
