@@ -90,10 +90,9 @@ def test_a_second_synthesis_is_refused_until_the_first_is_killed(tmp_path):
     assert contents(folder) == contents(tmp_path / "undisturbed")
 
 
-def sft_command(folder: Path, *overrides: str) -> list[str]:
+def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
     """A run of seconds in `folder`/run, on records beside it."""
     write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
-    tokenizer = tiny_tokenizer()
     tokenizer.save(folder / "tokenizer", model_max_length=1024)
     changes = {
         "out": folder / "run",
@@ -119,7 +118,7 @@ def sft_command(folder: Path, *overrides: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
-    command, out = sft_command(tmp_path, "steps=60"), tmp_path / "run"
+    command, out = sft_command(tmp_path, tiny_tokenizer(), "steps=60"), tmp_path / "run"
     first = astra(*command)
     with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
         before = contents(tmp_path)
@@ -132,7 +131,7 @@ def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
 
 @pytest.mark.slow
 def test_every_host_of_a_second_training_is_refused(tmp_path):
-    command, out = sft_command(tmp_path, "mesh.fsdp=2"), tmp_path / "run"
+    command, out = sft_command(tmp_path, tiny_tokenizer(), "mesh.fsdp=2"), tmp_path / "run"
 
     def hosts() -> list[subprocess.Popen[str]]:
         with socket.socket() as free:
