@@ -64,6 +64,15 @@ def test_it_is_made_once(steps, cache):
     assert not cache.with_name("toy.lock").exists()
 
 
+def test_a_harness_without_wheels_for_this_python_is_refused_in_one_line(steps, cache):
+    with pytest.raises(
+        HarnessMissing, match=r"^toy-harness 1\.2 has no wheels for Python 3\.1\d; .* with Python 3\.10 "
+    ):
+        set_up(replace(HARNESS, newest_python=(3, 10)))
+    assert (steps.ran, cache.exists()) == ([], False)
+    assert set_up(replace(HARNESS, newest_python=sys.version_info[:2]))[1]
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_one_that_fails_anywhere_leaves_nothing(steps, cache, step):
     steps.fails[0] = step

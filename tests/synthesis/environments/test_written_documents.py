@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -61,8 +62,8 @@ async def built(
             parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
             return len(parts)
 
-        journal = Journal(folder / "journal.sqlite", "environments", {})
-        await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
+        with closing(Journal(folder / "journal.sqlite", "environments", {})) as journal:
+            await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
     return report
 
 
