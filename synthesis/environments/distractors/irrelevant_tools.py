@@ -133,12 +133,5 @@ def normalised(cosines: np.ndarray) -> np.ndarray:
     return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
 
 
-def as_siblings(siblings: Sequence[tuple[EnvironmentTool, JsonObject]]) -> tuple[IrrelevantTool, ...]:
-    """Return siblings, and calls of theirs, as a proven environment carries them until its distractors are drawn."""
-    return tuple(
-        IrrelevantTool(tool=tool, band="high", similarity=1.0, arguments=arguments) for tool, arguments in siblings
-    )
-
-
 def _key(document: ToolDocument) -> str:
     return canonical_json(document.model_dump(mode="json"))
