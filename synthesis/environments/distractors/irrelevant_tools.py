@@ -29,7 +29,7 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
     "medium": (0.4, 0.85),
     "low": (-1.0, 0.4),
 }
-"""Band to the normalised similarities in it: above the first, up to the second."""
+"""Normalised similarities of each band: above the first number, up to the second."""
 
 
 class ToolPool:
