@@ -48,7 +48,7 @@ class EnvironmentsConfig(BaseModel):
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     knowledge: tuple[Path, ...] = ()
-    """Files and folders that questions are made from, in turn; without them the names of `domains` are the knowledge."""
+    """Files and folders of knowledge, used in turn; without them the names of `domains` are the knowledge."""
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     unseen: Unseen = "worlds"
