@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteRequest
@@ -147,8 +146,3 @@ async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
             environment,
             seed=0,
         )
-
-
-def test_a_config_that_has_no_hard_wording_is_refused() -> None:
-    with pytest.raises(ValidationError, match='expected difficulty = "plain"'):
-        tiny_config(seed=0, count=1, out="out", difficulty="hard", varieties={"stateful": 1.0})
