@@ -20,20 +20,17 @@ _GOES_ON = "; what is finished is kept, and the same command goes on from there"
 
 def add_synthesize(commands: Commands) -> None:
     """Add the three commands."""
-    synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
-        dest="track", required=True, metavar="TRACK"
-    )
+    parser = commands.add_parser("synthesize", help="make training data")
+    synthesize = parser.add_subparsers(dest="track", required=True, metavar="TRACK")
     tools = synthesize.add_parser("tools", help="read and normalise tool documents only")
     tools.add_argument("sources", nargs="+", type=Path, metavar="SRC", help="files or folders, in any known format")
     tools.add_argument("--out", type=Path, required=True)
     tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
     tools.set_defaults(run=_tools)
-    trajectories = config_command(
-        synthesize, "trajectories", "conversations with tools, scored on seven axes", _trajectories
-    )
-    environments = config_command(
-        synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
-    )
+    text = "conversations with tools, scored on seven axes"
+    trajectories = config_command(synthesize, "trajectories", text, _trajectories)
+    text = "questions whose sub-answers are proven by running tools"
+    environments = config_command(synthesize, "environments", text, _environments)
     add_sandbox(environments)
     for track in (trajectories, environments):
         track.set_defaults(after_signal=_GOES_ON)

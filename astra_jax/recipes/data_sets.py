@@ -1,36 +1,29 @@
-"""Record directories as data sets to show: what synthesis counts in them, beside what the paper says of its own."""
+"""Record directories as data sets to show: the statistics of synthesis beside the paper's figures of its own data."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from networkx import topological_generations
 from pydantic import BaseModel
 
 from astra_jax.report.charts import number_histogram, score_histogram
 from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
-from astra_jax.report.graphs import Drawing, draw
 from synthesis import by_construction
 from synthesis.diversity import Diversity
 from synthesis.environments.selection import statistics as environments
 from synthesis.environments.selection.statistics import EnvironmentStatistics, environment_statistics
-from synthesis.questions.decomposition import dependency_graph
-from synthesis.record_io import DatasetCard, RecordDirectoryError, RecordSource, read_card
-from synthesis.records import Environment
+from synthesis.record_io import DatasetCard, RecordDirectoryError, read_card
 from synthesis.trajectories import statistics as trajectories
 from synthesis.trajectories.statistics import TrajectoryStatistics, trajectory_statistics
-from synthesis.trajectories.tool_graph import read_tool_graphs
 
-MAX_DRAWINGS = 4
 NUMBER, MEAN, SHARE = "{:,}", "{:.2f}", "{:.1%}"
 
 
 def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatistics:
-    """Count what a record directory holds.
+    """Return the statistics of a record directory.
 
     Raises:
         RecordDirectoryError: it is missing, damaged, empty, or of a kind that has no statistics.
@@ -44,7 +37,7 @@ def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatisti
 
 
 def describe(directory: Path) -> DataSet:
-    """Count a record directory and lay it out to be shown.
+    """Return the statistics of a record directory as a page that can be shown.
 
     Raises:
         RecordDirectoryError: as `count_records`.
@@ -54,42 +47,11 @@ def describe(directory: Path) -> DataSet:
         laid_out = _trajectories(counted, card.rejected)
     else:
         laid_out = _environments(counted, card.rejected)
-    return replace(
-        laid_out, by_construction=so_by_construction(counted, card), drawings=_drawings(directory, card.kind)
-    )
-
-
-def _drawings(directory: Path, kind: str) -> list[Drawing]:
-    """Draw the tool graphs of most proposals, or one dependency graph of each of the most frequent shapes."""
-    if kind == "trajectory":
-        graphs = sorted(read_tool_graphs(directory), key=lambda each: (-each[1].size(weight="weight"), each[0]))
-        return [
-            draw(server, graph, f"{graph.size(weight='weight'):,} transitions proposed")
-            for server, graph in graphs[:MAX_DRAWINGS]
-        ]
-    shapes: Counter[str] = Counter()
-    examples: dict[str, Any] = {}
-    for environment in RecordSource(directory, Environment):
-        graph = dependency_graph(environment.sub_questions)
-        for asked in environment.sub_questions:
-            tool = "" if asked.call is None else asked.call.name
-            graph.nodes[asked.id].update({"question": asked.question, "tool": tool})
-        # Alike for graphs that differ in names alone: of every node its generation and how many edges it has.
-        generations = enumerate(topological_generations(graph))
-        shape = str(
-            sorted((depth, graph.in_degree(q), graph.out_degree(q)) for depth, nodes in generations for q in nodes)
-        )
-        shapes[shape] += 1
-        examples.setdefault(shape, graph)
-    total = shapes.total()
-    return [
-        draw(f"{examples[shape].number_of_nodes()} sub-questions", examples[shape], f"{count / total:.1%}, one of them")
-        for shape, count in shapes.most_common(MAX_DRAWINGS)
-    ]
+    return replace(laid_out, by_construction=so_by_construction(counted, card))
 
 
 def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
-    """Say what is so by construction in the records that were counted, by these and their card."""
+    """Return the sentences about properties that the counted records have by construction."""
     if isinstance(counted, TrajectoryStatistics):
         return by_construction.of_trajectories(counted, card.made_with)
     return by_construction.of_environments(counted, card.made_with)
@@ -233,7 +195,7 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
 
 @dataclass(frozen=True)
 class _Table:
-    """Makes the lines of a table, by the names that a set's statistics and the paper's figures share."""
+    """Makes the lines of a table by the names that the statistics of a set and the paper's figures share."""
 
     counted: BaseModel
     paper: Mapping[str, Any]

@@ -22,21 +22,18 @@ from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.state.stateful import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
-from synthesis.prompts import hard_wording, packages, unseen_tools
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
-from synthesis.prompts.parameter_omission import OmitParameter
-from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
+from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.sibling_tools import WriteSiblingTools
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.tool_call_writing import WriteToolCall
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.prompts.tool_writing import (
+    ScaleToolDocument,
+    WriteSiblingTools,
+    WriteToolCall,
+    WriteToolDocument,
+    WriteToolImplementation,
+)
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
@@ -78,11 +75,11 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     if config.scaled_documents:
         names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
-        names += [hard_wording.PROMPT_VERSION, named("sibling-tools", WriteSiblingTools)]
+        names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
     if knowledge.packages:
-        names.append(packages.PROMPT_VERSION)
+        names.append(PACKAGES_VERSION)
     if knowledge.unseen != "worlds":
-        names.append(unseen_tools.PROMPT_VERSION)
+        names.append(UNSEEN_TOOLS_VERSION)
     if plan.variety == "stateful":
         names.append(named("state-conditions", WriteStateConditions))
         if config.stateful_tools > 2:

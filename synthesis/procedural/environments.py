@@ -27,19 +27,27 @@ from synthesis.procedural.tool_options import (
 )
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import YEARS, Fact, World, other_values
-from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
-from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
-from synthesis.prompts.qa_instance import WriteQAInstance
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.decompositions import (
+    JudgeDecomposition,
+    JudgeToolNecessity,
+    OmitParameter,
+    OmittedParameter,
+    ScoredDecomposition,
+    ToolNecessity,
+    WriteQAInstance,
+)
+from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity, ToolNecessity
+from synthesis.prompts.tool_writing import (
+    CallArguments,
+    ScaleToolDocument,
+    SiblingTools,
+    ToolImplementation,
+    WriteSiblingTools,
+    WriteToolCall,
+    WriteToolDocument,
+    WriteToolImplementation,
+)
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, ToolDocument

@@ -10,9 +10,16 @@ from typing import Final
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import ALL_OPTIONS, needed_arguments, option_of, signature_of
 from synthesis.procedural.worlds import World
-from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions
-from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
-from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool
+from synthesis.prompts.stateful import (
+    FurtherTools,
+    ScaledTool,
+    StateConditions,
+    StatefulTask,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+    WriteStatefulTask,
+)
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.records import Composition, EnvironmentTool, JsonObject, StateCondition, ToolCall, ToolDocument
 from synthesis.teacher.protocol import BadReply

@@ -24,16 +24,19 @@ from synthesis.procedural.judgements import (
 from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
 from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
-from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
-from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains, Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
-from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.parameter_completion import CompletedParameters, CompleteParameters
-from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
-from synthesis.prompts.task_writing import WriteTask, WrittenTask
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply
+from synthesis.prompts.tasks import (
+    AugmentedTask,
+    AugmentTask,
+    ScoredTask,
+    ScoreTask,
+    WriteFollowUp,
+    WriteTask,
+    WrittenTask,
+)
 from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request

@@ -14,7 +14,7 @@ from random import Random
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.prompts.augmentation import AugmentedTask, AugmentTask, Axis
+from synthesis.prompts.tasks import AugmentedTask, AugmentTask, Axis
 from synthesis.records import Chain, Language, Persona, ServerDocument, Task
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher

@@ -11,8 +11,7 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
-from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.chains import ProposedChain, ProposedChains, VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher

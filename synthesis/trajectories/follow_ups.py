@@ -13,9 +13,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
-from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
-from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply, UserTurn
+from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher

@@ -9,8 +9,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.answers.schema_fault import schema_fault
-from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.prompts.tasks import ScoreTask, WriteTask, WrittenTask
 from synthesis.records import (
     Chain,
     Expectation,

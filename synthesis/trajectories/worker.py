@@ -11,18 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, ParamSpec
 
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.augmentation import AugmentTask, Axis
-from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain
-from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.chains import ProposeChains, ProposedChain, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
-from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.prompts.task_writing import WriteTask
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
+from synthesis.prompts.tasks import AugmentTask, Axis, ScoreTask, WriteFollowUp, WriteTask
 from synthesis.records import (
     Chain,
     Expectation,

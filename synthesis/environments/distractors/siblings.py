@@ -16,7 +16,7 @@ from synthesis.environments.proving.other_rows import calls_for_other_rows, is_c
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
-from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.prompts.tool_writing import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order

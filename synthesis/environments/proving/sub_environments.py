@@ -16,10 +16,9 @@ from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.questions.tool_documents import write_document
-from synthesis.prompts.correction import Correctable
-from synthesis.prompts.tool_call_writing import CallArguments, WriteToolCall
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.prompts.decompositions import JudgeToolNecessity
+from synthesis.prompts.rendering import Correctable
+from synthesis.prompts.tool_writing import CallArguments, ToolImplementation, WriteToolCall, WriteToolImplementation
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument

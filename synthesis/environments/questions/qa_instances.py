@@ -13,7 +13,7 @@ from networkx import find_cycle, is_directed_acyclic_graph
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.nfkc import nfkc
-from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.decomposition import (
     CompositionError,
     DecompositionNode,

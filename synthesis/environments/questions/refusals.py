@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from synthesis.environments.questions.qa_instances import mentions
-from synthesis.prompts.parameter_omission import OmitParameter, OmittedParameter
+from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment
 from synthesis.stage import Rejected

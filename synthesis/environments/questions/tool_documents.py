@@ -11,8 +11,7 @@ from __future__ import annotations
 import random
 
 from synthesis.answers.schema_fault import schema_fault
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_writing import ScaleToolDocument, WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument

@@ -22,9 +22,15 @@ from synthesis.environments.questions.qa_instances import check_structure, ways_
 from synthesis.environments.questions.tool_documents import documented_defaults, scale_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
-from synthesis.prompts.stateful_tools import FurtherTools, ScaledTool, WriteFurtherTools, WriteScaledTool
+from synthesis.prompts.stateful import (
+    FurtherTools,
+    ScaledTool,
+    StatefulTask,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+    WriteStatefulTask,
+)
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, StateCondition, SubQuestion, ToolCall, ToolDocument

@@ -11,7 +11,7 @@ import pytest
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Language, Scenario

@@ -12,7 +12,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.distractors.siblings import tried_on_gold_calls, write_siblings
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.selection.statistics import statistics_of
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
+from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
 from synthesis.stage import Rejected

@@ -12,7 +12,7 @@ from synthesis.answers.counting import count_solved
 from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decompositions import JudgeDecomposition
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
 from synthesis.teacher.protocol import BadReply
 from tests.synthesis.altered import altered

@@ -14,8 +14,8 @@ from synthesis.environments.proving.merging import merge_sub_environments
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.tool_implementation_writing import ToolImplementation
 from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
+from synthesis.prompts.tool_writing import ToolImplementation
 from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, ToolCall, ToolDocument
 from synthesis.teacher.protocol import BadReply, Teacher, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher

@@ -25,11 +25,9 @@ from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.verification import verify_environments
 from synthesis.export.astra_rows import read_astra_rows
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
-from synthesis.prompts.stateful_task_writing import StatefulTask, WriteStatefulTask
-from synthesis.prompts.stateful_tools import FurtherTools, WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.stateful import FurtherTools, StatefulTask, WriteFurtherTools, WriteScaledTool, WriteStatefulTask
 from synthesis.prompts.tool_merging import MergeTools
+from synthesis.prompts.tool_writing import SiblingTools, ToolImplementation, WriteSiblingTools, WriteToolImplementation
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import DatasetCard, read_card, write_records
 from synthesis.records import EnvironmentTool, NeededPackage, canonical_json

@@ -20,7 +20,7 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decompositions import JudgeDecomposition
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.records import Environment
 from synthesis.stage import NothingKept

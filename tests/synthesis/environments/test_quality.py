@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
+from synthesis.prompts.tool_writing import WriteToolImplementation
 from synthesis.record_io import read_card
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import read, tiny_config

@@ -5,8 +5,8 @@ import pytest
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition, ScoredDecomposition
-from synthesis.prompts.tool_call_writing import WriteToolCall
+from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
+from synthesis.prompts.tool_writing import WriteToolCall
 from synthesis.record_io import RecordSource
 from synthesis.records import RejectedEnvironment
 from synthesis.teacher.protocol import BadReply

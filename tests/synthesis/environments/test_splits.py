@@ -23,8 +23,8 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
 from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.qa_instance import WriteQAInstance
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.decompositions import WriteQAInstance
+from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records

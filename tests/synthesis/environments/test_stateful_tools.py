@@ -19,9 +19,13 @@ from synthesis.environments.state.state_proof import check_conditions, prove_fur
 from synthesis.environments.state.stateful import ProvenTask, prove_stateful, write_stateful_task
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.state_conditions import StateConditions, WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
+from synthesis.prompts.stateful import (
+    StateConditions,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+    WriteStatefulTask,
+)
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, StateCondition, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected

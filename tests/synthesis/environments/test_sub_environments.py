@@ -11,9 +11,9 @@ from synthesis.environments.proving.merging import merge_sub_environments
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import SubEnvironment, build_sub_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.tool_implementation_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.decompositions import JudgeToolNecessity
 from synthesis.prompts.tool_merging import MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.prompts.tool_writing import ToolImplementation, WriteToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool

@@ -12,7 +12,7 @@ from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.tool_writing import WriteToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
@@ -20,7 +21,7 @@ from synthesis.environments.selection.quotas import plan_environments
 from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import check_shape
-from synthesis.prompts.parameter_omission import OmittedParameter
+from synthesis.prompts.decompositions import OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
 from synthesis.records import Composition, Environment, SubQuestion, ToolCall
@@ -222,7 +223,8 @@ def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: P
     asking = asks_back(varied)
     write_records(tmp_path / "records", [asking], kind="environment")
     tokenizer, index = tiny_tokenizer(), tmp_path / "lengths.npz"
-    samples = SampleSource([], [tmp_path / "records"], [], tokenizer, irrelevant_per_band={}, seed=0, index=index)
+    of_data = {"environments": [tmp_path / "records"], "length_buckets": [1024], "batch_tokens": 1024, "epochs": 1}
+    samples = SampleSource(SFTDataConfig.model_validate({"seed": 0, **of_data}), tokenizer, index=index)
     assert len(samples) == 2
     learnt = [tokenizer.decode(each.ids[each.loss_mask > 0].tolist()) for each in (samples[0], samples[1])]
     _, back, _, *rest = asking.gold_messages()

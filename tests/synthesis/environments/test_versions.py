@@ -10,9 +10,8 @@ import pytest
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.qa_instance import WriteQAInstance
-from synthesis.prompts.sibling_tools import WriteSiblingTools
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
+from synthesis.prompts.decompositions import WriteQAInstance
+from synthesis.prompts.tool_writing import ScaleToolDocument, WriteSiblingTools
 from synthesis.records import Environment
 from tests.synthesis.environments.made import read
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -20,9 +21,7 @@ from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.sibling_tools import SiblingTools, WriteSiblingTools
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_writing import ScaleToolDocument, SiblingTools, WriteSiblingTools, WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument
@@ -63,8 +62,8 @@ async def built(
             parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
             return len(parts)
 
-        journal = Journal(folder / "journal.sqlite", "environments", {})
-        await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
+        with closing(Journal(folder / "journal.sqlite", "environments", {})) as journal:
+            await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
     return report
 
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
-from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
-from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserTurn
+from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.record_io import RecordSource
 from synthesis.records import FollowUp, Task, Trajectory
 from synthesis.stage import Rejected

@@ -1,7 +1,7 @@
 """Faults that the original is known for, and that no other test of this track rules out for a whole run."""
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.prompts.chains import Vote, VoteOnChain
 from synthesis.prompts.judges import JudgePlanning
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory

@@ -6,10 +6,8 @@ from random import Random
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.augmentation import AugmentTask
-from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.prompts.task_writing import WriteTask
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
+from synthesis.prompts.tasks import AugmentTask, WriteTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.trajectories.augmentation import _traits, draw_persona

@@ -16,7 +16,7 @@ from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgeAnswerSummary, Judgement, JudgePlanning
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
+from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Trajectory
 from synthesis.stage import NothingKept

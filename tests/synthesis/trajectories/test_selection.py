@@ -8,7 +8,7 @@ import pytest
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
+from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import RejectedTrajectory, Trajectory
 from synthesis.run.fingerprint import MadeOtherwise

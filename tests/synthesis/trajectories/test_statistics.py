@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from synthesis.cost import MeteringTeacher, estimate_trajectories
-from synthesis.prompts.chain_proposal import ProposeChains
+from synthesis.prompts.chains import ProposeChains
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Message, ToolCall, Trajectory
 from synthesis.trajectories.statistics import trajectory_statistics

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
-from synthesis.prompts.task_writing import WriteTask, WrittenTask
+from synthesis.prompts.tasks import AugmentedTask, AugmentTask, ScoredTask, ScoreTask, WriteTask, WrittenTask
 from synthesis.records import TaskScores
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
