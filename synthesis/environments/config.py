@@ -48,7 +48,7 @@ class EnvironmentsConfig(BaseModel):
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     knowledge: tuple[Path, ...] = ()
-    """Files and folders that questions are made from, in turn; without, the names of `domains` are the knowledge."""
+    """Files and folders of knowledge, used in turn; without them the names of `domains` are the knowledge."""
     disjoint_from: tuple[Path, ...] = ()
     """Record directories of environments with which no entity and no answer may be shared."""
     unseen: Unseen = "worlds"
@@ -60,9 +60,9 @@ class EnvironmentsConfig(BaseModel):
         "multi_hop": 0.174,
         "parallel_multi_hop": 0.478,
     }
-    """Shares of the four scenarios; the paper says 0.478 for parallel multi-hop."""
+    """Shares of the four scenarios; the paper gives 0.478 for parallel multi-hop."""
     languages: dict[Language, float] = {"en": 0.712, "zh": 0.288}
-    """Shares of languages; the paper's."""
+    """Shares of languages; the defaults are the paper's."""
     domains: dict[str, float] = {
         "real_estate": 0.156,
         "ecommerce": 0.106,
@@ -75,7 +75,7 @@ class EnvironmentsConfig(BaseModel):
         "dining": 0.0935,
         "employment": 0.0935,
     }
-    """Shares of domains; the paper's where it names them."""
+    """Shares of domains; the defaults are the paper's for the domains that it names."""
     lookups: dict[Scenario, dict[int, float]] = {
         "single_hop": {1: 1.0},
         "parallel_single_hop": {2: 0.2, 3: 0.3, 4: 0.3, 5: 0.2},
@@ -103,7 +103,7 @@ class EnvironmentsConfig(BaseModel):
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
-    """K: the most distractors of each similarity band that an environment has."""
+    """Most distractors of each similarity band that an environment has (the paper's K)."""
     embedding: EmbeddingModel | None = None
     """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
     `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,

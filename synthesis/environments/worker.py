@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.distractors.irrelevant_tools import as_siblings
 from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import demonstrate
@@ -127,8 +126,7 @@ class EnvironmentsWorker:
             Rejected: no draft became of it.
             TeacherUnavailable: the teacher cannot be asked.
         """
-        source = self._with_packages(source)
-        self._check_domain(source)
+        source = self._checked(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
             return await write_draft(
                 self._teacher,
@@ -150,8 +148,7 @@ class EnvironmentsWorker:
             TeacherUnavailable: the teacher cannot be asked.
             SandboxUnavailable: the sandbox gives no answer.
         """
-        source = self._with_packages(source)
-        self._check_domain(source)
+        source = self._checked(source)
         async with metered_item() as usage:
             if draft is None:
                 environment = await self._stateful(plan, source)
@@ -208,9 +205,7 @@ class EnvironmentsWorker:
         )
         if self._config.difficulty == "hard":
             siblings = await write_siblings(teacher, sandbox, knowledge, environment, seed=seed)
-            environment = environment.model_copy(
-                update={"difficulty": "hard", "irrelevant_tools": as_siblings(siblings)}
-            )
+            environment = environment.model_copy(update={"difficulty": "hard", "irrelevant_tools": siblings})
         if plan.variety == "missing_parameter":
             return await omit_parameter(teacher, knowledge, environment, seed=seed)
         return environment
@@ -239,12 +234,11 @@ class EnvironmentsWorker:
                 return environment.model_copy(update=own)
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
-    def _with_packages(self, source: Knowledge) -> Knowledge:
-        return source.model_copy(update={"packages": self._packages}) if self._packages else source
-
-    def _check_domain(self, source: Knowledge) -> None:
+    def _checked(self, source: Knowledge) -> Knowledge:
+        """Return knowledge that names the packages of the config; its domain must not be another split's."""
         if self._taken.has_domain(source.domain):
             raise Rejected("domain of another split", source.domain)
+        return source.model_copy(update={"packages": self._packages}) if self._packages else source
 
     def _check_tools(self, environment: Environment) -> None:
         if shared := sorted(self._taken.shared_tools(tool.document for tool in environment.all_tools)):

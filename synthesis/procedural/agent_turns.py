@@ -71,7 +71,7 @@ class Progress:
     """The progress of a conversation along the chain of its task."""
 
     responses: dict[int, JsonValue]
-    """Position in the chain to the response of the successful call."""
+    """Response of each successful call, by position in the chain."""
     failures: Counter[int]
     last_error: dict[int, str]
 

@@ -42,9 +42,9 @@ class HardWording:
     year: str
     """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
-    """Type to the parameter that takes an entity's name."""
+    """Name of the parameter that takes an entity's name, by type."""
     kinds: Mapping[str, tuple[str, ...]]
-    """Type to the nouns that stand before an entity's name in a question."""
+    """Nouns that stand before an entity's name in a question, by type."""
     asks: Mapping[Property, tuple[str, ...]]
     documents: Mapping[Property, ToolDocument]
     siblings: Mapping[Property, tuple[ToolDocument, ...]]

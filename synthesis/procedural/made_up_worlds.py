@@ -72,7 +72,7 @@ class Dialogue(NamedTuple):
 
     tools: tuple[ToolDocument, ...]
     episodes: tuple[tuple[Message, ...], ...]
-    """Each from its question to its answer."""
+    """Messages of each episode, from the question to the answer."""
 
 
 def draw_dialogue(

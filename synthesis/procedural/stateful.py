@@ -88,6 +88,7 @@ def _steps(
     nodes: list[DecompositionNode] = []
     calls: list[ToolCall] = []
 
+    # `about` is the entity whose funds, after the moves so far, are the answer.
     def add(question: str, about: str, depends_on: tuple[str, ...], tool: str, arguments: JsonObject) -> None:
         node = DecompositionNode(id=f"q{len(nodes) + 1}", question=question, answer=after[about], depends_on=depends_on)
         nodes.append(node)
@@ -100,13 +101,8 @@ def _steps(
         if zh:
             question = f"从{kind}{source}转{amount}的{label}给{kind}{target}后，{source}还剩多少{label}？"
         parents = (f"q{index}",) if index > 0 and moves[index - 1][1] == source else ()
-        add(
-            question,
-            source,
-            parents,
-            move_name,
-            {wording.source: source, wording.target: target, wording.amount: amount},
-        )
+        arguments = {wording.source: source, wording.target: target, wording.amount: amount}
+        add(question, source, parents, move_name, arguments)
     last = moves[-1][1]
     question = f"之后{kind}{last}的{label}是多少？" if zh else f"What is the {label} of {kind} {last} after that?"
     feeding = tuple(node.id for node, move in zip(nodes, moves, strict=True) if move[1] == last)

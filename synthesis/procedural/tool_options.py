@@ -139,7 +139,7 @@ ALL_OPTIONS: Final[Mapping[str, Option]] = {
 """The options of all tools, by the name that a document gives them."""
 _EARLIER_VALUES: Final = 2
 _LEAST_PAGED: Final = 100
-"""Smaller numbers could be the page numbers that stand in the code."""
+"""Least number that is paged; a smaller one could be a page number in the code."""
 
 
 def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:

@@ -37,7 +37,7 @@ class EntityType(BaseModel):
     zh: str
     relations: tuple[str, ...]
     attributes: dict[str, tuple[str, AttributeKind]]
-    """English name to Chinese name and kind."""
+    """Chinese name and kind of each attribute, by English name."""
 
 
 Domain = Mapping[str, EntityType]

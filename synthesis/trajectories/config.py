@@ -60,7 +60,7 @@ class TrajectoriesConfig(BaseModel):
     ask_back_share: float = Field(default=0.06, ge=0, le=1)
     """Share of tasks that leave out a fact, so that the agent must ask."""
     follow_up_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the tasks with a chain of several calls to make whose calls are asked for in two or three requests."""
+    """Share of the tasks with several calls whose calls are asked for in two or three requests."""
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
     """Share of optional arguments for which a task states a value."""
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
@@ -73,7 +73,7 @@ class TrajectoriesConfig(BaseModel):
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     """Share of emulated calls that are made to fail."""
     max_offered_tools: int = Field(default=24, ge=1)
-    """Most tools that a conversation offers: of a larger server, the chain's tools and a draw of the others."""
+    """Most tools that a conversation offers; a larger server offers the chain's tools and a draw of the others."""
     max_turns: int = Field(default=16, ge=1)
     """Assistant messages of the longest conversation."""
     deadline_seconds: float = Field(default=600.0, gt=0)
@@ -96,7 +96,7 @@ class TrajectoriesConfig(BaseModel):
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
-    """Attempts per trajectory: after `count` times as many tasks the run ends with the trajectories it has."""
+    """Tasks per wanted trajectory; after `count` times as many the run ends with the trajectories it has."""
 
     @model_validator(mode="after")
     def _hangs_together(self) -> TrajectoriesConfig:

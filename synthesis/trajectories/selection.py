@@ -99,7 +99,7 @@ _WORD: Final = re.compile(r"[^\W_\u3400-\u9fff]+|[\u3400-\u9fff]")
 _SHINGLE_WORDS: Final = 3
 _NUM_PERMUTATIONS: Final = 128
 _LEAST_RECALL: Final = 0.999
-"""Share of the pairs at the very limit that the bands must find; more alike pairs are found more surely still."""
+"""Least share of the pairs at the similarity limit that the bands find; they find a larger share of closer pairs."""
 
 
 def shingles(text: str) -> frozenset[str]:

@@ -45,7 +45,7 @@ class TrajectoryStatistics(BaseModel):
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
     requests_by_number: dict[int, int]
-    """Trajectories by how many requests their user makes."""
+    """Trajectories by the number of requests that their user makes."""
     roles: dict[str, float]
     """Share of all messages, by role."""
     distinct_functions: int
@@ -56,7 +56,7 @@ class TrajectoryStatistics(BaseModel):
     tools_of_unknown_parameters: dict[str, int]
     """Tools of unknown parameters by outcome: `completed`, or the reason for which a tool was left out."""
     edges_by_weight: dict[int, int]
-    """Edges of the servers' tool graphs by how often they were proposed; empty where the run wrote none down."""
+    """Edges of the servers' tool graphs by the number of proposals; empty without a report of the run."""
     servers: int
     domains: dict[str, int]
     languages: dict[str, int]

@@ -12,6 +12,8 @@ Change = Callable[[Any, Any, int], Any]
 
 
 class Otherwise(ProceduralTeacher):
+    """The embedded teacher with other replies to some kinds of request."""
+
     def __init__(self, changes: dict[type, Change] | None = None, *, times: int | None = None):
         """Change the replies to these kinds of request: the first so many of them, or all."""
         self._changes, self._left = changes or {}, times

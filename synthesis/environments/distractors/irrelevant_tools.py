@@ -29,7 +29,7 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
     "medium": (0.4, 0.85),
     "low": (-1.0, 0.4),
 }
-"""Band to the normalised similarities in it: above the first, up to the second."""
+"""Normalised similarities of each band: above the first number, up to the second."""
 
 
 class ToolPool:
@@ -131,13 +131,6 @@ def normalised(cosines: np.ndarray) -> np.ndarray:
     spread = np.nanmax(cosines, axis=1, keepdims=True) - lowest
     # Where all candidates are alike none stands out: 0. Rounded, for the last bits of sums differ between machines.
     return ((cosines - lowest) / np.where(spread > 0, spread, 1.0)).round(4)
-
-
-def as_siblings(siblings: Sequence[tuple[EnvironmentTool, JsonObject]]) -> tuple[IrrelevantTool, ...]:
-    """Return siblings, and calls of theirs, as a proven environment carries them until its distractors are drawn."""
-    return tuple(
-        IrrelevantTool(tool=tool, band="high", similarity=1.0, arguments=arguments) for tool, arguments in siblings
-    )
 
 
 def _key(document: ToolDocument) -> str:

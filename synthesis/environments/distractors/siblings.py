@@ -18,7 +18,7 @@ from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.tool_writing import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, JsonObject, JsonValue, SubQuestion
+from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
@@ -27,8 +27,10 @@ SIBLINGS_PER_TOOL: Final = 2
 
 async def write_siblings(
     teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
-) -> tuple[tuple[EnvironmentTool, JsonObject], ...]:
+) -> tuple[IrrelevantTool, ...]:
     """Have siblings written for every tool that is called; keep those with other answers, each with an answered call.
+
+    Their band is provisional: similarities are known when distractors are drawn.
 
     A sibling is left out if its code is not allowed or does not run, its name is taken, it gives an answer of the
     environment to a gold call, or it gives the same to calls for other rows.
@@ -63,8 +65,8 @@ async def write_siblings(
     ):
         if told == "something else" and sibling.document.name not in names:
             names.add(sibling.document.name)
-            kept.append((sibling, arguments))
-    kept = [each for each in kept if not await _is_constant(sandbox, *each)]
+            kept.append(IrrelevantTool(tool=sibling, band="high", similarity=1.0, arguments=arguments))
+    kept = [each for each in kept if not await _is_constant(sandbox, each)]
     if not kept:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
     return tuple(kept)
@@ -92,9 +94,9 @@ async def tried_on_gold_calls(
     return told
 
 
-async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: JsonObject) -> bool:
-    further = [call for calls in calls_for_other_rows(sibling, arguments).values() for call in calls]
-    replies = await sandbox.execute_batch([request_of(sibling, call) for call in (arguments, *further)])
+async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
+    further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
+    replies = await sandbox.execute_batch([request_of(sibling.tool, call) for call in (sibling.arguments, *further)])
     return is_constant(replies[0].value, replies[1:])
 
 

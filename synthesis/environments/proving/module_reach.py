@@ -24,7 +24,7 @@ READS_TEXT_AS_CODE: Final = (
     operator.attrgetter, operator.methodcaller, string.Formatter, typing.get_type_hints, typing.ForwardRef,
     functools.singledispatch, functools.singledispatchmethod,
 )  # fmt: skip
-"""Give attributes by their names, or evaluate annotations."""
+"""Functions that give attributes by their names, or evaluate annotations."""
 
 _Scope = (
     ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

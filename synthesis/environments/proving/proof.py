@@ -36,7 +36,7 @@ Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
 
 
 PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
-"""Bounded by CPU time: on a busy machine a good tool must not fail by the clock on the wall."""
+"""Limits of a call in a proof: the CPU time binds, since a good tool must not fail on a busy machine."""
 
 
 def request_of(
@@ -62,7 +62,7 @@ class Trial:
     sub_question: SubQuestion
     arguments: JsonObject
     varied: str | None = None
-    """Argument that names the row, for kind `row`."""
+    """Argument that names the row; None for the other promises."""
 
     def request(self, state: JsonObject | None = None) -> ExecuteRequest:
         """Return the call for the sandbox."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -64,25 +64,17 @@ async def write_draft(
             if taken.shared_with(instance):
                 shared = ENTITY_OR_ANSWER
                 continue
-            documents: Mapping[str, ToolDocument] = {}
-            if taken.unseen != "worlds":
-                documents = await _documents(teacher, knowledge, instance, seed=drawn, scaled=scaled_documents)
+            documents = {
+                node.id: await write_document(teacher, knowledge, node, seed=drawn + position, scaled=scaled_documents)
+                for position, node in enumerate(instance.nodes)
+                if taken.unseen != "worlds" and node.kind == "lookup"
+            }
             if taken.shared_tools(documents.values()):
                 shared = TOOL
                 continue
             quality = await score_quality(teacher, knowledge, instance, seed=drawn)
-            return Draft(seed=drawn, instance=instance, quality=quality, usage=usage, documents=dict(documents))
+            return Draft(seed=drawn, instance=instance, quality=quality, usage=usage, documents=documents)
     raise Rejected(shared, f"after {MAX_DRAWS} draws")
-
-
-async def _documents(
-    teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int, scaled: float
-) -> dict[str, ToolDocument]:
-    return {
-        node.id: await write_document(teacher, knowledge, node, seed=seed + position, scaled=scaled)
-        for position, node in enumerate(instance.nodes)
-        if node.kind == "lookup"
-    }
 
 
 def draw_seeds(seed: int, plan: EnvironmentPlan) -> Iterator[int]:

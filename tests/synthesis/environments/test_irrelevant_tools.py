@@ -13,8 +13,8 @@ import pytest
 from astra_jax.testing import tiny_environment
 from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.distractors import irrelevant_tools
-from synthesis.environments.distractors.irrelevant_tools import ToolPool, as_siblings, normalised
-from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.environments.distractors.irrelevant_tools import ToolPool, normalised
+from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, SubQuestion, ToolCall, ToolDocument
 from tests.synthesis.altered import altered
 
 
@@ -121,7 +121,14 @@ def test_ten_thousand_tools_are_indexed_within_a_minute_and_without_a_square_mat
 def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkeypatch):
     sibling = document("get_fee", "Fee of an apartment")
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
-    siblings = as_siblings([(EnvironmentTool(document=sibling, source=""), {"apartment": "Amber Fox"})])
+    siblings = (
+        IrrelevantTool(
+            tool=EnvironmentTool(document=sibling, source=""),
+            band="high",
+            similarity=1.0,
+            arguments={"apartment": "Amber Fox"},
+        ),
+    )
     carrying = altered(own, irrelevant_tools=siblings)
     other = with_tools(environments[0], "shops", [document("fly", "Book a flight")])
     other = altered(other, irrelevant_tools=())

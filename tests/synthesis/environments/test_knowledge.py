@@ -94,20 +94,15 @@ def recomputed(operation: str, values: list[object], names: tuple[str, ...]) -> 
     raise AssertionError(operation)
 
 
-@pytest.mark.parametrize("tables", FORMATS)
 @pytest.mark.parametrize("scaled", [0.0, 1.0])
 def test_a_final_computation_over_tables_is_what_their_cells_give(
-    tables: str,
-    scaled: float,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    sandbox_url: str,
+    scaled: float, csv_folder: Path, tmp_path: Path, sandbox_url: str
 ) -> None:
     config = tiny_config(
         seed=1,
         count=10,
         out=tmp_path / "out",
-        knowledge=(request.getfixturevalue(tables),),
+        knowledge=(csv_folder,),
         scenarios={"parallel_single_hop": 0.6, "parallel_multi_hop": 0.4},
         lookups={"parallel_single_hop": {2: 1.0}, "parallel_multi_hop": {3: 1.0}},
         computations=1.0,

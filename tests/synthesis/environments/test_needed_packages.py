@@ -19,7 +19,7 @@ from astra_jax.cli.command import main
 from sandbox.client import AsyncSandboxClient, PackagesMissing, SandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.config import EnvironmentsConfig
-from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
+from synthesis.environments.pipeline import fingerprint_of
 from synthesis.environments.proving.needed_packages import PackageNotHere, packages_of_sandbox, with_needed_packages
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.verification import verify_environments
@@ -32,10 +32,11 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import DatasetCard, read_card, write_records
 from synthesis.records import EnvironmentTool, NeededPackage, canonical_json
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Reply, Request
+from synthesis.teacher.protocol import Request
 from tests.sandbox.test_packages import distribution
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import document, read, tiny_config
+from tests.synthesis.environments.made import all_kept, document, read, tiny_config
+from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.prompts.test_every_prompt import RENDERED
 
 NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
@@ -216,23 +217,20 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         yield found
 
 
-class Flyer(ProceduralTeacher):
-    """Writes tools that import a package where it is told of one."""
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, WriteToolImplementation) and request.knowledge.packages:
-            source = f"import kites\n\n{reply.source.replace('return rows', 'return kites.same(rows)')}"
-            return ToolImplementation(source=source, tables=reply.tables)  # type: ignore[return-value]
+def flying(request: WriteToolImplementation, reply: ToolImplementation, seed: int) -> ToolImplementation:
+    """Write a tool that imports a package if the teacher is told of one."""
+    if not request.knowledge.packages:
         return reply
+    return altered(reply, source=f"import kites\n\n{reply.source.replace('return rows', 'return kites.same(rows)')}")
+
+
+FLYER = Otherwise({WriteToolImplementation: flying})
 
 
 @pytest.fixture(scope="module")
 def records(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = tiny_config(seed=3, count=4, out=tmp_path_factory.mktemp("flown") / "records", packages=("kites",))
-    report = asyncio.run(synthesize_environments(config, Flyer(), services["with"]))
-    assert report.kept == 4, report.closing_line()
-    return config.out
+    return all_kept(config, services["with"], FLYER)
 
 
 def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path) -> None:
@@ -248,11 +246,10 @@ def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path)
 
 def test_a_teacher_that_is_told_of_none_writes_what_it_always_wrote(services: dict[str, str], tmp_path: Path) -> None:
     written = []
-    for name, teacher in (("flyer", Flyer()), ("plain", ProceduralTeacher())):
-        config = tiny_config(seed=3, count=4, out=tmp_path / name)
-        asyncio.run(synthesize_environments(config, teacher, services["without"]))
-        written.append([each.model_dump_json() for each in read(config.out)])
-        assert '"packages"' not in (config.out / "dataset.json").read_text()
+    for name, teacher in (("flyer", FLYER), ("plain", ProceduralTeacher())):
+        out = all_kept(tiny_config(seed=3, count=4, out=tmp_path / name), services["without"], teacher)
+        written.append([each.model_dump_json() for each in read(out)])
+        assert '"packages"' not in (out / "dataset.json").read_text()
     assert written[0] == written[1]
     assert not any("packages" in text for text in written[0])
 

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
@@ -34,9 +33,3 @@ def test_what_is_below_the_threshold_is_rejected_before_any_tool_is_written(tmp_
     assert kept == pytest.approx(sorted(good.values()))
     assert read_card(config.out).rejected == {"quality below threshold": 20 - len(kept)}
     assert {request.knowledge.seed for request in teacher.asked_for(WriteToolImplementation)} == good.keys()
-
-
-@pytest.mark.parametrize("threshold", [1.1, -0.1, {"value": 0.9}])
-def test_a_threshold_that_can_keep_nothing_is_no_configuration(threshold: object, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError):
-        tiny_config(seed=0, count=1, out=tmp_path, quality_threshold=threshold)

@@ -25,10 +25,10 @@ from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import domains
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tool_writing import WriteToolDocument
-from synthesis.questions.decomposition import DecompositionNode, QAInstance
+from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
-from synthesis.records import Demonstration, Message, ToolDocument
+from synthesis.records import Demonstration, Environment, Message, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 from tests.synthesis.altered import altered
@@ -188,28 +188,28 @@ async def test_tools_that_are_known_late_are_checked_when_they_are_known(
             await careful.replay(altered(unseen, irrelevant_tools=trained.irrelevant_tools))
 
 
+def question(*answers: object, answer: object = 7, entities: tuple[str, ...] = ()) -> QAInstance:
+    """A question with an answer, entities, and sub-questions with these answers."""
+    nodes = [{"id": f"q{place}", "question": "?", "answer": given} for place, given in enumerate(answers)]
+    asked = {"question": "?", "scenario": "single_hop", "hops": 1, "composition": None}
+    return QAInstance.model_validate({**asked, "answer": answer, "nodes": nodes, "entities": entities})
+
+
+def taken_from(folder: Path, environment: Environment) -> TakenValues:
+    write_records(folder, [environment], kind="environment")
+    return TakenValues([folder])
+
+
 def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case(tmp_path: Path) -> None:
-    other = tiny_environment()  # who owns Amber Falcon, which costs 2150
-    write_records(tmp_path / "other", [other], kind="environment")
-
-    def shared(question_answer: object, *, answer: object = 1, entities: tuple[str, ...] = ()) -> set[str]:
-        node = DecompositionNode.model_validate({"id": "q1", "question": "?", "answer": question_answer})
-        instance = QAInstance(
-            question="?",
-            answer=answer,
-            scenario="single_hop",
-            hops=1,
-            nodes=(node,),
-            composition=None,
-            entities=entities,
-        )  # type: ignore[arg-type]
-        return TakenValues([tmp_path / "other"]).shared_with(instance)
-
-    assert shared(7, entities=("Nobody",)) == set()
-    assert shared(2150) == {"2150"}
-    assert shared(7, answer=[5, "amber falcon"]) == {"amber falcon"}
-    assert shared(7, entities=("JADE OTTER", "2150")) == {"jade otter", "2150"}
-    assert shared(True) == set()
+    taken = taken_from(tmp_path / "other", tiny_environment())  # about the owner of Amber Falcon, which costs 2150
+    for asked, shared in (
+        (question(7, entities=("Nobody",)), set()),
+        (question(2150), {"2150"}),
+        (question(7, answer=[5, "amber falcon"]), {"amber falcon"}),
+        (question(7, entities=("JADE OTTER", "2150")), {"jade otter", "2150"}),
+        (question(True), set()),
+    ):
+        assert taken.shared_with(asked) == shared
 
 
 def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_not(tmp_path: Path) -> None:
@@ -222,18 +222,9 @@ def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_n
     plain = altered(told, content="Green Gate")  # no JSON: a text by itself
     turns = (call, told, call, plain, call, failed)
     demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], *turns, gold[-1]))
-    demonstrated = altered(environment, demonstration=demonstration)
-    write_records(tmp_path / "other", [demonstrated], kind="environment")
-    instance = QAInstance(
-        question="?",
-        answer=7,
-        scenario="single_hop",
-        hops=1,
-        nodes=(),
-        composition=None,
-        entities=("Misty Lynx", "blue door", "3", "Silver Fox", "Green Gate"),
-    )
-    assert TakenValues([tmp_path / "other"]).shared_with(instance) == {"misty lynx", "blue door", "green gate"}
+    taken = taken_from(tmp_path / "other", altered(environment, demonstration=demonstration))
+    asked = question(entities=("Misty Lynx", "blue door", "3", "Silver Fox", "Green Gate"))
+    assert taken.shared_with(asked) == {"misty lynx", "blue door", "green gate"}
 
 
 def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
@@ -283,13 +274,3 @@ def test_a_language_model_is_asked_for_unusual_tools_only_where_they_must_be_uns
 
     assert not any("seldom" in messages or "unseen" in messages for messages in told("worlds"))
     assert all("seldom" in messages and "unseen" not in messages for messages in told("domains"))
-
-
-def test_unseen_tools_need_a_split_that_has_tools(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected directories in disjoint_from, whose tools are not to occur"):
-        tiny_config(seed=0, count=1, out=tmp_path, unseen="tools")
-
-
-def test_held_out_splits_of_a_training_that_has_every_domain_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected a default domain that is not among"):
-        held_out_configs(tiny_config(seed=0, count=1, out=tmp_path))

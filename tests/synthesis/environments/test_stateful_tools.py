@@ -89,40 +89,68 @@ def test_conditions_and_equality_agree_on_the_gold_and_on_every_tampered_state(e
             assert not meets_conditions(environment.state_conditions, state, tampered)
 
 
-class Spoiling(Otherwise):
-    """Spoils its first replies, or all of them, to one kind of question."""
-
-    def __init__(self, question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int | None = None):
-        super().__init__({question: lambda request, reply, seed: spoil(reply)}, times=times)
-        self._question = question
-
-    @property
-    def put(self) -> list[Any]:
-        return self.asked_for(self._question)
-
-
 def written(teacher: ProceduralTeacher, **wanted: Any) -> ProvenTask:
     return asyncio.run(write_stateful_task(teacher, InThisProcess(), KNOWLEDGE, PLAN, seed=1, **wanted))
 
 
-def source_changed(old: str, new: str, *, tool: int = 0) -> Callable[[Any], Any]:
+def spoiling(question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int | None = None) -> Otherwise:
+    """A teacher that spoils its first replies, or all of them, to one kind of question."""
+    return Otherwise({question: lambda request, reply, seed: spoil(reply)}, times=times)
+
+
+def source_changed(old: str, new: str) -> Callable[[Any], Any]:
     def spoil(reply: Any) -> Any:
-        tools = list(reply.tools)
-        assert old in tools[tool].source
-        tools[tool] = altered(tools[tool], source=tools[tool].source.replace(old, new))
-        return altered(reply, tools=tuple(tools))
+        first, *others = reply.tools
+        assert old in first.source
+        return altered(reply, tools=(altered(first, source=first.source.replace(old, new)), *others))
 
     return spoil
 
 
-def test_a_tool_that_changes_more_than_the_task_asks_is_caught_by_the_conditions_alone() -> None:
-    # Its answers are right, and the state that it leaves is what the gold calls leave: equality has nothing to say.
-    more = source_changed("    rows[target] += amount\n", "    rows[target] += amount\n    state['log'] = 'moved'\n")
-    with pytest.raises(Rejected, match="state is not as the task asks"):
-        written(Spoiling(WriteStatefulTask, more))
-    teacher = Spoiling(WriteStatefulTask, more, times=1)
-    assert written(teacher).final_state.keys() == written(ProceduralTeacher()).final_state.keys()
-    assert "state is not as the task asks" in teacher.put[1].failure
+MORE = source_changed("    rows[target] += amount\n", "    rows[target] += amount\n    state['log'] = 'moved'\n")
+"""A tool that changes more than the task asks. Its answers are right, and the state that it leaves is what the gold
+calls leave: only the conditions can tell."""
+
+
+def same_calls(reply: Any) -> Any:
+    first = {call.name: call for call in reversed(reply.calls)}
+    return altered(reply, calls=tuple(first[call.name] for call in reply.calls))
+
+
+def named_as_needed(reply: Any) -> Any:
+    text = reply.model_dump_json().replace(reply.tools[0].document.name, "get_branch_book_budget")
+    return type(reply).model_validate_json(text)
+
+
+def idle(reply: Any) -> Any:
+    """A scaled tool whose option does nothing."""
+    lines = [line for line in reply.source.split("\n") if "dry_run:" not in line or "def " in line]
+    return altered(reply, source="\n".join(lines).replace("        return True\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("question", "spoil", "reason"),
+    [
+        (WriteStatefulTask, MORE, "state is not as the task asks"),
+        (WriteStatefulTask, lambda reply: altered(reply, tools=reply.tools * 2), "tool name stands twice"),
+        (WriteFurtherTools, lambda reply: altered(reply, tools=reply.tools[1:]), "other number of further tools"),
+        (WriteFurtherTools, same_calls, "further tool tells one thing alone"),
+        (WriteFurtherTools, named_as_needed, "tool name stands twice"),
+        (WriteFurtherTools, lambda reply: altered(reply, calls=reply.calls[1:]), "further tool without two calls"),
+        (WriteFurtherTools, lambda reply: altered(reply, state={"book_budget": {}}), "part of the state stands twice"),
+        (WriteFurtherTools, source_changed("    rows = ", "    import random\n    rows = "), "import not allowed"),
+        (WriteScaledTool, idle, "ignores its arguments"),
+    ],
+)
+def test_a_part_that_breaks_a_promise_is_rejected_and_the_failure_goes_back(
+    question: type[Request[Any]], spoil: Callable[[Any], Any], reason: str
+) -> None:
+    wanted = {WriteStatefulTask: {}, WriteFurtherTools: {"num_tools": 11}, WriteScaledTool: {"scaled_documents": 1.0}}
+    teacher = spoiling(question, spoil, times=1)
+    assert written(teacher, **wanted[question]) == written(ProceduralTeacher(), **wanted[question])
+    assert reason in teacher.asked_for(question)[1].failure
+    with pytest.raises(Rejected, match=reason):
+        written(spoiling(question, spoil), **wanted[question])
 
 
 def test_conditions_that_are_wrong_reject_the_task() -> None:
@@ -131,7 +159,7 @@ def test_conditions_that_are_wrong_reject_the_task() -> None:
         (lambda reply: StateConditions(conditions=reply.conditions[1:]), "state is not as the task asks"),
     ):
         with pytest.raises(Rejected, match=reason):
-            written(Spoiling(WriteStateConditions, spoil))
+            written(spoiling(WriteStateConditions, spoil))
 
 
 def test_conditions_that_miss_a_tampered_state_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,74 +179,14 @@ def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name(monkey
         check_conditions(conditions, {"level": 1}, {"level": longest})
 
 
-def test_two_tools_of_one_name_are_no_task() -> None:
-    def doubled(reply: Any) -> Any:
-        return altered(reply, tools=(*reply.tools, reply.tools[0]))
-
-    with pytest.raises(Rejected, match="tool name stands twice"):
-        written(Spoiling(WriteStatefulTask, doubled))
-    teacher = Spoiling(WriteStatefulTask, doubled, times=1)
-    written(teacher)
-    assert "tool name stands twice" in teacher.put[1].failure
-
-
-def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> None:
-    teacher = Spoiling(WriteStateConditions, lambda reply: reply)
+def test_the_writer_of_the_conditions_sees_neither_code_nor_last_state() -> None:
+    teacher = Otherwise()
     task = written(teacher)
-    (request,) = teacher.put
+    (request,) = teacher.asked_for(WriteStateConditions)
     text = str(request.messages())
     assert request.state == task.state
     assert str(task.final_state) not in text
     assert "def " not in text
-
-
-def dropped(reply: Any) -> Any:
-    return altered(reply, tools=reply.tools[1:])
-
-
-def same_calls(reply: Any) -> Any:
-    first = {call.name: call for call in reversed(reply.calls)}
-    return altered(reply, calls=tuple(first[call.name] for call in reply.calls))
-
-
-def named_as_needed(reply: Any) -> Any:
-    text = reply.model_dump_json().replace(reply.tools[0].document.name, "get_branch_book_budget")
-    return type(reply).model_validate_json(text)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (dropped, "other number of further tools"),
-        (same_calls, "further tool tells one thing alone"),
-        (named_as_needed, "tool name stands twice"),
-        (lambda reply: altered(reply, calls=reply.calls[1:]), "further tool without two calls"),
-        (lambda reply: altered(reply, state={"book_budget": {}}), "part of the state stands twice"),
-        (source_changed("    rows = ", "    import random\n    rows = "), "import not allowed"),
-    ],
-)
-def test_further_tools_that_break_a_promise_are_rejected_and_the_failure_goes_back(
-    spoil: Callable[[Any], Any], reason: str
-) -> None:
-    teacher = Spoiling(WriteFurtherTools, spoil, times=1)
-    task = written(teacher, num_tools=11)
-    assert len(task.tools) == 11
-    with pytest.raises(Rejected, match=reason):
-        written(Spoiling(WriteFurtherTools, spoil), num_tools=11)
-    assert reason in teacher.put[1].failure
-
-
-def test_a_scaled_tool_whose_option_does_nothing_is_rejected() -> None:
-    def idle(reply: Any) -> Any:
-        lines = [line for line in reply.source.split("\n") if "dry_run:" not in line or "def " in line]
-        return altered(reply, source="\n".join(lines).replace("        return True\n", ""))
-
-    teacher = Spoiling(WriteScaledTool, idle, times=1)
-    task = written(teacher, scaled_documents=1.0)
-    assert all(documented_defaults(tool.document) for tool in task.tools)
-    assert teacher.put[1].failure
-    with pytest.raises(Rejected):
-        written(Spoiling(WriteScaledTool, idle), scaled_documents=1.0)
 
 
 def test_tampering_with_what_was_proven_is_found(environments: list[Environment]) -> None:

@@ -87,10 +87,6 @@ def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environmen
     assert (solved, calls) == (subtasks - 1, subtasks)
 
 
-def test_a_wrong_final_state_fails_verification(stateful: Environment, tmp_path: Path, sandbox_url: str) -> None:
-    assert faults(tmp_path / "out", sandbox_url, altered(stateful, final_state=stateful.state)) == ["wrong final state"]
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -156,14 +152,18 @@ def test_who_asks_back_is_told_what_the_question_leaves_out_and_goes_on_to_the_a
             assert is_answer_accurate(environment, rest[-1].content)
 
 
-@pytest.mark.parametrize("fault", ["nothing left out", "left out for no call"])
-def test_a_value_that_the_question_tells_or_that_no_call_needs_is_found(
-    fault: str, varied: Path, tmp_path: Path, sandbox_url: str
+def test_what_a_record_says_is_missing_and_what_remains_to_be_done_are_verified(
+    varied: Path, tmp_path: Path, sandbox_url: str
 ) -> None:
     asking = asks_back(varied)
-    told = {"question": f"{asking.left_out}: {asking.question}"}
-    changed = told if fault == "nothing left out" else {"left_out": "Nobody At All"}
-    assert faults(tmp_path / "out", sandbox_url, asking.model_copy(update=changed)) == [fault]
+    partial = next(each for each in read(varied) if each.expectation == "refuse" and each.sub_tasks)
+    lies = [altered(each, answer="Nobody") if each.call is not None else each for each in partial.sub_questions]
+    damaged = {
+        "nothing left out": altered(asking, question=f"{asking.left_out}: {asking.question}"),
+        "left out for no call": altered(asking, left_out="Nobody At All"),
+        "wrong answer": altered(partial, sub_questions=tuple(lies)),
+    }
+    assert faults(tmp_path / "out", sandbox_url, *damaged.values()) == list(damaged)
 
 
 def two_rents() -> Environment:
@@ -231,14 +231,6 @@ def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: P
     assert back.content in learnt[0]
     assert back.content not in learnt[1]
     assert rest[-1].content in learnt[1]
-
-
-def test_an_answer_of_a_remaining_tool_that_was_changed_is_found(
-    varied: Path, tmp_path: Path, sandbox_url: str
-) -> None:
-    partial = next(each for each in read(varied) if each.expectation == "refuse" and each.sub_tasks)
-    changed = tuple(altered(each, answer="Nobody") if each.call is not None else each for each in partial.sub_questions)
-    assert faults(tmp_path / "out", sandbox_url, altered(partial, sub_questions=changed)) == ["wrong answer"]
 
 
 def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:

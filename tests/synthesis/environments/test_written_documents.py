@@ -125,7 +125,7 @@ async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_st
     reply = SiblingTools(tools=(look_up("get_size", UNUSABLE[kind]), look_up("get_floor")))
     teacher = ScriptedTeacher({WriteSiblingTools: [reply, SiblingTools(tools=())]})
     kept = await write_siblings(teacher, InThisProcess(), KNOWLEDGE, tiny_environment(), seed=0)
-    assert [tool.document.name for tool, _ in kept] == ["get_floor"]
+    assert [each.tool.document.name for each in kept] == ["get_floor"]
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)

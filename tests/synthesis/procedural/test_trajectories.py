@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from synthesis.procedural.agent_turns import take_turn
+from synthesis.answers.expectation import meets_expectation
+from synthesis.procedural.agent_turns import _PHRASES, take_turn
 from synthesis.procedural.argument_values import drawn_value
 from synthesis.procedural.task_grammar import clause_of
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -106,3 +107,8 @@ def test_the_agent_tries_again_after_a_passing_failure_and_gives_up_after_three_
         reply = next_turn(*responses)
         assert not reply.tool_calls
         assert "could not" in reply.content or "not able" in reply.content
+
+
+@pytest.mark.parametrize("text", [text for phrases in _PHRASES.values() for text in phrases["cannot"]])
+def test_a_refusal_of_the_agent_is_one_by_the_rule_that_episodes_are_judged_by(text):
+    assert meets_expectation("refuse", text.format("book a table"))
