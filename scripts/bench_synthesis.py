@@ -50,13 +50,13 @@ from starlette.routing import Route
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.recipes.process_memory import PeakMemory
+from astra_jax.recipes.stages import PeakMemory
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.judges import JudgeTogether
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.tasks import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import StageReport

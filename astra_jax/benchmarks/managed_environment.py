@@ -100,9 +100,15 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
     `source` is a checkout of a harness that no package index has; its data are copied.
 
     Raises:
-        HarnessMissing: a package cannot be had. Nothing is left then.
+        HarnessMissing: a package cannot be had, at all or for this Python. Nothing is left then.
         AnotherRun: another process is making it.
     """
+    if harness.newest_python is not None and sys.version_info[:2] > harness.newest_python:
+        needed, own = (".".join(map(str, version[:2])) for version in (harness.newest_python, sys.version_info))
+        raise HarnessMissing(
+            f"{harness.package} {harness.version} has no wheels for Python {own}; install astra-jax with Python "
+            f"{needed} and run the same command there"
+        )
     folder = environment_folder(harness)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with run_lock(folder.with_name(f"{folder.name}.lock")):

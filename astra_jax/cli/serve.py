@@ -39,7 +39,7 @@ A sequence is prompt and message together, and the cache has room for --rows of 
 unless --reasoning-parser is none. With --reload, CHECKPOINT is for example a training run's OUT/best. Beyond
 --max-waiting requests further ones get a 429. Clients send the key as a bearer token.
 Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
-neither an address nor localhost. Temperatures are from 0 to 100, repetition_penalty from 1e-6 to 1e6.
+neither an address nor localhost. Temperatures are from 0 to 100, penalties are refused.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
 that would change a reply and is not supported (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
     )

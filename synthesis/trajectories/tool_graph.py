@@ -48,15 +48,6 @@ def as_json(graph: ToolGraph) -> JsonObject:
     return {"starts": _starts(graph), "edges": [list(edge) for edge in graph.edges(data="weight")]}
 
 
-def edge_weights(graph: ToolGraph) -> dict[int, int]:
-    """Count the edges of a graph by their weight: where all have weight 1, walks on it are not biased by anything.
-
-    >>> edge_weights(build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]]))
-    {1: 2, 2: 1}
-    """
-    return dict(sorted(Counter(weight for _, _, weight in graph.edges(data="weight")).items()))
-
-
 def proposals_per_draw(count: int, draws: int) -> list[int]:
     """Share proposals out over several draws, as evenly as can be; no draw asks for none.
 

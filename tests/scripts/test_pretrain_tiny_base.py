@@ -41,7 +41,6 @@ def test_a_batch_is_a_function_of_seed_and_step(base_tokenizer):
     for step in (7, 0):  # in any order
         jax.tree.map(np.testing.assert_array_equal, one[step], again[step])
         assert not np.array_equal(one[step].tokens_BT, other[step].tokens_BT)
-    assert one.fingerprint == again.fingerprint != other.fingerprint
     assert [one[step].tokens_BT.shape for step in (4, 5)] == [(8, 384), (4, 768)]
     assert one.segment_tokens(7) == (one[7].segment_ids_BT > 0).sum(axis=1).tolist()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -62,6 +63,15 @@ def test_it_is_made_once(steps, cache):
     assert again == environment
     assert len(steps.ran) == made
     assert not cache.with_name("toy.lock").exists()
+
+
+def test_a_harness_without_wheels_for_this_python_is_refused_in_one_line(steps, cache):
+    with pytest.raises(
+        HarnessMissing, match=r"^toy-harness 1\.2 has no wheels for Python 3\.1\d; .* with Python 3\.10 "
+    ):
+        set_up(replace(HARNESS, newest_python=(3, 10)))
+    assert (steps.ran, cache.exists()) == ([], False)
+    assert set_up(replace(HARNESS, newest_python=sys.version_info[:2]))[1]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])

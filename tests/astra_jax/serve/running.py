@@ -25,9 +25,9 @@ SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
     "top_p": (0, 1.5, 1e-40, 1e-320),
     "top_k": (-2, 2**31, 10**30),
     "min_p": (1e308,),
-    "presence_penalty": (2.5, 1e308),
-    "frequency_penalty": (-2.1,),
-    "repetition_penalty": (0, 1e37, 1e-320),
+    "presence_penalty": (1.5, 1e308),
+    "frequency_penalty": (-0.5,),
+    "repetition_penalty": (0, 1.1),
     "min_tokens": (5,),
     "logit_bias": ({"5": 1}, {"5": 1e308}),
 }
