@@ -75,7 +75,6 @@ class Relay:
         self._max_tokens_floor = max_tokens_floor
         self._tool_names = tool_names
         self._log_path, self._empty_as = log, empty_as
-        self.num_failed = self.num_renamed = 0
 
     async def __aenter__(self) -> Relay:
         app = web.Application(client_max_size=_MOST_BODY_BYTES)
@@ -149,10 +148,7 @@ class Relay:
         """Make a reply safe for the harness; return its line of the log."""
         choice, usage = reply["choices"][0], reply["usage"]
         message = choice["message"]
-        renamed = 0
-        for call in message.get("tool_calls") or ():
-            renamed += self._made_safe(call["function"])
-        self.num_renamed += renamed
+        renamed = sum(self._made_safe(call["function"]) for call in message.get("tool_calls") or ())
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
         if is_empty and self._empty_as is not None:
             message["content"] = self._empty_as
@@ -181,7 +177,6 @@ class Relay:
         return is_renamed
 
     def _failed(self, status: int, message: str, started: float, reply: Any = None) -> web.Response:
-        self.num_failed += 1
         self._write({"status": status, "error": message}, started)
         document = reply or {"error": {"message": message, "type": "relay", "param": None, "code": None}}
         return web.json_response(document, status=status)

@@ -1,4 +1,4 @@
-"""τ²-bench's retail and telecom, by the official code (its line of v0.2): an agent, and a user that a model plays.
+"""τ²-bench's retail and telecom, by the official code, v0.2.0: an agent, and a user that a model plays.
 
 The harness writes one JSON file a domain, with every conversation and its reward, and goes on with it if told so.
 """

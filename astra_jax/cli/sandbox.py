@@ -35,9 +35,4 @@ def add_sandbox_service(commands: Commands) -> None:
 def _serve(options: argparse.Namespace) -> None:
     from sandbox.server import serve
 
-    serve(
-        host=options.host,
-        port=options.port,
-        workers=options.workers,
-        packages=options.packages,
-    )
+    serve(host=options.host, port=options.port, workers=options.workers, packages=options.packages)

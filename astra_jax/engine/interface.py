@@ -90,8 +90,6 @@ class Session:
     """Sessions share cached pages only with sessions of the same salt."""
     number: int = 0
     """Number that tells apart sessions with the same seed and slot."""
-    num_prompt_tokens: int = 0
-    """Tokens of its first call, if another decoder answered that one; 0 if this decoder does."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.seed < 2**31 and 0 <= self.slot < 2**31):

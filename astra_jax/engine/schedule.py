@@ -66,8 +66,7 @@ class Schedule:
         if track is not None and track.ids != list(ids[: len(track.ids)]):
             self._let_go(track)  # its history was rewritten; pages with the same beginning are found again
         if track is None:
-            num_prompt_tokens = session.num_prompt_tokens or len(ids)
-            track = Track(session, self._shard_for(session, ids, policy_version), policy_version, num_prompt_tokens)
+            track = Track(session, self._shard_for(session, ids, policy_version), policy_version, len(ids))
         if track.policy_version != policy_version:
             self._let_go(track)
             track.policy_version = policy_version

@@ -251,15 +251,6 @@ class GenerateRequest(_Body):
     model: str | None = None
     request_id: str | None = Field(default=None, min_length=1, max_length=256)
     cache_salt: _Salt | None = None
-    draws_from: int = Field(default=0, ge=0)
-    """Index in `token_ids` at which the first message of the conversation began; not a field of vLLM. Draws are
-    counted from there, so that with one seed each message has draws of its own."""
-
-    @model_validator(mode="after")
-    def _draws_begin_in_the_prompt(self) -> GenerateRequest:
-        if self.draws_from > len(self.token_ids):
-            raise ValueError(f"draws_from: expected at most {len(self.token_ids)}, as many as token_ids")
-        return self
 
 
 class AbortRequest(_Body):

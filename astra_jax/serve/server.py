@@ -120,8 +120,7 @@ def application(service: Service, key: str | None = None) -> Admission:
             "created": service.served.created,
             "owned_by": "astra-jax",
             "max_model_len": service.served.limits.max_tokens,
-            "replays": True,  # this field and the next one are not OpenAI's
-            "policy": service.digest,
+            "policy": service.digest,  # this field is not OpenAI's
         }
 
     async def models(request: Request) -> Response:

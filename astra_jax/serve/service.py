@@ -154,10 +154,10 @@ class Service:
             )
         return wanted
 
-    def session(self, seed: int | None, *, salt: str | None = None, num_prompt_tokens: int = 0) -> Session:
+    def session(self, seed: int | None, *, salt: str | None = None) -> Session:
         """Return a new session whose draws are decided by `seed`; without one, the server draws it."""
         seed = secrets.randbelow(MOST_SEED) if seed is None else seed % MOST_SEED
-        return Session(seed >> _SLOT_BITS, seed % 2**_SLOT_BITS, salt or "", next(self._numbers), num_prompt_tokens)
+        return Session(seed >> _SLOT_BITS, seed % 2**_SLOT_BITS, salt or "", next(self._numbers))
 
     async def sampled(
         self, ids: list[int], sampling: Sampling, session: Session, told: Told | None = None
@@ -239,7 +239,7 @@ class Service:
                 raise RequestRefused(400, f"request_id: {body.request_id} is under way already", param="request_id")
             params, ids = body.sampling_params, body.token_ids
             sampling = params.sampling(self.max_tokens(len(ids), params.max_tokens))
-            session = self.session(params.seed, salt=body.cache_salt, num_prompt_tokens=body.draws_from)
+            session = self.session(params.seed, salt=body.cache_salt)
             self._generating[request_id] = session
             try:
                 message = await self.while_wanted(request, self.sampled(ids, sampling, session))

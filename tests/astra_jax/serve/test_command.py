@@ -1,4 +1,4 @@
-"""`astra serve`, as a process of its own: what it prints, how it ends, and an evaluation through it."""
+"""`astra serve`, as a process of its own: its output, its end, and the policies that it serves."""
 
 from __future__ import annotations
 
@@ -20,16 +20,12 @@ import pytest
 
 import astra_jax
 from astra_jax.checkpoints.hf import save_hf
-from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.engine.interface import Sampling, Session
-from astra_jax.episodes.log import read_episodes
-from astra_jax.model.qwen3 import init_params
 from astra_jax.serve.policy import ServedPolicy, served_policy
 from astra_jax.serve.server import Server, _serve, listen
 from astra_jax.serve.service import ServingOptions
-from astra_jax.testing import tiny_environment
-from synthesis.record_io import write_records
 from tests.astra_jax.cli.test_signals import Command
 from tests.astra_jax.serve.running import running
 
@@ -83,57 +79,6 @@ def test_it_says_where_it_listens_and_ends_well_with_a_message_under_way(astra, 
     assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
     assert found[0].status_code == 200
     assert found[0].json()["usage"]["completion_tokens"] == 400
-
-
-@pytest.mark.slow
-def test_an_evaluation_through_a_server_has_the_figures_of_one_in_process(astra, taught, tmp_path, capsys):
-    save_policy(taught, tmp_path / "sft" / "policy")
-    environments = [tiny_environment(), tiny_environment(rent=1), tiny_environment(owner="Jade Fox", flat="Blue Door")]
-    write_records(tmp_path / "environments", environments, kind="environment")
-    config = tmp_path / "evaluation.toml"
-    config.write_text(
-        f'seed = 0\nout = "{tmp_path}/out"\n'
-        f'policy = "{tmp_path}/sft/policy"\nenvironments = "{tmp_path}/environments"\n'
-        "[rollout]\nmax_prompt_tokens = 256\nmax_response_tokens = 160\nmax_turns = 6\ntemperature = 0\n"
-    )
-
-    def evaluated(out: str, *arguments: str) -> tuple[dict[str, Any], list[Any]]:
-        command = ["evaluate", "environments", str(config), f"out={tmp_path / out}", "--json", *arguments]
-        assert main(command) == 0
-        figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-        episodes = read_episodes(tmp_path / out / "episodes.jsonl")
-        return figures, [[(token.id, token.source) for token in episode.tokens] for episode in episodes]
-
-    here, sampled_here = evaluated("here"), evaluated("sampled_here", "rollout.temperature=1")
-    url = url_of(astra("serve", "sft/policy", "--port", "0", "--max-model-len", "416", "--rows", "2"))
-    there = evaluated("there", "--url", url)
-    assert there == here
-    assert there[0]["episodes"] == 3
-    # Draws are the same too, so that what was sampled there can be replayed here.
-    sampled_there = evaluated("sampled_there", "rollout.temperature=1", "--url", url)
-    assert sampled_there == sampled_here
-    assert sampled_there[1] != there[1]
-    log, places = str(tmp_path / "sampled_there" / "episodes.jsonl"), ["--environments", str(tmp_path / "environments")]
-    assert main(["replay", log, "--policy", str(tmp_path / "sft" / "policy"), *places, "--count", "3"]) == 0
-    with httpx.Client(base_url=url, trust_env=False) as client:
-        load = client.get("/health").json()["decoder"]
-    assert (load["sessions"], load["waiting"]) == (0, 0)
-    assert load["sampled_tokens"] > 100
-    # In the same folder it is another evaluation; and of another policy, or of longer sequences, it is none.
-    assert main(["evaluate", "environments", str(config), f"out={tmp_path}/here", "--url", url]) == 2
-    save_policy(
-        Policy(taught.model_config, init_params(taught.model_config, seed=5), taught.tokenizer), tmp_path / "other"
-    )
-    for override, words in (
-        (f"policy={tmp_path}/other", f"expected the policy of {tmp_path}/other at {url}, found another: policy"),
-        ("rollout.max_response_tokens=200", f"up to 456 tokens to be served at {url}, found up to 416"),
-    ):
-        capsys.readouterr()
-        assert main(["evaluate", "environments", str(config), f"out={tmp_path}/no", override, "--url", url]) == 1
-        error = capsys.readouterr().err
-        assert words in error
-        assert error.count("\n") == 1
-        assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.slow
@@ -210,8 +155,7 @@ def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypa
         ("serve policy --port 0 --host nobody.invalid", 1, "cannot listen on nobody.invalid:0"),
         ("serve policy --port 0 --host 0.0.0.0", 1, "set a key in the environment variable ASTRA_SERVE_KEY"),
         ("serve policy --port 0 --api-key-env A_KEY", 1, "visible ASCII characters in A_KEY"),
-        ("evaluate environments evaluation.toml --url nowhere", 2, "an address such as"),
-        ("evaluate environments evaluation.toml --url http://127.0.0.1:9 --baseline lexical", 2, "not allowed with"),
+        ("evaluate aime aime.toml --url nowhere", 2, "an address such as"),
     ):
         assert main(command.split()) == code, command
         error = capsys.readouterr().err

@@ -186,8 +186,6 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(output_mode="text"), 400, "output_mode"),
         (asked(features={}), 400, "features"),
         (asked(surprise=1), 400, "surprise"),
-        (asked(draws_from=21), 400, "draws_from: expected at most 20"),
-        (asked(draws_from=-1), 400, "draws_from"),
         (asked(cache_salt=""), 400, "cache_salt"),
         (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
@@ -259,7 +257,6 @@ def test_models_health_unknown_paths_and_methods(client):
     models = client.get("/v1/models").json()
     assert [model["id"] for model in models["data"]] == ["tiny", "another/name"]
     assert models["data"][0]["max_model_len"] == LIMITS.max_tokens
-    assert models["data"][0]["replays"] is True
     assert client.get("/health").json()["decoder"]["free_pages"] == LIMITS.num_pages
     assert client.get("/nowhere").json()["error"]["message"] == "GET /nowhere: Not Found"
     assert client.get(GENERATE).status_code == 405
