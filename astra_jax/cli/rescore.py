@@ -53,9 +53,7 @@ def _rescore(options: argparse.Namespace) -> None:
         num_episodes += found.num_episodes
     if options.out is not None:
         lines = [
-            episode.model_dump(mode="json")
-            for log in logs
-            for episode in with_reward(log, read_episodes(log), rewards[0])
+            episode.model_dump(mode="json") for log in logs for episode in with_reward(read_episodes(log), rewards[0])
         ]
         write_episodes(options.out, lines)
     where = "" if options.out is None else f" -> {options.out}"

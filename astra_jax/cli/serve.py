@@ -35,7 +35,7 @@ back as a message of the role "tool".
   GET  /health                         whether requests are taken; the one path that needs no key
 
 Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
-neither an address nor localhost. Temperatures are from 0 to 100, repetition_penalty from 1e-6 to 1e6.
+neither an address nor localhost. Temperatures are from 0 to 100, penalties are refused.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
 that would change a reply and is not supported (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
     )

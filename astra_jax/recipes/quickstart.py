@@ -39,8 +39,7 @@ from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.episodes.log import write_episodes
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.model.mimetic_init import mimetic_init
-from astra_jax.model.qwen3 import bind
+from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.recipes.data_sets import describe
 from astra_jax.recipes.quickstart_evaluation import (
     HELD_OUT_SPLITS,
@@ -245,7 +244,7 @@ def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
     The random weights show how much of a score comes from the base.
     """
     model = hf_to_orbax(TINY_BASE, base)
-    save_policy(Policy(model, mimetic_init(model, seed), Tokenizer.load(TINY_BASE)), untrained)
+    save_policy(Policy(model, init_params(model, seed), Tokenizer.load(TINY_BASE)), untrained)
     write_replay(replay, seed=seed)
 
 

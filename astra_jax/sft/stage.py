@@ -11,7 +11,7 @@ from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.mesh.placement import host_rows, place_params, require_rows
 from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
-from astra_jax.model.mimetic_init import mimetic_init
+from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
@@ -88,5 +88,5 @@ def first_params(config: SFTConfig, parts: Parts) -> Params:
     """
     if config.init is None:
         # Every host draws the whole model from the seed and keeps its part: the model must be small enough for that.
-        return place_params(mimetic_init(parts.model_config, config.seed), parts.mesh)
+        return place_params(init_params(parts.model_config, config.seed), parts.mesh)
     return load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1]

@@ -71,7 +71,7 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
+def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
@@ -87,10 +87,12 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
     take, say, say_why, serve, leave = take_descriptors, bear_witness, refuse, _server(jail), os._exit
-    set_stack_bytes = linux.stack_setter()
+    set_stack_bytes, enter_user_namespace = linux.stack_setter(), linux.user_namespace_enterer()
 
-    def run(channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    def run(user: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
         try:
+            if user >= 0:
+                enter_user_namespace(user)
             if die_with_parent is not None:
                 die_with_parent()
             if enforce_rules is not None:

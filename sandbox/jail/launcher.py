@@ -119,7 +119,7 @@ def _launch_without(plan: dict) -> NoReturn:
                 f"uid {os.geteuid()} cannot read {path}: install Python, this package and those of tools where every "
                 "user may read them, or start the service as an ordinary user"
             )
-    plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
+    plan["slots"] = [[-1, -1, -1]] * (plan["max_children"] + 1)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.fix_addresses()
     _execute_zygote(python["executable"], python["stdlib"].rsplit("/lib/", 1)[0], "", plan)
@@ -255,9 +255,10 @@ def mount_tmp() -> None:
 
 
 def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int]]:
-    """Mount namespaces that differ in their /tmp only, as descriptors: first the one without, then one per slot.
+    """Return three descriptors a slot: a mount namespace with a /tmp of its own, its root folder, a user namespace.
 
-    Entering one that exists is cheap; making and unmaking one per call would wait for the kernel's RCU every time.
+    The first slot is the zygote's own, without a /tmp. Entering a namespace that exists is cheap; to make and unmake
+    one for each call would wait for the kernel's RCU every time.
     """
     slots = []
     base = os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc)
@@ -266,12 +267,48 @@ def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int
             linux.setns(base, linux.CLONE_NEWNS)
             linux.unshare(linux.CLONE_NEWNS)
             mount_tmp()
-        slots.append([os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc), os.open("/", os.O_PATH)])
+        mounts = os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc)
+        slots.append([mounts, os.open("/", os.O_PATH), _make_user_namespace(host_proc)])
     linux.setns(base, linux.CLONE_NEWNS)
     os.close(base)
     for fd in (fd for slot in slots for fd in slot):
         os.set_inheritable(fd, True)
     return slots
+
+
+def _make_user_namespace(host_proc: int) -> int:
+    """Return the descriptor of a user namespace below ours whose only user is the one that tools run as.
+
+    The kernel counts the threads of a user in each user namespace apart. So a call that has one of its own can start
+    as many as RLIMIT_NPROC says, however many its neighbours have.
+
+    Raises:
+        PermissionError: the kernel refused; the message says at which step.
+    """
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    maker = os.fork()
+    if maker == 0:
+        try:
+            linux.become_user(SANDBOX_UID)
+            linux.unshare(linux.CLONE_NEWUSER)
+            linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc belong to root
+            one_to_one = f"{SANDBOX_UID} {SANDBOX_UID} 1\n"
+            for name, text in (("setgroups", "deny"), ("uid_map", one_to_one), ("gid_map", one_to_one)):
+                with open(
+                    f"self/{name}", "w", opener=lambda path, flags: os.open(path, flags, dir_fd=host_proc)
+                ) as file:
+                    file.write(text)
+            socket.send_fds(there, [b"made"], [os.open("self/ns/user", os.O_RDONLY, dir_fd=host_proc)])
+        except OSError as error:
+            there.send(str(error).encode())
+        os._exit(0)
+    there.close()
+    said, descriptors, _, _ = socket.recv_fds(here, 500, 1)
+    os.waitpid(maker, 0)
+    here.close()
+    if said != b"made":
+        raise PermissionError(f"user namespace of a call: {said.decode()}")
+    return descriptors[0]
 
 
 def _bind_read_only(source: str, target: str, flags: int = linux.MS_NOSUID | linux.MS_NODEV) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import resource
 
-THREADS_OF_A_CALL = 64  # besides its first; in namespaces a call can have more if its neighbours have fewer
-SPARE_THREADS = 128  # of all calls of a worker together, in namespaces
+THREADS_OF_A_CALL = 64  # besides its first
 TMP_BYTES = 16 << 20
 _NONE = resource.RLIM_INFINITY
 
@@ -22,7 +21,8 @@ TABLE: dict[str, tuple[int, int, int]] = {
     "FSIZE": (TMP_BYTES, TMP_BYTES, 8 << 30),
     # Unread bytes in a call's sockets and pipes are memory of the kernel, so a call has few descriptors.
     "NOFILE": (256, 64, 4096),
-    "NPROC": (_NONE, SPARE_THREADS + 32, 4096),  # of the user namespace, from Linux 5.14; of the user before
+    # Counted in each user namespace apart from Linux 5.14 on, and for all of a user's together before.
+    "NPROC": (_NONE, 1 + THREADS_OF_A_CALL, 4096),
     # "AS" and "CPU" are set for each call and each program: its own limits of memory and processor time.
 }
 

@@ -105,6 +105,17 @@ def setns(fd: int, flags: int) -> None:
     _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
 
 
+def user_namespace_enterer() -> Callable[[int], None]:
+    """Return a function that enters the user namespace of a descriptor for ever, bound in advance like a `dropper`."""
+    enter, flags, get_errno, as_int = libc.setns, ctypes.c_int(CLONE_NEWUSER), ctypes.get_errno, ctypes.c_int
+
+    def enter_user_namespace(descriptor: int) -> None:
+        if enter(as_int(descriptor), flags) < 0:
+            raise OSError(get_errno(), "setns(CLONE_NEWUSER)")
+
+    return enter_user_namespace
+
+
 def pidfd_open(pid: int) -> int:
     """Return a descriptor of a process."""
     return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))

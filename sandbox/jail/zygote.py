@@ -46,7 +46,7 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<cQiBddQ")
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-Run = Callable[[int, int, float, int], NoReturn]  # channel, witness, CPU seconds, memory bytes
+Run = Callable[[int, int, int, float, int], NoReturn]  # user namespace, channel, witness, CPU seconds, memory bytes
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
@@ -63,12 +63,12 @@ _PRELOADED = (
 
 
 class _Slot:
-    """A place for one call at a time: a mount namespace with a /tmp of its own."""
+    """A place for one call at a time: a mount namespace with a /tmp of its own, and a user namespace."""
 
-    __slots__ = ("fresh_since", "namespace", "pristine", "root")
+    __slots__ = ("fresh_since", "namespace", "pristine", "root", "user")
 
-    def __init__(self, namespace: int, root: int) -> None:
-        self.namespace, self.root = namespace, root
+    def __init__(self, namespace: int, root: int, user: int) -> None:
+        self.namespace, self.root, self.user = namespace, root, user
         self.note()
 
     def note(self) -> None:
@@ -270,7 +270,7 @@ class Zygote:
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            self._run(channel, witness, cpu_seconds, memory_bytes)
+            self._run(slot.user, channel, witness, cpu_seconds, memory_bytes)
         # A process group of its own, from the outside: the tool cannot leave it, and all of its threads are in it.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(pid, pid)

@@ -212,7 +212,7 @@ async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
         "print(urllib.request.urlopen(request).read().decode())"
     )
     with scripted_endpoint(lambda body: reply("hello")) as endpoint:
-        served = Endpoint(endpoint.url, "served", 1000, False, None)
+        served = Endpoint(endpoint.url, "served", 1000, None)
         async with Relay(served, settings={}, tool_names=None, log=tmp_path / "requests.jsonl") as relay:
             for _ in range(2):  # one after another, at the same port
                 await run_harness(

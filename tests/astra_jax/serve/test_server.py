@@ -197,7 +197,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
         (asked(params={"temperature": 1e308}), 400, "temperature: Input should be less than or equal to 100"),
-        (asked(params={"repetition_penalty": 1e37}), 400, "repetition_penalty: Input should be less"),
+        (asked(params={"repetition_penalty": 1.1}), 400, "repetition_penalty: this server does not do that"),
         (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
         (b" " * ((16 << 20) + 1), 413, "at most"),
     ],
@@ -218,14 +218,6 @@ def test_what_asks_for_what_happens_anyway_is_taken(client):
     plain = client.post(GENERATE, json=asked()).json()["choices"]
     with_it = asked(params={**GREEDY, **nothing}, stream=False, priority=0, kv_transfer_params=None)
     assert client.post(GENERATE, json=with_it).json()["choices"] == plain
-
-
-def test_penalties_are_handed_to_the_decoder_and_one_that_is_none_is_refused(client):
-    plain = client.post(GENERATE, json=asked(params=GREEDY)).json()["choices"][0]["token_ids"]
-    penalised = client.post(GENERATE, json=asked(params={**GREEDY, "repetition_penalty": 50.0}))
-    assert penalised.json()["choices"][0]["token_ids"] != plain
-    for fault in ({"presence_penalty": 2.5}, {"repetition_penalty": 0}):
-        assert client.post(GENERATE, json=asked(params={**GREEDY, **fault})).status_code == 400
 
 
 def test_too_long_a_request_says_so_by_its_code_too(client):
