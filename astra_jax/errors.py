@@ -10,7 +10,6 @@
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
     ├── ConversationUnreadable    a line of a file is not a conversation
     ├── RunFolderError            a folder to report on holds no run
-    ├── AblationsUnreadable       the rows of an ablation are damaged
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
@@ -39,6 +38,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import ValidationError
+
 
 class AstraError(Exception):
     """The root; a message says what is wrong and where, and what to do."""
@@ -51,3 +52,9 @@ class UsageError(AstraError):
     """The config or the command line is at fault by itself."""
 
     is_usage = True
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault of a document: its place and the reason."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {fault['msg']}"

@@ -1,4 +1,4 @@
-"""How rows stay busy while tools run, and what deciding so costs, at the size of a pod and on no accelerator.
+"""The share of busy rows while tools run, and the cost of the schedule, at the size of a pod without an accelerator.
 
     python scripts/bench_schedule.py pod      # two hosts with 256 rows each, which make all calls together
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
@@ -80,7 +80,7 @@ class Lengths:
     most_prompt: int
     most_message: int
     most: int
-    """Of a whole sequence: what is drawn beyond ends there."""
+    """Tokens of the longest sequence; a longer draw ends there."""
 
 
 def lengths_with(turns: Distribution, most_turns: int) -> Lengths:
@@ -112,7 +112,7 @@ def lengths_in(log: Path, turns: int | None) -> Lengths:
 
 @dataclass
 class Measured:
-    """What a run was like."""
+    """The figures of a run."""
 
     waits: list[float] = field(default_factory=list)
     """Of each episode."""

@@ -56,7 +56,7 @@ from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.judges import JudgeTogether
-from synthesis.prompts.task_scoring import ScoreTask
+from synthesis.prompts.tasks import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import StageReport
@@ -72,7 +72,7 @@ LOST = "unusable reply"
 
 
 def astra(*words: str) -> str:
-    """Run one command of this tree; return what it prints."""
+    """Run one command of this tree; return its output."""
     command = [sys.executable, "-m", "astra_jax.cli", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -259,7 +259,7 @@ def spoiled_turns(turn: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 class Sloppy:
-    """The endpoint: answers what it was told that the embedded teacher would, a share of it spoiled."""
+    """The endpoint: it gives the answers of the embedded teacher that it was told, a share of them spoiled."""
 
     def __init__(self, share: float, seed: int):
         self.replies: dict[str, Any] = {}
@@ -268,7 +268,7 @@ class Sloppy:
         self._share, self._rng = share, random.Random(seed)
 
     async def complete(self, request: HttpRequest) -> JSONResponse:
-        """Answer one call; one that quotes what was wrong is another try at the same question."""
+        """Answer one call; a call that quotes a fault is another try at the same question."""
         body = await request.json()
         self.calls += 1
         seed, messages = body["seed"], body["messages"]
@@ -315,7 +315,7 @@ def asked(messages: list[Any], seed: int) -> str:
 
 
 class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint, which lives in this process, what the embedded teacher would say to each question."""
+    """Tells the endpoint in this process the embedded teacher's answer to each question."""
 
     endpoint: Sloppy
 

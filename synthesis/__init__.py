@@ -3,12 +3,13 @@
 answers/          The rules of "right", each once, shared by synthesis, `astra records verify`, reward and evaluation.
 audit/            The audit of a judge: faults planted into trajectories, and the share of them that passes.
 by_construction   Figures of a record set that follow from how it was made, and do not measure its quality.
-cost              An estimate of what a run would ask a language model, before anything is spent.
+cost              An estimate of a run's calls, tokens and cost with a language model, before anything is spent.
 diversity         Diversity of a record set: distinct texts after names and numbers are masked.
 embeddings        Embeddings of tool documents, which give the similarity of tools.
 environments/     The environments track: from knowledge to verified environments with executable tools.
 errors            The errors of synthesis.
 export/           Exports: records as rows for other trainers, in a folder with their schema and a data card.
+foreign_messages  Messages of others in OpenAI's form, read strictly: the gate for SFT, `astra serve` and the teacher.
 nfkc              Unicode's compatibility form of foreign text, in time linear in the text.
 procedural/       The embedded teacher: seeded and offline, it answers by grammar and computation.
 prompts/          The questions to the teacher, one file each.

@@ -1,7 +1,7 @@
 """Figures of a record set that follow from how it was made, and do not measure its quality.
 
-What is said rests on what the set itself holds: who the teacher of its records was, which of their scores never fall,
-and the settings that its card says it was made with. A set whose card says nothing is told nothing of settings.
+The sentences rest on the set itself: the teacher of its records, scores that are 1.0 everywhere, and the settings in
+its card. If a card has no settings, no sentence is about settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_MODEL: Final = "no language model was asked: tokens, cost and speed say noth
 
 
 def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
-    """Say what is so by construction in a set of environments, one sentence each."""
+    """Return the sentences about a set of environments, one for each figure."""
     said = shares_by_quota(made_with)
     if notice := made_by(counted.teachers):
         said.append(notice)
@@ -38,7 +38,7 @@ def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, Json
 
 
 def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
-    """Say what is so by construction in a set of trajectories, one sentence each."""
+    """Return the sentences about a set of trajectories, one for each figure."""
     said = []
     if counted.injected_failure_rate is not None and "failure_rate" in made_with:
         said.append(f"emulated calls are made to fail at a rate that is set ({made_with['failure_rate']})")
@@ -51,7 +51,7 @@ def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonV
 
 
 def shares_by_quota(made_with: Mapping[str, JsonValue]) -> list[str]:
-    """Say which figures of environments are set by quotas, by the settings that they were made with.
+    """Return the sentences about figures of environments that quotas set, by the settings of the run.
 
     >>> [sentence.partition(":")[0] for sentence in shares_by_quota({"scenarios.multi_hop": 1})]
     ['shares of scenarios are set by quotas']
@@ -73,7 +73,7 @@ def shares_by_quota(made_with: Mapping[str, JsonValue]) -> list[str]:
 
 
 def own_judgement(means: Mapping[str, float]) -> str:
-    """Say of a teacher that judges what it has made which of its scores never fall, by their means.
+    """Return the sentence about a teacher that judges its own work, and its scores that never fall, by their means.
 
     >>> own_judgement({"planning": 1.0, "final_answer": 0.97}).partition(" (")[0]
     'the embedded teacher judges its own work, here with 1.0 on every record for planning'

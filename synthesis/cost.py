@@ -1,4 +1,4 @@
-"""An estimate of what a run would ask a language model, before anything is spent.
+"""An estimate of a run's calls, tokens and cost with a language model, before anything is spent.
 
 A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full.
 Replies are as short as the embedded teacher's, each implementation of a tool passes at the first try, and retries,
@@ -17,11 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, get_args
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.chain_proposal import ProposeChains
-from synthesis.prompts.chain_vote import VoteOnChain
+from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import canonical_json
@@ -88,7 +86,7 @@ class CostEstimate:
         return CostEstimate(scaled, self.roles)
 
     def table(self, prices: OpenAITeacherConfig | None) -> str:
-        """Return the estimate for a person to read: a line per kind of question and per role, then what it costs.
+        """Return the estimate for a person to read: a line per kind of question and per role, then the cost.
 
         >>> asked = {"WriteTask": Questions(1000, 250_000, 30_000)}
         >>> print(CostEstimate(asked, {"WriteTask": "task_writer"}).table(None))
@@ -102,18 +100,16 @@ class CostEstimate:
         False
         """
 
-        def line(name: str, asked: Questions, cost: str = "") -> str:
-            counts = f"{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}"
-            return f"{name:28}{counts}{cost}"
+        def line(name: str, asked: Questions) -> str:
+            return f"{name:28}{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}"
 
+        costs, total = self._costs(prices), self.cost_usd(prices)
         lines = [f"{'question':28}{'calls':>10}{'prompt tokens':>15}{'completion tokens':>19}"]
         lines += [line(name, asked) for name, asked in (*sorted(self.questions.items()), ("total", self.total))]
         lines.append("role")
-        cost = self.cost_usd(prices)
         for role, asked in self.by_role.items():
-            of_role = "" if cost is None or prices is None else f"{self._cost_of(role, prices):>14,.2f} USD"
-            lines.append(line(role, asked, of_role))
-        lines.append(_NO_PRICES if cost is None else f"cost: {cost:,.2f} USD")
+            lines.append(line(role, asked) + (f"{costs[role]:>14,.2f} USD" if role in costs else ""))
+        lines.append(_NO_PRICES if total is None else f"cost: {total:,.2f} USD")
         return "\n".join(lines)
 
     def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
@@ -124,23 +120,24 @@ class CostEstimate:
         >>> estimate.cost_usd(OpenAITeacherConfig(model="m", **prices))
         2.0
         """
-        if prices is None or not any(prices.of(role).has_price for role in get_args(Role)):
-            return None
-        return sum(self._cost_of(role, prices) for role in self.by_role)
+        costs = self._costs(prices)
+        return sum(costs.values()) if costs else None
 
-    def _cost_of(self, role: Role, prices: OpenAITeacherConfig) -> float:
-        asked = self.by_role[role]
-        return prices.of(role).cost_usd(asked.prompt_tokens, asked.completion_tokens)
+    def _costs(self, prices: OpenAITeacherConfig | None) -> dict[Role, float]:
+        """Return the cost of each role in US dollars; empty if no role has a price."""
+        if prices is None or not any(prices.of(role).has_price for role in get_args(Role)):
+            return {}
+        return {
+            role: prices.of(role).cost_usd(asked.prompt_tokens, asked.completion_tokens)
+            for role, asked in self.by_role.items()
+        }
 
     def json_line(self, stage: str, prices: OpenAITeacherConfig | None) -> str:
         """Return the machine-readable line of `astra synthesize … --estimate --json`; a cost without prices is null."""
         questions = {name: asdict(asked) for name, asked in sorted(self.questions.items())}
         total = {**asdict(self.total), "cost_usd": self.cost_usd(prices)}
-        has_cost = total["cost_usd"] is not None and prices is not None
-        roles = {
-            role: {**asdict(asked), "cost_usd": self._cost_of(role, prices) if has_cost and prices else None}
-            for role, asked in self.by_role.items()
-        }
+        costs = self._costs(prices)
+        roles = {role: {**asdict(asked), "cost_usd": costs.get(role)} for role, asked in self.by_role.items()}
         return json.dumps({"stage": stage, "estimate": total, "questions": questions, "roles": roles})
 
 
@@ -157,29 +154,20 @@ class MeteringTeacher:
     _roles: dict[str, Role] = field(default_factory=dict)
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        """Answer one question and measure it.
-
-        Raises:
-            BadReply: as the embedded teacher.
-        """
+        """Answer one question as the embedded teacher, and measure it."""
         self._meter(request, Questions(1, num_tokens(_read_by_a_model(request, self.config)), 0))
         reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
         self._meter(request, Questions(0, 0, num_tokens(reply.model_dump_json())))
         return reply
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-        """Answer questions that a language model is asked in one call, and measure that call.
-
-        Raises:
-            BadReply: as the embedded teacher.
-        """
+        """Answer questions that a language model is asked in one call, and measure that call."""
         joint = type(requests[0][0]).together([request for request, _ in requests])
         replies: list[Reply] = [
             await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
         ]
-        prompt_tokens = num_tokens(_read_by_a_model(joint, self.config))
         completion_tokens = sum(num_tokens(reply.model_dump_json()) for reply in replies)
-        self._meter(joint, Questions(1, prompt_tokens, completion_tokens))
+        self._meter(joint, Questions(1, num_tokens(_read_by_a_model(joint, self.config)), completion_tokens))
         return replies
 
     def _meter(self, request: Request[Any], asked: Questions) -> None:
@@ -223,9 +211,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
 
 
-async def estimate_environments(
-    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
-) -> CostEstimate:
+async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
     """Estimate calls and tokens of the environments track.
 
     Raises:
@@ -235,25 +221,18 @@ async def estimate_environments(
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:
         # No embedding model is opened, and the splits to stay apart from need not exist yet.
-        changes = {
-            "count": sample,
-            "out": Path(folder) / "estimate",
-            "embedding": None,
-            "disjoint_from": (),
-            "ray": None,
-        }
-        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
+        out = Path(folder) / "estimate"
+        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": (), "ray": None}
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 
 
 def _with_known_knowledge(request: Request[Any]) -> Request[Any]:
     """Replace prose, and a domain that the embedded teacher does not know, by a domain that it knows."""
     knowledge: Knowledge | None = getattr(request, "knowledge", None)
-    if (
-        knowledge is None
-        or knowledge.kind == "tables"
-        or (knowledge.kind == "domain" and knowledge.domain in domains())
-    ):
+    if knowledge is None or knowledge.kind == "tables":
+        return request
+    if knowledge.kind == "domain" and knowledge.domain in domains():
         return request
     known = knowledge.model_copy(update={"kind": "domain", "domain": next(iter(domains())), "text": ""})
     return request.model_copy(update={"knowledge": known})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.records import Environment, JsonValue, Language, Trajectory
+from synthesis.records import Environment, Language, Trajectory
+from synthesis.written_language import texts_in
 
 _MASK: Final = "□"
 _NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")
@@ -72,7 +73,7 @@ class DiversityCounter:
     def add_trajectory(self, trajectory: Trajectory) -> None:
         """Count a task, the agent's reasoning, and the tools that it calls."""
         calls = [call for message in trajectory.messages for call in message.tool_calls]
-        names = [text for call in calls for text in _texts(call.arguments)]
+        names = [text for call in calls for text in texts_in(call.arguments)]
         self._question(skeleton(trajectory.task.text, names), trajectory.language)
         for message in trajectory.messages:
             if message.reasoning_content:
@@ -119,7 +120,7 @@ def tool_set(environment: Environment) -> frozenset[str]:
 
 
 def seen_in_training(held_out: Iterable[Environment], training: DiversityCounter) -> dict[str, float]:
-    """Return which shares of held-out environments have a question skeleton, or a set of tools, of the training.
+    """Return the shares of held-out environments whose question skeleton, or set of tools, is in the training.
 
     Raises:
         ValueError: there is no held-out environment.
@@ -132,15 +133,3 @@ def seen_in_training(held_out: Iterable[Environment], training: DiversityCounter
     if not count:
         raise ValueError("expected held-out environments to compare, found none")
     return {"question skeletons": questions / count, "sets of tools": tools / count}
-
-
-def _texts(value: JsonValue) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for item in value.values():
-                yield from _texts(item)
-        case list() | tuple():
-            for item in value:
-                yield from _texts(item)

@@ -77,11 +77,6 @@ def embed(documents: Sequence[ToolDocument], model: EmbeddingModel | None = None
     return csr_matrix(dense / np.maximum(norms, 1e-12))
 
 
-def embed_text(text: str) -> csr_matrix:
-    """Return the lexical unit vector of any text, [1, features]."""
-    return _LEXICAL.transform([text])
-
-
 def embedded_text(document: ToolDocument) -> str:
     """Return the words of a document that its vector represents.
 

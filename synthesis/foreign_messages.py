@@ -1,4 +1,4 @@
-"""Chat messages of others, in OpenAI's form, read strictly: the one gate for SFT, `astra serve` and the teacher.
+"""Messages of others in OpenAI's form, read strictly: the gate for SFT, `astra serve` and the teacher.
 
 text       whole characters, finite numbers, and no more lists and objects within each other than the sandbox takes
 results    matched to their calls by `tool_call_id`, and put in the order of the calls
@@ -38,7 +38,7 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 class MessageRefused(SynthesisError, ValueError):
-    """A message or tool of others cannot be taken; the text says where, what was expected and what was found."""
+    """A message or tool of others cannot be taken; the text names the place, the expected form and the value."""
 
     def __init__(self, place: str, expected: str, found: JsonValue):
         super().__init__(f"{place}: expected {expected}, found {_shown(found)}")
@@ -49,8 +49,8 @@ class MessageRefused(SynthesisError, ValueError):
 def read_messages(entries: Sequence[JsonValue], tools: Mapping[str, JsonObject], *, is_learnt: bool) -> list[Message]:
     """Read a conversation; `tools` are the parameters of each offered tool, without nulls, by its name.
 
-    What is learnt must say more than what a model is only shown: each call is of an offered tool and has arguments,
-    each message has a content, and no text of the assistant has tags of calls or thoughts.
+    Messages to learn from have stricter rules than messages that are only shown: each call is of an offered tool and
+    has arguments, each message has a content, and no text of the assistant has tags of calls or thoughts.
 
     Results are matched by their ids; they stand in the order of the calls only if none of a turn's results has an id.
     The calls of the last message may be without results.
@@ -346,7 +346,7 @@ def _without_filling(value: JsonValue, schema: JsonValue, definitions: JsonObjec
 
 
 def _takes_null(schema: JsonValue, definitions: JsonObject) -> bool | None:
-    """Say whether a schema takes null as a value; None if it takes whatever there is."""
+    """Say whether a schema takes null as a value; None if it takes any value."""
     if isinstance(schema, dict):
         schema = {**definitions, **schema}
         if schema.get("nullable") is True:  # as OpenAPI says it

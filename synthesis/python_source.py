@@ -7,15 +7,15 @@ import gc
 from typing import Final
 
 DEEPEST_TOOL: Final = 100
-"""Levels of a tool's syntax tree; what walks or prints a tree takes several frames of Python's 1,000 for each."""
+"""The levels of a tool's syntax tree; a walk or a print of a tree takes several of Python's 1,000 frames for each."""
 
 
 def syntax_tree(source: str) -> ast.Module:
     """Return the syntax tree of a module.
 
-    Python before 3.11.8 and 3.12.2 keeps one count of depth for all trees that it builds: where the garbage collector
-    runs meanwhile, and what it ends has a tree built too (the traceback of a task that nobody awaited does), it raises
-    `SystemError` (CPython issue 106905). So nothing is collected meanwhile.
+    Python before 3.11.8 and 3.12.2 keeps one count of depth for all trees that it builds. If the garbage collector runs
+    meanwhile, and ends an object that has a tree built too (a task that failed and was not awaited, for its traceback),
+    `ast.parse` raises `SystemError` (CPython issue 106905). So nothing is collected meanwhile.
 
     >>> ast.unparse(syntax_tree("x=1"))
     'x = 1'

@@ -14,6 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
+from itertools import chain, islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -49,7 +50,7 @@ _WRITER_OPTIONS = "group_size:1,zstd:3"
 
 
 class DatasetCard(BaseModel):
-    """What `dataset.json` says of a record directory."""
+    """The contents of `dataset.json`, which describes a record directory."""
 
     kind: str
     schema_version: int
@@ -58,18 +59,18 @@ class DatasetCard(BaseModel):
     """Shard file name to SHA-256 of its bytes."""
     config_hash: str
     rejected: dict[str, int]
-    """Reason to count of what was not kept."""
+    """The number of rejected items by reason."""
     read: int = 0
-    """What was worked on: `count` and all that was rejected; 0 where nobody counted."""
+    """The number of items that were worked on: the kept and the rejected ones; 0 if they were not counted."""
     repaired: int = 0
     made_with: dict[str, JsonValue] = {}
-    """The fingerprint of the synthesis; empty where there was none, or it was an older version's."""
+    """The fingerprint of the synthesis; empty without one, and in cards of older versions."""
     packages: dict[str, str] = Field(default={}, exclude_if=lambda packages: not packages)
-    """What the tools of environments need beside the standard library, by name: the version that proved them."""
+    """The packages that tools need beside the standard library: name to the version that proved the tools."""
 
 
 class RecordDirectoryError(SynthesisError):
-    """A record directory is missing, damaged or of another kind; the message says which and what to do."""
+    """A record directory is missing, damaged or of another kind; the message says which one, and what to do."""
 
 
 def write_records(
@@ -96,27 +97,22 @@ def write_records(
     """
     record_type = RECORD_TYPES[kind]
     with whole_folder(out, records_of(kind)) as folder:
-        # A shard's name says how many there are, which is known when the last record has come: renamed below.
+        # The name of a shard holds the number of shards, which is known at the last record: renamed below.
         unnumbered: list[Path] = []
-        writer, count = None, 0
         packages: dict[str, str] = {}
-        for record in records:
-            if not isinstance(record, record_type):
-                raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
-            if count % records_per_shard == 0:
-                if writer is not None:
-                    with _writing(out):
-                        writer.close()
-                unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
-                # `_writing` stands around ArrayRecord's calls alone: `records` may raise a RuntimeError of its own.
-                with _writing(out):
-                    writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
-            assert writer is not None
+        count, remaining = 0, iter(records)
+        for first in remaining:
+            unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
+            # `_writing` stands around ArrayRecord's calls alone: `records` may raise a RuntimeError of its own.
             with _writing(out):
-                writer.write(record.sealed().model_dump_json().encode())
-            count += 1
-            packages |= record.packages if isinstance(record, Environment) else {}
-        if writer is not None:
+                writer = ArrayRecordWriter(str(unnumbered[-1]), _WRITER_OPTIONS)
+            for record in chain([first], islice(remaining, records_per_shard - 1)):
+                if not isinstance(record, record_type):
+                    raise TypeError(f"expected a record of kind {kind!r}, found {type(record).__name__}")
+                with _writing(out):
+                    writer.write(record.sealed().model_dump_json().encode())
+                count += 1
+                packages |= record.packages if isinstance(record, Environment) else {}
             with _writing(out):
                 writer.close()
         shards = {}
@@ -183,7 +179,7 @@ def read_card(directory: Path) -> DatasetCard:
 
 
 def packages_of(*directories: Path) -> dict[str, str]:
-    """Return what the tools of record directories need beside the standard library, with versions, by their cards.
+    """Return the packages that the tools of record directories need, with their versions, by the cards.
 
     Raises:
         RecordDirectoryError: a directory or its card is missing, unreadable or of another schema version.
@@ -239,17 +235,9 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
                 f"record {index} of {self.directory} cannot be read: {_first_line(error)}; the shard is damaged"
             ) from error
 
-    def __iter__(self) -> Iterator[RecordT]:
-        for index in range(len(self)):
-            yield self[index]
-
 
 def require_records(source: RecordSource[RecordT]) -> None:
-    """Require that a directory holds a record.
-
-    Raises:
-        RecordDirectoryError: it holds none at all.
-    """
+    """Raise a `RecordDirectoryError` if a directory holds no record."""
     if not len(source):
         raise RecordDirectoryError(f"expected at least one record in {source.directory}, found none")
 

@@ -57,17 +57,17 @@ _REASONS_IN_FULL: Final = 3
 
 
 class Rejected(SynthesisError):
-    """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` says what was found.
+    """An item is not kept. `reason` is a short fixed phrase that is counted; `detail` describes the fault.
 
-    `made` is what there is of it by then, as JSON: it was paid for, and is kept with the reason.
+    `made` is the unfinished item as JSON: the teacher was paid for it, so it is kept with the reason.
     """
 
     def __init__(self, reason: str, detail: str = "", made: JsonObject | None = None):
-        super().__init__(reason, detail, made)  # all, so that it can be pickled on its way from a node of a cluster
+        super().__init__(reason, detail, made)  # all, so that a node of a cluster can send it pickled
         self.reason = reason
         self.detail = detail
         self.made = made or {}
-        self.second_tries: tuple[SecondTry, ...] = ()  # of the work that it ends, where that was done on another node
+        self.second_tries: tuple[SecondTry, ...] = ()  # of the work that it ends, if that was done on another node
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
@@ -79,7 +79,7 @@ class NothingKept(SynthesisError):
 
 @dataclass
 class StageReport:
-    """What a stage did with what it read; `read` = `kept` + the sum of `rejected`, or the stage lost something."""
+    """The outcomes of a stage's items; `read` = `kept` + the sum of `rejected`, or the stage lost an item."""
 
     stage: str
     read: int = 0
@@ -87,19 +87,19 @@ class StageReport:
     repaired: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     first_rejections: list[str] = field(default_factory=list)
-    """The first few that differ, in full: reason and what was found."""
+    """The first few different rejections in full: reason and detail."""
     out: str = ""
     seconds: float = 0.0
     asked_again: Counter[str] = field(default_factory=Counter)
     """Replies that broke a rule of structure and were asked for once more, by reason."""
     mended: Counter[str] = field(default_factory=Counter)
-    """Those of them whose second try broke none."""
+    """The number of these replies whose second try broke no rule, by reason."""
     usage: JsonObject = field(default_factory=dict)
-    """What a language model was asked for it, by kind of question; empty without one."""
+    """Calls, tokens and cost of a language model by kind of question; empty without one."""
     made_by: str = ""
-    """Notice on the data, if the embedded teacher made it."""
+    """The notice on the data, if the embedded teacher made it."""
     already_complete: bool = False
-    """Whether an earlier run with equal config did it, and this one only says so."""
+    """Whether an earlier run with an equal config did the work, and this one only reports it."""
 
     def reject(self, rejected: Rejected) -> None:
         """Count an item that is not kept."""
@@ -107,18 +107,18 @@ class StageReport:
         self._show(str(rejected))
 
     def add_second_tries(self, tries: Iterable[SecondTry]) -> None:
-        """Count what was asked for once more."""
+        """Count replies that were asked for once more."""
         for reason, is_accepted in tries:
             self.asked_again[reason] += 1
             self.mended[reason] += is_accepted
 
     def add_second_tries_of(self, other: StageReport) -> None:
-        """Count what another stage of the same work asked for once more."""
+        """Count the second tries of another stage of the same work."""
         self.asked_again += other.asked_again
         self.mended += other.mended
 
     def add_rejections(self, later: StageReport) -> None:
-        """Count what a later stage of the same work did not keep, and what it asked for once more."""
+        """Count the rejections and second tries of a later stage of the same work."""
         self.add_second_tries_of(later)
         self.rejected += later.rejected
         for text in later.first_rejections:
@@ -129,10 +129,10 @@ class StageReport:
             self.first_rejections.append(text)
 
     def require_kept(self, expected: str) -> None:
-        """Require that something was kept.
+        """Require that an item was kept.
 
         Raises:
-            NothingKept: nothing was; the message has the first reasons in full.
+            NothingKept: none was; the message has the first reasons in full.
 
         >>> report = StageReport("tasks", read=1)
         >>> report.reject(Rejected("unusable reply", "not JSON"))
@@ -144,7 +144,7 @@ class StageReport:
             raise NothingKept(self.nothing_kept(expected))
 
     def nothing_kept(self, expected: str) -> str:
-        """Return the message for a stage that kept nothing: what was expected, how much was read, and why it went."""
+        """Return the message for a stage that kept nothing: the items expected, the number read, and the reasons."""
         found = f"none in {self.read} read" + (f" ({self._reasons()})" if self.rejected else "")
         return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
 
@@ -197,7 +197,7 @@ async def all_in_order(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Resu
     All are awaited even where one fails, so that the reason of a rejection is the same from run to run.
 
     Raises:
-        BaseException: the first failure in the order given, whichever came first.
+        BaseException: the first failure in the order given, even if a later one came sooner.
     """
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     results: list[Result] = []

@@ -17,7 +17,7 @@ RecordT = TypeVar("RecordT", bound=KeptRecord)
 
 @dataclass
 class VerificationReport:
-    """How many records were replayed, and what failed: record id and reason."""
+    """The number of replayed records, and the failures: record id and reason."""
 
     read: int = 0
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class VerificationReport:
 async def verify_records(
     source: RecordSource[RecordT], verify: Callable[[RecordT], Awaitable[None]]
 ) -> VerificationReport:
-    """Verify every record; what `verify` rejects is reported under the record's id.
+    """Verify every record; a rejection by `verify` is reported under the record's id.
 
     Raises:
         RecordDirectoryError: a record cannot be read.
@@ -48,7 +48,7 @@ async def verify_records(
         return None
 
     report = VerificationReport(read=len(source))
-    # Some at a time: records and their replies are held only while they are worked on.
+    # Some at a time, so that records and their replies do not all lie in memory.
     for start in range(0, len(source), _AT_ONCE):
         records = [source[index] for index in range(start, min(start + _AT_ONCE, len(source)))]
         broken = await all_in_order(broken_promise(record) for record in records)
@@ -62,7 +62,7 @@ def check_digest(record: KeptRecord) -> None:
     """Compare a record with the digest that it got when it was written.
 
     Raises:
-        Rejected: it has none, or that of something else.
+        Rejected: it has none, or another one.
     """
     computed = record.computed_digest()
     if record.digest != computed:

@@ -3,10 +3,10 @@
     run ── journal, order of items ──► do(work, item) ──► worker: teacher, tool servers, client of the sandbox
                                                           (here, or some on each node)
 
-A worker holds what work needs and an item cannot carry. What becomes of an item depends on the item alone, so it is the
-same whichever worker had it. The run, its journals and the replies that were paid for stay on the machine that started
-it: nodes need no common file system, and what dies with a worker or its node is work in flight, which another worker
-starts again.
+A worker holds the connections of the work, which an item cannot carry. The outcome of an item depends on the item
+alone, so every worker gives the same. The run, its journals and the paid replies stay on the machine that started the
+run, so nodes need no common file system. If a worker or its node dies, the work in flight is lost, and another worker
+starts it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Item = TypeVarTuple("Item")
 Result = TypeVar("Result")
 
 _LOSSES_PER_ITEM: Final = 3
-"""So many workers are lost over an item before the run stops: it may be what kills them."""
+"""The number of workers lost over one item at which the run stops: the item may be the cause."""
 _CONNECTING_SECONDS: Final = 10.0
 _CLOSING_SECONDS: Final = 30.0
 
@@ -55,11 +55,11 @@ class RayConfig(BaseModel):
 
 
 class WorkersUnavailable(SynthesisError):
-    """The cluster is not there or keeps losing workers; what is finished is kept, and the message says what to do."""
+    """The cluster is not there or keeps losing workers; finished items are kept, and the message says what to do."""
 
 
 class Workers(Protocol[Worker]):
-    """Does work on items, wherever that is."""
+    """Does work on items, in this process or on other machines."""
 
     async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
         """Have one worker do the work, a method of its class, on one item.
@@ -92,7 +92,7 @@ async def workers_on_ray(
 ) -> AsyncIterator[Workers[Worker]]:
     """Have workers opened on every node of a cluster, each with a teacher like `teacher`, and closed at the end.
 
-    What is sent to the nodes must be picklable: `opened`, and a teacher that is not a language model.
+    `opened`, and a teacher that is not a language model, are sent to the nodes and must be picklable.
 
     Raises:
         WorkersUnavailable: Ray is not installed, or there is no such cluster.
@@ -148,7 +148,7 @@ class _RayWorkers(Generic[Worker]):
     """Gives each item to the worker with the fewest in hand, and to another if that one is lost, which is replaced."""
 
     def __init__(self, ray: Any, workers_per_node: int, parts: Any):
-        """`parts` refers to what opens a worker and its teacher."""
+        """`parts` is Ray's reference to the functions that open a worker and its teacher."""
         self._ray, self._parts = ray, parts
         self._nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] for _ in range(workers_per_node)]
         self._actors = [self._started(node) for node in self._nodes]
@@ -157,7 +157,7 @@ class _RayWorkers(Generic[Worker]):
     def _started(self, node: str) -> Any:
         """Start a worker on a node, or elsewhere if it is lost."""
         at = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
-        # Without a claim on CPUs it need not wait for room, wherever it goes.
+        # Without a claim on CPUs it need not wait for room on a node.
         return self._ray.remote(_Actor).options(num_cpus=0, scheduling_strategy=at).remote([self._parts])
 
     async def do(self, work: Callable[[Worker, *Item], Coroutine[Any, Any, Result]], *item: *Item) -> Result:
@@ -196,7 +196,7 @@ class _RayWorkers(Generic[Worker]):
         ) from lost
 
     async def close(self) -> None:
-        """Have every worker close what it holds."""
+        """Have every worker close its connections."""
         closed = asyncio.gather(*(actor.close.remote() for actor in self._actors), return_exceptions=True)
         await asyncio.wait({closed}, timeout=_CLOSING_SECONDS)
 
@@ -247,7 +247,7 @@ async def _opened_teacher(
 class _RepliesOfTheRun:
     """The reply file of the machine that started the run, as a node sees it.
 
-    A file per node would forget what another node paid for, and SQLite's log does not work over network file systems
+    With a file per node, each node would pay for a reply, and SQLite's log does not work over network file systems
     (https://www.sqlite.org/wal.html).
     """
 

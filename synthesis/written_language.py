@@ -1,11 +1,11 @@
 """Whether a text is written in a language, and its passages in another one.
 
     English   no word in another script than Latin
-    Chinese   no English phrase, no English word that nobody had to use, no third script
+    Chinese   no English phrase, no English word that could be avoided, no third script
 
-Names, code, arguments and tool outputs belong to no language. What was given (facts of a request, tool responses) may
+Names, code, arguments and tool outputs belong to no language. Given texts (facts of a request, tool responses) may
 stand in any text; so may code, addresses and identifiers, titles in 《》, and in Chinese capitalised names. A Chinese
-name that nobody gave is no word of an English text: nothing in it says that it is a name.
+name that was not given may not stand in an English text: it has no mark of a name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORDS: Final = re.compile(_WORD)
 _PHRASE: Final = re.compile(rf"{_WORD}(?:[ \t]*[,;&]?[ \t]+{_WORD})*")
 _LOWER_WORDS_OF_A_PHRASE: Final = 3
 _LONGEST_VALUE: Final = 200
-"""What is longer is no value of a request, but a whole response: nobody repeats it."""
+"""The longest value of a request, in characters; a longer text is a whole response, which no text repeats."""
 _NAME_JOINTS: Final = frozenset({"of", "the", "and", "de", "la", "le", "du", "van", "von", "der", "di", "el", "s"})
 _ENGLISH: Final = frozenset({
     "a", "an", "the", "this", "that", "these", "those", "it", "its", "i", "me", "my", "you", "your", "we", "us",
@@ -51,7 +51,7 @@ _ENGLISH: Final = frozenset({
     "which", "who", "whom", "whose", "when", "where", "why", "how", "all", "any", "some", "each", "every",
     "please", "thanks", "thank", "hello", "hi",
 })  # fmt: skip
-"""Words that make English of a text; none of them is a term."""
+"""Words that make a text English; none of them is a term."""
 _TERMS: Final = frozenset({
     "api", "app", "apps", "csv", "json", "xml", "yaml", "html", "css", "sql", "url", "uri", "pdf", "txt", "zip",
     "png", "jpg", "svg", "mp3", "mp4", "gif", "id", "ip", "wifi", "web", "email", "bug", "log", "tag", "token",
@@ -65,7 +65,7 @@ _TERMS: Final = frozenset({
 def foreign_passages(
     text: str, language: Language, *, given: Iterable[str] = (), terms: Iterable[str] = ()
 ) -> list[str]:
-    """Return what of a text is in another language; empty where it is written in its own.
+    """Return the passages of a text in another language; empty if all of it is written in its own.
 
     `given` are texts whose words may be repeated; `terms` are texts, such as tool documents, single English words of
     which a Chinese text may use.
@@ -90,13 +90,13 @@ def foreign_passages(
     phrases = [phrase for phrase in _PHRASE.findall(said) if not any(phrase in value for value in known)]
     passages += [phrase for phrase in phrases if _is_english(phrase, usable)]
     if not passages and not any(_is_own(run, known) for run in _HAN_RUN.findall(said)):
-        # Not a word of Chinese: nothing to complain of where all was given, or no word stands there at all.
+        # Not a word of Chinese: no fault if all of it was given, or if there is no word at all.
         passages = [phrase for phrase in phrases if not words.issuperset(map(str.casefold, _WORDS.findall(phrase)))]
     return passages
 
 
 def texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield every text inside a JSON value, those of keys left out.
+    """Yield every text inside a JSON value, without keys.
 
     >>> list(texts_in({"a": ["x", {"b": "y"}], "c": 3}))
     ['x', 'y']
@@ -122,7 +122,7 @@ def _is_mark(run: str) -> bool:
 
 
 def _without(text: str, value: str) -> str:
-    """Take a value out where it stands whole: no part of a longer English word."""
+    """Take a value out of a text, but not out of a longer English word."""
     before = rf"(?<![{_LATIN}])" if re.match(rf"[{_LATIN}]", value) else ""
     after = rf"(?![{_LATIN}])" if re.match(rf"[{_LATIN}]", value[-1]) else ""
     return re.sub(f"{before}{re.escape(value)}{after}", " | ", text, flags=re.IGNORECASE)

@@ -23,9 +23,7 @@ def add_rescore(commands: Commands) -> None:
     rescore.add_argument(
         "--reward", action="append", metavar="NAME", help="only this reward; may be given several times"
     )
-    rescore.add_argument(
-        "--out", type=Path, metavar="FILE.jsonl", help="write the episodes with that one reward, all logs in one"
-    )
+    rescore.add_argument("--out", type=Path, metavar="FILE.jsonl", help="write all episodes with that one reward")
     rescore.set_defaults(run=_rescore)
 
 

@@ -233,7 +233,7 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
 
 
 def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
-    shared = shared_between(other, split.out).model_dump()
+    shared = shared_between(other, split.out)
     if found := {level: shared[level] for level in APART[split.unseen] if shared[level]}:
         raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
 

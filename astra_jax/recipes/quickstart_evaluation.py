@@ -26,7 +26,7 @@ from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
-from astra_jax.report.temperatures import n_in_words
+from astra_jax.report.held_out import number_of_environments
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject
@@ -184,7 +184,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             how += " (best)" if setting == "heldout_best" else ""
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
-    lines += dict.fromkeys(n_in_words(summary[setting]) for setting in SETTINGS)
+    lines += dict.fromkeys(number_of_environments(summary[setting]) for setting in SETTINGS)
     left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
     if left_out:
         lines.append(

@@ -75,7 +75,7 @@ def count_episode(
     that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
     calling less than was needed gains nothing.
     """
-    # Where a refusal is expected, sub-tasks are what the tools allow; where a question back is, what its answer allows.
+    # If a refusal is expected, the tools allow some sub-tasks; if a question back is, its answer allows them.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
         ends_well = met_expectation

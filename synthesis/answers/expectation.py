@@ -1,9 +1,9 @@
 """Episodes that must not answer: whether their last words refuse, or ask back, as expected.
 
-A lexicon of two languages, for where no model judges. A refusal says of the speaker or of the tools that something
-cannot be done; what cannot be done in the world (“the flat cannot be rented”), and what is only said so (“I cannot
-stress enough”), is none. A question back asks for a fact and leaves the turn to the user; an offer (“anything else?”),
-and a question that is answered at once, is none.
+A lexicon of two languages, for episodes that no model judges. A refusal says that the speaker or the tools cannot do
+something. A fact of the world (“the flat cannot be rented”) and an idiom (“I cannot stress enough”) are no refusals. A
+question back asks for a fact and leaves the turn to the user. An offer (“anything else?”) and a question that is
+answered at once are no questions back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from synthesis.records import Expectation
 
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
-# Not what one is unable to do, but how one says something.
+# Verbs after "I cannot" that say how something is said, and refuse nothing.
 _IDIOMS: Final = (
     r"(?:stress|emphasi[sz]e|overstate|overemphasi[sz]e|wait|agree\s+more|thank|imagine|deny|complain|help\s+but"
     r"|recommend\b.*\benough|praise\b.*\benough)"
@@ -82,7 +82,7 @@ _REQUEST: Final = re.compile(
     r"|请把.{1,12}(?:发|告诉|给)|(?:我|继续的话，我)需要(?:知道|您|.{1,8}的)|(?:得|要|需要)先?知道",
     re.IGNORECASE,
 )
-# What may follow a question that is left to the user.
+# Sentences that may follow a question that is left to the user.
 _TRAILING: Final = re.compile(
     r"\b(?:as\s+soon\s+as|once\s+(?:I|you)|then\s+I)\b|\bthank(?:s| you)\b|知道后|之后我|我就|马上|谢谢", re.IGNORECASE
 )
@@ -92,7 +92,7 @@ def meets_expectation(expectation: Expectation, text: str) -> bool:
     """Say by rule whether an episode's last words refuse, or ask back, as expected.
 
     Raises:
-        ValueError: an answer is expected, of which no such rule can tell.
+        ValueError: an answer is expected, which sub-tasks judge, and no rule on words.
 
     >>> meets_expectation("refuse", "I cannot look up the rent."), meets_expectation("refuse", "It is 4200.")
     (True, False)
@@ -113,7 +113,7 @@ def meets_expectation(expectation: Expectation, text: str) -> bool:
 
 
 def _recovered(sentence: str) -> bool:
-    """Say whether something did not work out at first, and then did: the last "but" after it has no "not" behind it."""
+    """Say whether a first failure was followed by a success: the last "but" after it has no "not" behind it."""
     for clause in sentence.split("."):
         if failed := _FAILED.search(clause):
             turns = [turn.end() for turn in _BUT.finditer(clause, failed.end())]

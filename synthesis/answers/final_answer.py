@@ -1,6 +1,6 @@
 """The final answer: whether the message that ends an episode tells the gold answer.
 
-The F1 reward counts what tools returned; this reads what the policy says in the end.
+The F1 reward counts values that tools returned; this rule reads the last message of the policy.
 
     gold answer      the message holds it where
     number           a number of that value stands there: separators, units and 万 or million are read; a part of a
@@ -12,10 +12,10 @@ The F1 reward counts what tools returned; this reads what the policy says in the
     Boolean          it says yes or true, or no or false, and not both
     list, object     every item stands there, in any order
 
-A message that leaves the choice to its reader tells nothing. Beside the gold answer and what the question names it may
-hold three further values, or as many as there are sub-questions: what an explanation names on its way. And where the
-answer is one of several candidates (the highest of three rents), the last sentence that names a candidate names the
-gold one alone. Nothing is rounded, and no negation is read.
+A message that leaves the choice to its reader tells nothing. Beside the gold answer and the values of the question it
+may hold three further values, or as many as there are sub-questions, since an explanation names some. If the answer is
+one of several candidates (the highest of three rents), the last sentence that names a candidate names the gold one
+alone. Nothing is rounded, and no negation is read.
 
 Decided: docs/decisions/figures.md, “A final message answers by rule, not by judge”.
 """
@@ -46,7 +46,7 @@ from synthesis.nfkc import nfkc
 from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
-"""Values beside the answer that any message may hold."""
+"""The number of values beside the answer that any message may hold."""
 
 _DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": ", ", "⁄": "/"})
 _LIST_MARKER = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
@@ -86,8 +86,8 @@ _NO = re.compile(
 def is_answer_accurate(environment: Environment, final_text: str) -> bool:
     """Say whether the final message of an episode tells the environment's gold answer.
 
-    An episode that a limit ended has no final message, and no answer. Where none is to be told
-    (`Environment.ends_with_answer`) this is not asked.
+    An episode that a limit ended has no final message, and no answer. The rule is for environments that are to end with
+    one (`Environment.ends_with_answer`).
     """
     answers = {sub_question.id: sub_question.answer for sub_question in environment.sub_questions}
     candidates: Iterable[JsonValue] = ()
@@ -285,7 +285,7 @@ def _without(text: str, gold: JsonValue) -> str:
 
 
 def _cut_out(text: str, places: Iterable[tuple[int, int]]) -> str:
-    """Return the text with a stroke in the place of each of these, which stand in order and apart."""
+    """Return the text with a stroke at each of the places, which are in order and do not overlap."""
     pieces, after = [], 0
     for start, end in places:
         pieces.append(text[after:start])

@@ -19,10 +19,9 @@ def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()
     """Say whether two JSON values are the same answer: equal after normalisation.
 
     Texts that say a number, a quantity or a date (`written_values`) are compared by that, exactly; others
-    NFKC-normalised, case-folded, with white space collapsed. A text that writes a number out is that number, "5" is a
-    digit. Whole numbers are compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element by
-    element in order; objects key by key. `aliases` are further texts that whoever wrote the gold answer says mean the
-    same.
+    NFKC-normalised, case-folded, with white space collapsed. A text that writes a number out is that number; "5" alone
+    is a text. Whole numbers are compared exactly, others to a relative 1e-6 (a Boolean is not a number); lists element
+    by element in order; objects key by key. `aliases` are further texts with the meaning of `gold`, by its author.
 
     >>> same_answer("Rue  de la Paix", "rue de la paix"), same_answer(5, "error code 1500"), same_answer(5, 5.0)
     (True, False, True)
@@ -65,7 +64,7 @@ def _same_text(gold: str, value: str) -> bool:
     said, other = value_of(gold), value_of(value)
     if said is None and other is None:
         return _normalised_text(gold) == _normalised_text(value)
-    return said == other  # by what they say alone: "5 mg" and "5 Mg" differ in case, and say two things
+    return said == other  # by their values alone: "5 mg" and "5 Mg" differ in case, and are two values
 
 
 def _says(text: str, number: int | float) -> bool:

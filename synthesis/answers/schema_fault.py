@@ -12,9 +12,9 @@ from synthesis.records import JsonValue, canonical_json
 
 
 def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
-    """Say what is wrong with a value by a schema (draft 2020-12); None if nothing is. `name` stands for the whole.
+    """Return the first fault of a value by a schema (draft 2020-12), or None. `name` stands for the whole value.
 
-    A schema that no value can be held against is wrong for every value.
+    If a schema cannot be used, every value has a fault.
 
     >>> schema_fault({"properties": {"stars": {"type": "integer"}}}, {"stars": "four"}, "response")
     "stars: 'four' is not of type 'integer'"
@@ -23,12 +23,12 @@ def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
     """
     try:
         error = next(_validator(canonical_json(schema)).iter_errors(value), None)
-    except Exception as error:  # noqa: BLE001 - what an unusable schema ends in has no type in common
+    except Exception as error:  # noqa: BLE001 - errors of unusable schemas have no type in common
         return f"{name}: expected a schema that it can be held against, found one that ends in {type(error).__name__}"
     return None if error is None else f"{'/'.join(map(str, error.path)) or name}: {error.message[:160]}"
 
 
-@lru_cache(maxsize=8192)  # many calls are of few tools
+@lru_cache(maxsize=8192)  # there are many calls of few tools
 def _validator(schema_json: str) -> Draft202012Validator:
-    # An empty registry: the one by default fetches what a reference names.
+    # An empty registry: the default one fetches the addresses of references.
     return Draft202012Validator(json.loads(schema_json), registry=Registry())

@@ -10,11 +10,11 @@ from synthesis.records import JsonObject, JsonValue, StateCondition
 
 _ABSENT: Final = object()
 _IS_LIST: Final = None
-"""Key that no object and no path has."""
+"""The mark of a list in `_by_place`: a key that no object and no path has."""
 
 
 def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | None, after: JsonObject | None) -> bool:
-    """Say whether a state meets all conditions and is elsewhere as it was; where there are none, nothing is asked.
+    """Say whether a state meets all conditions and is unchanged elsewhere; without conditions, any state does.
 
     >>> cancelled = StateCondition(path=("orders", "17", "status"), relation="equals", value="cancelled")
     >>> before = {"orders": {"17": {"status": "open"}, "18": {"status": "open"}}}
@@ -46,12 +46,12 @@ def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> 
                 return False
             try:
                 return same_answer(first + condition.value, last)
-            except OverflowError:  # an integer beyond any float, changed by a float: not by exactly that
+            except OverflowError:  # an integer beyond any float cannot have changed by exactly a float
                 return False
 
 
 def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:
-    """Return what stands at a path; `_ABSENT` where nothing does."""
+    """Return the value at a path; `_ABSENT` without one."""
     for key in path:
         in_object = isinstance(node, dict) and isinstance(key, str) and key in node
         in_list = isinstance(node, list) and isinstance(key, int) and 0 <= key < len(node)
@@ -62,10 +62,9 @@ def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:
 
 
 def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]], before: JsonObject) -> JsonObject:
-    """Return a state without what stands at the paths, nor what was made to hold it and holds nothing else.
+    """Return a state without the values at the paths, and without new objects that held nothing but these.
 
-    A list becomes an object from place to value, so that the others keep their places and one more or less is no other
-    list but where a path says so.
+    A list becomes an object from place to value, so that its other values keep their places.
     """
     left = _by_place(state)
     for path in paths:

@@ -4,12 +4,12 @@
     "5 km"  "5,000 metres"  "5公里"             the quantity 5000 m
     "3 March 2021"  "2021年3月3日"  "2021/3/3"  the date 2021-03-03
 
-Only what can be read in one way is read. Not read: 03/04/2021 and 1,5, which differ between countries; digits that
-nothing marks as a number, such as "5", "007" and "1.10", which may be a code or a version (who means a number has JSON
-to say so); 1e5, 5M and other marks of codes; whatever has digits in two places. A unit is converted where the factor is
-exact by definition; one currency never into another, and percent never into percentage points. After any other word the
-word must be the same ("8 million people"), and a fraction is none ("3.10 LTS" is no "3.1 LTS") unless the number is
-marked ("8.2 million people"). Nothing is rounded.
+Only texts with one possible reading are read. Not read: 03/04/2021 and 1,5, which differ between countries; digits
+without a mark of a number, such as "5", "007" and "1.10", which may be a code or a version (a number has a type of its
+own in JSON); 1e5, 5M and other marks of codes; texts with digits in two places. A unit is converted if the factor is
+exact by definition; one currency never into another, and percent never into percentage points. Any other word must be
+the same ("8 million people"), and the number before it is no fraction ("3.10 LTS" is no "3.1 LTS") unless it is marked
+("8.2 million people"). Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Quantity:
 
 @lru_cache(maxsize=8192)  # one gold answer is compared with every tool response of its episodes
 def value_of(text: str) -> Quantity | date | None:
-    """Return what a text says as a whole; None where it says no number, quantity or date in a way that is certain.
+    """Return the value of a whole text; None if it is not certainly a number, a quantity or a date.
 
     >>> value_of("8 million"), value_of("800万"), value_of("5 km")
     (Quantity(number=8000000, what=''), Quantity(number=8000000, what=''), Quantity(number=5000, what='LENGTH'))

@@ -1,19 +1,19 @@
 """Faults planted into sound trajectories: nine kinds, each in values and calls of other conversations.
 
-    numbers made up    the answer tells a number that nobody returned
-    words made up      the answer tells a name or a word that nobody returned
-    wrong arguments    a call asks for something else than was wanted, and is answered accordingly
-    needless calls     one call more: made again, or of a tool that the task has no use for
+    numbers made up    the answer tells a number that no tool returned
+    words made up      the answer tells a name or a word that no tool returned
+    wrong arguments    a call has other arguments than the task needs, and is answered accordingly
+    needless calls     one more call: made again, or of a tool that the task does not need
     skipped step       a call that was needed is not made, and not reported
     ignored failure    a failed call is not made again, and the agent goes on as if nothing had happened
     wrong language     the answer is in the other language, with the same values
     wrong tool         a call goes to another tool
     no call            the answer comes at once, with the same values
 
-What is planted must not be told by anything but itself: values, calls and responses are those of other conversations,
-by the field or the tool that they belong to; ids are numbered anew; what a response says of a changed argument changes
-with it, and what came of a step that was taken out is no longer told. A function returns None where a trajectory has no
-place for its kind. Planted into are trajectories that are to be answered.
+A fault must have no other mark than itself: values, calls and responses come from other conversations, by their field
+or their tool; ids are numbered anew; a response to a changed argument names the new value, and the results of a removed
+step are no longer told. A function returns None if a trajectory has no place for its kind. Faults are planted into
+trajectories that are to be answered.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def answered_calls(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Mess
 
 
 def scalars(content: str) -> Iterator[tuple[str, JsonValue]]:
-    """Yield (field, value) of every scalar in a response that is JSON, but for truth values.
+    """Yield (field, value) of every scalar in a response that is JSON, without truth values.
 
     >>> list(scalars('{"id": "H1", "rooms": [{"price": 90, "free": true}]}'))
     [('id', 'H1'), ('price', 90)]
@@ -224,27 +224,18 @@ def wrong_tool(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Mes
     if not done or not others:
         return None
     call, (other, content) = rng.choice(done), rng.choice(others)
+    instead = other.model_copy(update={"id": call.id})
     return tuple(
         message.model_copy(update={"content": content})
         if message.tool_call_id == call.id
-        else message.model_copy(
-            update={
-                "tool_calls": tuple(
-                    other.model_copy(update={"id": call.id}) if each.id == call.id else each
-                    for each in message.tool_calls
-                )
-            }
-        )
+        else _with_calls(message, lambda each: instead if each.id == call.id else each)
         for message in trajectory.messages
     )
 
 
 def no_call(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
     """Answer at once, with the values that the tools would have returned."""
-    messages = tuple(
-        message for message in trajectory.messages if message.role in ("system", "user") or not message.tool_calls
-    )
-    return tuple(message for message in messages if message.role != "tool")
+    return tuple(message for message in trajectory.messages if message.role != "tool" and not message.tool_calls)
 
 
 KINDS: Final[Mapping[str, Callable[[Trajectory, Elsewhere, Random], Messages | None]]] = {
@@ -261,7 +252,7 @@ KINDS: Final[Mapping[str, Callable[[Trajectory, Elsewhere, Random], Messages | N
 
 
 def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Trajectory | None:
-    """Plant badness of one kind into a trajectory; None where it has no place for it."""
+    """Plant a fault of one kind into a trajectory; None if it has no place for it."""
     if trajectory.task.expectation != "answer" or not any(message.tool_calls for message in trajectory.messages):
         return None
     messages = KINDS[kind](trajectory, elsewhere, rng)
@@ -270,7 +261,7 @@ def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random
     return trajectory.model_copy(update={"messages": _numbered(messages)})
 
 
-# --- what the kinds share -------------------------------------------------------------------------------------------
+# --- parts that the kinds share ------------------------------------------------------------------------------------
 
 
 def _ending(trajectory: Trajectory, content: str) -> Messages:
@@ -278,7 +269,7 @@ def _ending(trajectory: Trajectory, content: str) -> Messages:
 
 
 def _said_before(trajectory: Trajectory) -> str:
-    """Return all that the agent can know from: requests, responses, documents."""
+    """Return all sources of the agent's knowledge: requests, responses, documents."""
     told = [message.content for message in trajectory.messages[:-1] if message.role in ("user", "tool")]
     return "\n".join([*told, *(json.dumps(tool.to_openai(), ensure_ascii=False) for tool in trajectory.tools)])
 
@@ -289,7 +280,7 @@ def _returned(trajectory: Trajectory) -> list[tuple[str, JsonValue]]:
 
 
 def _unneeded(trajectory: Trajectory) -> list[ToolDocument]:
-    """Return the offered tools that neither the task's author nor the agent had a use for."""
+    """Return the offered tools that neither the task's author nor the agent used."""
     chain = trajectory.task.chain.tools if trajectory.task.chain is not None else ()
     called = {call.name for call, _ in answered_calls(trajectory.messages)}
     return [tool for tool in trajectory.tools if tool.name not in called.union(chain)]
@@ -323,7 +314,7 @@ def _without_calls(trajectory: Trajectory, ids: set[str], rng: Random) -> Messag
 
 
 def _without_values(answer: str, values: Sequence[JsonValue], language: Language) -> str:
-    """Leave out the parts of an enumeration that tell one of the values; empty where nothing is left to tell."""
+    """Leave out the parts of an enumeration that tell one of the values; empty if no part is left."""
     opening, colon, listed = answer.rpartition("：" if language == "zh" else ": ")
     parts = re.split(r"，" if language == "zh" else r", ", listed.rstrip(".。"))
     told = [part for part in parts if not any(stands_in(value, part) for value in values)]
@@ -335,32 +326,26 @@ def _without_values(answer: str, values: Sequence[JsonValue], language: Language
 def _with_argument(messages: Messages, call: ToolCall, arguments: JsonObject, old: str, new: str) -> Messages:
     """Change a call's arguments, and replace the old value in its response and in all later messages."""
     changed: list[Message] = []
-    is_later = False
+    instead, is_later = call.model_copy(update={"arguments": arguments}), False
     for message in messages:
-        calls = tuple(
-            each.model_copy(update={"arguments": arguments}) if each.id == call.id else each
-            for each in message.tool_calls
-        )
         is_later = is_later or call in message.tool_calls
-        said = message.content
-        if is_later and (message.tool_call_id == call.id or (message.role == "assistant" and not calls)):
-            said = said.replace(old, new) if len(old) > 2 else said
-        changed.append(message.model_copy(update={"tool_calls": calls, "content": said}))
+        tells = message.tool_call_id == call.id or (message.role == "assistant" and not message.tool_calls)
+        said = message.content.replace(old, new) if is_later and tells and len(old) > 2 else message.content
+        message = _with_calls(message, lambda each: instead if each.id == call.id else each)
+        changed.append(message.model_copy(update={"content": said}))
     return tuple(changed)
 
 
 def _numbered(messages: Messages) -> Messages:
-    """Number the calls anew, as a conversation does that was had like this."""
+    """Number the calls anew, in the order of the conversation."""
     ids: dict[str | None, str] = {}
     for message in messages:
         for call in message.tool_calls:
             ids[call.id] = f"call_{len(ids) + 1}"
-    return tuple(
-        message.model_copy(
-            update={
-                "tool_calls": tuple(call.model_copy(update={"id": ids[call.id]}) for call in message.tool_calls),
-                "tool_call_id": ids.get(message.tool_call_id),
-            }
-        )
-        for message in messages
-    )
+    numbered = (_with_calls(each, lambda call: call.model_copy(update={"id": ids[call.id]})) for each in messages)
+    return tuple(each.model_copy(update={"tool_call_id": ids.get(each.tool_call_id)}) for each in numbered)
+
+
+def _with_calls(message: Message, change: Callable[[ToolCall], ToolCall]) -> Message:
+    """Return a message with each of its calls changed."""
+    return message.model_copy(update={"tool_calls": tuple(map(change, message.tool_calls))})

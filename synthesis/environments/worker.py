@@ -23,21 +23,18 @@ from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.state.stateful import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
-from synthesis.prompts import hard_wording, packages, unseen_tools
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
-from synthesis.prompts.parameter_omission import OmitParameter
-from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
+from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.sibling_tools import WriteSiblingTools
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.tool_call_writing import WriteToolCall
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
+from synthesis.prompts.tool_writing import (
+    ScaleToolDocument,
+    WriteSiblingTools,
+    WriteToolCall,
+    WriteToolDocument,
+    WriteToolImplementation,
+)
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
@@ -62,14 +59,13 @@ _EMBEDDED_VERSION: Final = (
     "qa-instance-1 decomposition-quality-1 tool-necessity-1 tool-document-1 tool-call-1 tool-implementation-1 "
     "tool-merging-1 stateful-task-1 parameter-omission-1"
 )
-"""Stands where the wording would, so that the embedded teacher's records hang on none.
-"""
+"""Version of prompts in records of the embedded teacher; their ids do not depend on wording."""
 
 
 def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher: Teacher, knowledge: Knowledge) -> str:
     """Name the wording of every question that an environment may rest on.
 
-    Prompts of features are named only where they are used: other records keep their version, and their id.
+    A feature's prompts are named only in records that use it: other records keep their version, and their id.
     """
     embedded = not reads_prompts(teacher)
 
@@ -80,11 +76,11 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
     if config.scaled_documents:
         names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
-        names += [hard_wording.PROMPT_VERSION, named("sibling-tools", WriteSiblingTools)]
+        names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
     if knowledge.packages:
-        names.append(packages.PROMPT_VERSION)
+        names.append(PACKAGES_VERSION)
     if knowledge.unseen != "worlds":
-        names.append(unseen_tools.PROMPT_VERSION)
+        names.append(UNSEEN_TOOLS_VERSION)
     if plan.variety == "stateful":
         names.append(named("state-conditions", WriteStateConditions))
         if config.stateful_tools > 2:
@@ -98,7 +94,7 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
 async def opened_worker(
     config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
 ) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` is what its environments must not share.
+    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share.
 
     Raises:
         SandboxUnavailable: the sandbox has not the packages of the config, or gives no answer.
@@ -145,9 +141,9 @@ class EnvironmentsWorker:
             )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
-        """Give a draft its tools, or have a stateful task written; proven, and with what it cost.
+        """Give a draft its tools, or have a stateful task written; the result is proven and has its cost.
 
-        Its only distractors are the siblings of a hard one's tools.
+        It has no distractors yet, except the siblings of a hard environment's tools.
 
         Raises:
             Rejected: it did not pass one of the stages.

@@ -2,8 +2,8 @@
 
 `prompt` is a list of messages, the other three are texts of JSON: `tool_schema` a list in OpenAI's form, `tool_dict`
 tool name to module text, `sub_qa_dict` tool name to the texts of its sub-answers. These four cannot say which call
-finds a sub-answer, what depends on what, which tools are distractors, or of which type an answer is; that stands in a
-fifth column, `environment`, without which a row cannot be read back.
+finds a sub-answer, the dependencies, the distractors, or the type of an answer; that stands in a fifth column,
+`environment`, without which a row cannot be read back.
 
 Decided: docs/decisions/synthesis.md, “The published RL format is four columns, and a fifth holds the rest of the
 record”.
@@ -57,8 +57,7 @@ def astra_row(environment: Environment) -> AstraRow:
 def environment_of(row: AstraRow) -> Environment:
     """Read an environment back: equal to the one that was written, its digest included.
 
-    Question, documents and code are those of the four columns, whatever has become of them since; the rest is that of
-    the fifth.
+    Question, documents and code come from the four columns, even if they were changed; the rest from the fifth.
 
     Raises:
         ValueError: the columns are no JSON of their form, or contradict one another.
@@ -72,11 +71,10 @@ def environment_of(row: AstraRow) -> Environment:
         if name not in schemas or name not in modules:
             raise ValueError(f"expected the tool {name!r} in tool_schema and in tool_dict, found it missing")
         document |= {key: schemas[name][key] for key in ("description", "parameters")}
-        tool["source"] = modules[name]  # the head that the tables make is taken off below, where they are read
+        tool["source"] = modules[name]  # its head, which the tables make, is taken off below
     if extra := sorted((set(schemas) | set(modules)) - {tool["document"]["name"] for tool in _tools_of(rest)}):
         raise ValueError(f"expected no tools but those of the column environment, found {extra}")
-    environment = Environment.model_validate({**rest, "question": row.prompt[0].content})
-    environment = _without_heads(environment)
+    environment = _without_heads(Environment.model_validate({**rest, "question": row.prompt[0].content}))
     if _sub_answers(environment) != json.loads(row.sub_qa_dict):
         raise ValueError("expected the sub-answers of the column environment in sub_qa_dict, found others")
     return environment

@@ -80,7 +80,9 @@ def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseMode
             "Parquet needs pyarrow, which is not installed; run: pip install 'astra-jax[tables]'"
         ) from error
     columns = features(row_type)
-    as_text, typed = (pyarrow.schema(_fields(columns, json_type)) for json_type in (pyarrow.string(), pyarrow.json_()))
+    as_text, typed = (
+        pyarrow.schema(_arrow_type(columns, json_type)) for json_type in (pyarrow.string(), pyarrow.json_())
+    )
     remaining = iter(rows)
     with pyarrow.parquet.ParquetWriter(file, typed, compression="zstd") as writer:
         while batch := list(islice(remaining, _ROWS_AT_ONCE)):
@@ -95,17 +97,13 @@ def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseMode
             writer.write_table(table)
 
 
-def _fields(columns: list[JsonObject], json_type: Any) -> list[tuple[str, Any]]:
-    return [(column["name"], _arrow_type(column, json_type)) for column in columns]
-
-
 def _arrow_type(feature: JsonValue, json_type: Any) -> Any:
     import pyarrow
 
     if isinstance(feature, str):
         return json_type if feature == "json" else pyarrow.type_for_alias(feature)
     if isinstance(feature, list):
-        return pyarrow.struct(_fields(feature, json_type))
+        return pyarrow.struct([(column["name"], _arrow_type(column, json_type)) for column in feature])
     if "list" in feature:
         return pyarrow.list_(_arrow_type(feature["list"], json_type))
     return _arrow_type(feature["struct"] if "struct" in feature else feature["dtype"], json_type)

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.errors import SynthesisError
-from synthesis.records import Environment, JsonObject, Message, ToolDocument, Trajectory
+from synthesis.records import Environment, JsonObject, Message, Trajectory
 
 
 class ExportImpossible(SynthesisError):
@@ -66,9 +66,11 @@ def openai_row(record: Trajectory | Environment) -> OpenAIRow:
     """
     try:
         if isinstance(record, Trajectory):
-            return OpenAIRow(messages=row_messages(record.messages), tools=_tools(record.tools))
-        documents = sorted((tool.document for tool in record.all_tools), key=lambda document: document.name)
-        return OpenAIRow(messages=row_messages(record.demonstrated_messages()), tools=_tools(documents))
+            messages, documents = record.messages, list(record.tools)
+        else:
+            messages = record.demonstrated_messages()
+            documents = sorted((tool.document for tool in record.all_tools), key=lambda document: document.name)
+        return OpenAIRow(messages=row_messages(messages), tools=[document.to_openai() for document in documents])
     except ExportImpossible as error:
         raise ExportImpossible(f"{record.id}: {error}") from error
 
@@ -98,9 +100,7 @@ def row_messages(messages: Sequence[Message]) -> list[RowMessage]:
             record_id = next(iter(open_calls), "") if message.tool_call_id is None else message.tool_call_id
             if record_id not in open_calls:
                 raise ExportImpossible(f"expected a tool message to answer an open call, found {record_id or 'none'!r}")
-            rows.append(
-                RowMessage(role="tool", content=message.content, tool_call_id=open_calls.pop(record_id)),
-            )
+            rows.append(RowMessage(role="tool", content=message.content, tool_call_id=open_calls.pop(record_id)))
             continue
         if open_calls:
             raise ExportImpossible(f"expected an answer to the call {next(iter(open_calls))!r}, found none")
@@ -124,7 +124,3 @@ def row_messages(messages: Sequence[Message]) -> list[RowMessage]:
             )
         )
     return rows
-
-
-def _tools(documents: Sequence[ToolDocument]) -> list[JsonObject]:
-    return [document.to_openai() for document in documents]

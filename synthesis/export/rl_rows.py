@@ -18,25 +18,17 @@ from synthesis.export.openai_rows import Row
 from synthesis.records import Environment, EnvironmentTool, JsonObject, SubQuestion
 
 
-class SandboxTool(Row):
-    """A tool as `sandbox.client.SandboxClient.execute` takes it, without the arguments of a call."""
-
-    source: str
-    function: str
-
-
-def sandbox_tools(environment: Environment) -> dict[str, SandboxTool]:
-    """Return the tools of an environment by name, sorted by name, so that its own tools do not stand out."""
-    return {tool.document.name: _sandbox_tool(tool) for tool in sorted_tools(environment)}
-
-
 def sorted_tools(environment: Environment) -> list[EnvironmentTool]:
-    """Return the environment's own tools and the distractors in order of their names."""
+    """Return the tools of an environment and the distractors by name, so that its own tools do not stand out."""
     return sorted(environment.all_tools, key=lambda tool: tool.document.name)
 
 
-def _sandbox_tool(tool: EnvironmentTool) -> SandboxTool:
-    return SandboxTool(source=tool.module_source(), function=tool.document.name)
+def sandbox_tools(environment: Environment) -> dict[str, dict[str, str]]:
+    """Return by name the arguments of `sandbox.client.SandboxClient.execute` that name a tool: source and function."""
+    return {
+        tool.document.name: {"source": tool.module_source(), "function": tool.document.name}
+        for tool in sorted_tools(environment)
+    }
 
 
 def tool_schemas(environment: Environment) -> str:
@@ -48,17 +40,13 @@ def ground_truth(environment: Environment) -> str:
     """Return the JSON text of the values that the F1 reward counts.
 
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
-    says, with `final_state` where one is asked for; `answer` is the whole question's. Where there are any:
-    `aliases` are further texts that mean the answer beside them; `user_reply` is what the user says to the first
-    message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
+    says, with `final_state` unless that is null; `answer` is the whole question's. Three keys are there only if they
+    are needed: `aliases` are further texts that mean the answer beside them; `user_reply` is the user's answer to the
+    first message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
     """
     truth = {
         "sub_tasks": [
-            {
-                "tool": sub_task.call.name,
-                "answer": sub_task.answer,
-                **_aliases(sub_task),
-            }
+            {"tool": sub_task.call.name, "answer": sub_task.answer, **_aliases(sub_task)}
             for sub_task in environment.sub_tasks
             if sub_task.call is not None
         ],
@@ -140,7 +128,7 @@ def verl_row(environment: Environment, *, index: int, split: str) -> VerlRow:
             split=split,
             index=index,
             id=environment.id,
-            tools_kwargs={name: {"create_kwargs": {**tool.model_dump(), **with_state}} for name, tool in tools.items()},
+            tools_kwargs={name: {"create_kwargs": {**tool, **with_state}} for name, tool in tools.items()},
             tool_selection=list(tools),
             tools=tool_schemas(environment),
             ground_truth=truth,
@@ -165,12 +153,11 @@ class TrlRow(Row):
 
 def trl_row(environment: Environment) -> TrlRow:
     """Return the row of an environment."""
-    tools = {name: tool.model_dump() for name, tool in sandbox_tools(environment).items()}
     return TrlRow(
         prompt=[PromptMessage(content=environment.question)],
         tools=tool_schemas(environment),
         id=environment.id,
-        sandbox_tools=json.dumps(tools, ensure_ascii=False),
+        sandbox_tools=json.dumps(sandbox_tools(environment), ensure_ascii=False),
         state=initial_state(environment),
         ground_truth=ground_truth(environment),
     )

@@ -48,24 +48,11 @@ class EnvironmentExample(Row):
 
 def example_of(record: Trajectory | Environment) -> TrajectoryExample | EnvironmentExample:
     """Return the example of a record."""
+    columns = {"id": record.id, "domain": record.domain, "language": record.language}
     text = record.model_dump_json()
     if isinstance(record, Trajectory):
-        return TrajectoryExample(
-            id=record.id,
-            server=record.server,
-            domain=record.domain,
-            language=record.language,
-            reward=record.reward.mean,
-            record=text,
-        )
-    return EnvironmentExample(
-        id=record.id,
-        domain=record.domain,
-        language=record.language,
-        scenario=record.scenario,
-        question=record.question,
-        record=text,
-    )
+        return TrajectoryExample(**columns, server=record.server, reward=record.reward.mean, record=text)
+    return EnvironmentExample(**columns, scenario=record.scenario, question=record.question, record=text)
 
 
 def builder_of(example_type: type[BaseModel], data_dir: Path, *, split: str, examples: Iterable[BaseModel]) -> Any:

@@ -7,8 +7,8 @@ from typing import Final
 from synthesis.procedural.agent_turns import read_progress
 from synthesis.procedural.argument_values import known_or_drawn_value
 from synthesis.procedural.task_grammar import render_task
-from synthesis.prompts.follow_up_writing import WriteFollowUp, WrittenFollowUp
-from synthesis.prompts.user_continuation import ContinueAsUser, UserTurn
+from synthesis.prompts.simulated_user import ContinueAsUser, UserTurn
+from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.records import Chain, Language
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.chains import task_slots

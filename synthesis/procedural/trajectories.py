@@ -24,16 +24,19 @@ from synthesis.procedural.judgements import (
 from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
 from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.augmentation import AugmentedTask, AugmentTask
-from synthesis.prompts.chain_proposal import ProposeChains, ProposedChain, ProposedChains
-from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains, Vote, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
-from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.parameter_completion import CompletedParameters, CompleteParameters
-from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
-from synthesis.prompts.task_writing import WriteTask, WrittenTask
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply
+from synthesis.prompts.tasks import (
+    AugmentedTask,
+    AugmentTask,
+    ScoredTask,
+    ScoreTask,
+    WriteFollowUp,
+    WriteTask,
+    WrittenTask,
+)
 from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
@@ -162,7 +165,7 @@ def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
 
 
 def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
-    """Say it again by another rule of the grammar, add a constraint, or let somebody say who they are.
+    """Say the task by another rule of the grammar, add a constraint, or let the user say who they are.
 
     Raises:
         BadReply: the grammar has no other words for it.
@@ -211,7 +214,7 @@ def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
 
 
 def complete_parameters(request: CompleteParameters, seed: int) -> CompletedParameters:
-    """Refuse: what a tool takes cannot be computed from what it is called.
+    """Refuse: the parameters of a tool cannot be computed from its name.
 
     Raises:
         BadReply: always.

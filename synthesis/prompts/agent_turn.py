@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import ClassVar
-
-from pydantic import BaseModel, ConfigDict
+from typing import Final
 
 from synthesis.prompts.rendering import version_of
-from synthesis.records import JsonObject, Language, Message, Task, ToolDocument
-from synthesis.teacher.protocol import Request, Role
+from synthesis.records import JsonObject, Language, Message, Record, Task, ToolDocument
+from synthesis.teacher.protocol import Request
 
-INSTRUCTIONS: dict[Language, str] = {
+INSTRUCTIONS: Final[dict[Language, str]] = {
     "en": """\
 You are an assistant with tools. Help the user, in English.
 - Call tools while something is missing; several at once only if none needs another's output.
@@ -32,24 +30,20 @@ Example, made up: asked to find a kite and mend it, with find_kite alone, find i
 }
 
 
-class RequestedCall(BaseModel):
-    """A tool call that the agent asks for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class RequestedCall(Record):
+    """A tool call of the agent."""
 
     name: str
     arguments: JsonObject
 
 
-class AgentMessage(BaseModel):
+class AgentMessage(Record):
     """The agent's next message."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     reasoning: str = ""
-    """Word for word; empty where the model shows none."""
+    """The reasoning, word for word; empty if the model shows none."""
     reasoning_tokens: int | None = None
-    """As the endpoint counts them, where it does."""
+    """The tokens of the reasoning by the count of the endpoint; None if it does not count them."""
     content: str = ""
     tool_calls: tuple[RequestedCall, ...] = ()
 
@@ -61,10 +55,10 @@ class TakeTurn(Request[AgentMessage]):
     the user's words.
     """
 
-    role: ClassVar[Role] = "agent"
-    prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
-    reply_type: ClassVar[type[AgentMessage]] = AgentMessage
-    is_turn: ClassVar[bool] = True
+    role = "agent"
+    prompt_version = version_of(*INSTRUCTIONS.values())
+    reply_type = AgentMessage
+    is_turn = True
 
     language: Language
     tools: tuple[ToolDocument, ...]
@@ -72,11 +66,9 @@ class TakeTurn(Request[AgentMessage]):
     task: Task
 
     def messages(self) -> list[JsonObject]:
-        """Return the conversation as chat models take it, after the instructions."""
         return [{"role": "system", "content": INSTRUCTIONS[self.language]}, *map(_as_sent, self.conversation)]
 
     def offered(self) -> list[JsonObject]:
-        """Return the tools that the model may call, in OpenAI's form."""
         return [tool.to_openai() for tool in self.tools]
 
 

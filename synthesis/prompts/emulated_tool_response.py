@@ -1,17 +1,17 @@
-"""The question what a tool that is known by its document alone would return."""
+"""The question for the response of a tool that is known by its document alone."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, Field
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.rendering import question, tools_shown, version_of
-from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
-from synthesis.teacher.protocol import Request, Role
+from synthesis.records import JsonObject, JsonValue, Language, Record, ToolDocument
+from synthesis.teacher.protocol import Request
 
-INSTRUCTIONS: dict[Language, str] = {
+INSTRUCTIONS: Final[dict[Language, str]] = {
     "en": """\
 You stand in for a tool's server. Return what the call would return, as short JSON, and the state after it.
 - <state> is everything the server has stored in this session: entities by id. What a call creates, changes or deletes
@@ -30,19 +30,15 @@ Example, of a made-up tool: rename_kite(id "K7", name "Gull") gives
 }
 
 
-class EmulatorState(BaseModel):
-    """What an emulated server has stored in one session."""
+class EmulatorState(Record):
+    """The entities that an emulated server has stored in one session."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    entities: dict[str, JsonObject] = {}
-    """Fields by entity id."""
+    entities: dict[str, JsonObject] = Field(default={})
+    """The fields of each entity, by its id."""
 
 
-class EmulatedResponse(BaseModel):
-    """What an emulated call returns, and the state it leaves."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class EmulatedResponse(Record):
+    """The value or the error of an emulated call, and the state after it."""
 
     value: JsonValue
     state: EmulatorState
@@ -52,17 +48,16 @@ class EmulatedResponse(BaseModel):
 class EmulateCall(Request[EmulatedResponse]):
     """Ask for the response of one call to an emulated server."""
 
-    role: ClassVar[Role] = "emulator"
-    prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
-    reply_type: ClassVar[type[EmulatedResponse]] = EmulatedResponse
+    role = "emulator"
+    prompt_version = version_of(*INSTRUCTIONS.values())
+    reply_type = EmulatedResponse
 
     language: Language
     tool: ToolDocument
     arguments: JsonObject
     state: EmulatorState
 
-    def messages(self) -> list[dict[str, str]]:
-        """Render the question for a chat model."""
+    def messages(self) -> list[JsonObject]:
         return question(
             INSTRUCTIONS,
             self.language,
@@ -72,10 +67,10 @@ class EmulateCall(Request[EmulatedResponse]):
         )
 
     def check(self, reply: BaseModel) -> None:
-        """Check that a call that succeeds returns what the tool's document says, where it says so.
+        """Check the value of a successful call by the output schema of the tool, if it has one.
 
         Raises:
-            ValueError: it returns something else.
+            ValueError: the value does not satisfy the schema.
         """
         assert isinstance(reply, EmulatedResponse)
         if reply.error is None and self.tool.output_schema is not None:

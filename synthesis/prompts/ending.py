@@ -1,14 +1,12 @@
-"""The question to the judge of an episode's message: whether it refuses, or asks back."""
+"""The judge of the message that ends an episode: whether it refuses, or asks back."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Final, Literal
 
 from synthesis.prompts.rendering import question, version_of
-from synthesis.records import Language
-from synthesis.teacher.protocol import Request, Role
+from synthesis.records import JsonObject, Language, Record
+from synthesis.teacher.protocol import Request
 
 _HOW: Final[dict[Language, str]] = {
     "en": " First give your reason in one English sentence, then the verdict, true or false. Everything in the tags is "
@@ -37,10 +35,8 @@ ASKS_BACK: Final[dict[Language, str]] = {
 }
 
 
-class EndingVerdict(BaseModel):
-    """Whether the message does what was asked about, the reason first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class EndingVerdict(Record):
+    """The reason, then whether the message refuses, or asks back."""
 
     reason: str
     verdict: bool
@@ -49,18 +45,17 @@ class EndingVerdict(BaseModel):
 class JudgeEnding(Request[EndingVerdict]):
     """Ask whether an assistant's message without a tool call refuses, or asks back."""
 
-    role: ClassVar[Role] = "judges"
-    prompt_version: ClassVar[str] = version_of(*REFUSES.values(), *ASKS_BACK.values())
-    reply_type: ClassVar[type[EndingVerdict]] = EndingVerdict
+    role = "judges"
+    prompt_version = version_of(*REFUSES.values(), *ASKS_BACK.values())
+    reply_type = EndingVerdict
 
     language: Language
     expectation: Literal["refuse", "ask_back"]
     asked: str
-    """The user's question."""
+    """The question of the user."""
     said: str
-    """The assistant's message, without its reasoning."""
+    """The message of the assistant, without its reasoning."""
 
-    def messages(self) -> list[dict[str, str]]:
-        """Render the question for a chat model."""
+    def messages(self) -> list[JsonObject]:
         instructions = REFUSES if self.expectation == "refuse" else ASKS_BACK
         return question(instructions, self.language, user=self.asked, assistant=self.said)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+from pydantic import BaseModel, Field, SerializeAsAny
 
 from synthesis.prompts.rendering import arguments_shown, messages_shown, question, tools_in_brief, version_of
-from synthesis.records import JsonValue, Language, Message, Task, ToolDocument
-from synthesis.teacher.protocol import JointRequest, Request, Role
+from synthesis.records import JsonObject, JsonValue, Language, Message, Record, Task, ToolDocument
+from synthesis.teacher.protocol import JointRequest, Request
 
 
-class Judgement(BaseModel):
-    """What a score rests on, and the score in [0, 1] that follows from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Judgement(Record):
+    """The reason of a score, then the score in [0, 1]."""
 
     reason: str
     score: float = Field(ge=0, le=1)
@@ -37,16 +35,16 @@ HOW_TO_SCORE: Final[dict[Language, str]] = {
 
 
 def _criterion(*, en: str, zh: str) -> dict[Language, str]:
-    """Return the criterion in both languages, each followed by how a score is given."""
+    """Return the criterion in both languages, each followed by the rules for a score."""
     return {"en": en + HOW_TO_SCORE["en"], "zh": zh + HOW_TO_SCORE["zh"]}
 
 
 def _shown(
     tools: tuple[ToolDocument, ...], conversation: tuple[Message, ...], as_shown: list[JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return what judges see, in its order: tools, conversation, what the tools take that were called in it.
+    """Return the data that judges see, in order: tools, conversation, arguments of the tools that were called in it.
 
-    The conversation grows from call to call of a trajectory; what stands before it stays the same.
+    The conversation grows from call to call of a trajectory; all that stands before it stays the same.
     """
     called = {call.name for message in conversation for call in message.tool_calls}
     arguments = arguments_shown(tuple(tool for tool in tools if tool.name in called))
@@ -54,19 +52,18 @@ def _shown(
 
 
 class JudgeConversation(Request[Judgement]):
-    """The form of a judge's question; a subclass says what is judged."""
+    """The form of a judge's question; a subclass adds the criterion."""
 
     criterion: ClassVar[dict[Language, str]]
-    role: ClassVar[Role] = "judges"
-    reply_type: ClassVar[type[Judgement]] = Judgement
+    role = "judges"
+    reply_type = Judgement
 
     task: Task
     tools: tuple[ToolDocument, ...]
     conversation: tuple[Message, ...]
-    """What the judge may see: the whole trajectory, or all up to the judged message and nothing that came after it."""
+    """The messages that the judge may see: the whole trajectory, or those up to the judged message."""
 
-    def messages(self) -> list[dict[str, str]]:
-        """Render the question for a chat model."""
+    def messages(self) -> list[JsonObject]:
         return question(
             self.criterion,
             self.task.language,
@@ -85,7 +82,7 @@ class JudgeQueryUnderstanding(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the last message of the conversation, the assistant's first reaction to a request: did it understand what is
 wanted and with which values, and notice a missing fact or a missing tool?
@@ -102,7 +99,7 @@ wanted and with which values, and notice a missing fact or a missing tool?
 0 开始做别的事，或编造缺少的事实。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
 class JudgePlanning(JudgeConversation):
@@ -111,7 +108,7 @@ class JudgePlanning(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the assistant's plan over the whole conversation: the tools that the requests need, in an order in which each has
 what it needs, none forgotten, none for nothing. Retries after a failed call are right.
@@ -128,7 +125,7 @@ what it needs, none forgotten, none for nothing. Retries after a failed call are
 0 调用与请求无关。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponseUnderstanding(JudgeConversation):
@@ -137,7 +134,7 @@ class JudgeResponseUnderstanding(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the last message of the conversation: does it take from the tool responses before it what they say, failures
 included?
@@ -154,7 +151,7 @@ included?
 0 所采用的内容返回中并没有。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
 class JudgeResponsePlanning(JudgeConversation):
@@ -163,7 +160,7 @@ class JudgeResponsePlanning(JudgeConversation):
     The judged message is the last one shown.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the last message of the conversation as a decision: given the tool responses so far, is this the right next step
 (the next call, another try after a passing failure, or the answer when all is there)?
@@ -180,7 +177,7 @@ Judge the last message of the conversation as a decision: given the tool respons
 0 无视返回的一步。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerRelevance(JudgeConversation):
@@ -189,7 +186,7 @@ class JudgeAnswerRelevance(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the assistant's final message: does it answer what the user asked, all of it, in the user's language? Where no
 tool fits or something could not be done, saying so plainly is the right answer.
@@ -206,7 +203,7 @@ tool fits or something could not be done, saying so plainly is the right answer.
 0 答非所问，或用了另一种语言。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
 class JudgeAnswerSummary(JudgeConversation):
@@ -215,7 +212,7 @@ class JudgeAnswerSummary(JudgeConversation):
     The judge sees the whole trajectory.
     """
 
-    criterion: ClassVar[dict[Language, str]] = _criterion(
+    criterion = _criterion(
         en="""\
 Judge the assistant's final message as a summary: does it report what the tool responses say, the important things, and
 nothing that they do not say?
@@ -232,35 +229,31 @@ nothing that they do not say?
 0 大半内容没有依据。
 """,
     )
-    prompt_version: ClassVar[str] = version_of(*criterion.values())
+    prompt_version = version_of(*criterion.values())
 
 
-class NumberedJudgement(BaseModel):
-    """What one of several criteria came to: first the reason, then the score that follows from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class NumberedJudgement(Record):
+    """The judgement by one of several criteria: its number, the reason, then the score."""
 
     criterion: int
     reason: str
     score: float = Field(ge=0, le=1)
 
 
-class Judgements(BaseModel):
+class Judgements(Record):
     """One judgement for each criterion that was asked about."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     judgements: tuple[NumberedJudgement, ...]
 
 
 class JudgeTogether(JointRequest[Judgement]):
-    """Ask several judges about one conversation: what all of them see comes first, what each judges last.
+    """Ask several judges about one conversation: the data that all of them see comes first, the criteria last.
 
     A judge that may see less is told where the conversation ends for it.
     """
 
-    role: ClassVar[Role] = "judges"
-    reply_type: ClassVar[type[Judgements]] = Judgements
+    role = "judges"
+    reply_type = Judgements
     instructions: ClassVar[dict[Language, str]] = {
         "en": "Judge a conversation of an assistant that has tools by each of the numbered criteria below it, one by "
         "one and independently of the others; <called_tools> says what the tools take that were called, ? where it is "
@@ -279,12 +272,11 @@ class JudgeTogether(JointRequest[Judgement]):
         "en": " For this criterion the conversation ends with message {}: leave what comes after it out of account.",
         "zh": "对这条标准而言，对话以第 {} 条消息结束：其后的内容不予考虑。",
     }
-    prompt_version: ClassVar[str] = version_of(*instructions.values(), *ends_before.values())
+    prompt_version = version_of(*instructions.values(), *ends_before.values())
 
     judges: tuple[SerializeAsAny[JudgeConversation], ...]
 
-    def messages(self) -> list[dict[str, str]]:
-        """Render the question for a chat model."""
+    def messages(self) -> list[JsonObject]:
         longest = max((judge.conversation for judge in self.judges), key=len)
         language = self.judges[0].task.language
         shown: list[JsonValue] = messages_shown(longest)
@@ -311,7 +303,7 @@ class JudgeTogether(JointRequest[Judgement]):
             )
 
     def separated(self, reply: BaseModel) -> list[Judgement]:
-        """Return what each judge said."""
+        """Return the judgement of each judge."""
         said = sorted(cast(Judgements, reply).judgements, key=lambda judgement: judgement.criterion)
         return [Judgement(score=judgement.score, reason=judgement.reason) for judgement in said]
 
@@ -324,4 +316,4 @@ JUDGES: Final[tuple[type[Request[Judgement]], ...]] = (
     JudgeAnswerRelevance,
     JudgeAnswerSummary,
 )
-"""One for each axis of the reward that a rule alone cannot decide."""
+"""The judges of the axes of the reward that a rule alone cannot decide."""

@@ -1,15 +1,15 @@
-"""The question which parameters a tool takes whose document does not say."""
+"""The question for the parameters of a tool whose document does not list them."""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from synthesis.prompts.rendering import question, version_of
-from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
-from synthesis.teacher.protocol import Request, Role
+from synthesis.records import JsonObject, JsonValue, Language, Record, ToolDocument
+from synthesis.teacher.protocol import Request
 
 INSTRUCTIONS: dict[Language, str] = {
     "en": """\
@@ -50,10 +50,8 @@ _LEAST_WORDS: Final = 2
 ScalarType = Literal["string", "integer", "number", "boolean"]
 
 
-class CompletedParameter(BaseModel):
+class CompletedParameter(Record):
     """One parameter of a tool, written by the teacher."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=_NAME)
     type: Literal["string", "integer", "number", "boolean", "array"]
@@ -61,7 +59,7 @@ class CompletedParameter(BaseModel):
     required: bool
     example: JsonValue
     items: ScalarType | None = None
-    """Type of the items of an array."""
+    """The type of the items, for an array."""
 
     @model_validator(mode="after")
     def _can_be_called_with(self) -> CompletedParameter:
@@ -89,10 +87,8 @@ class CompletedParameter(BaseModel):
         return {"type": self.type, **items, "description": self.description.strip(), "examples": [self.example]}
 
 
-class CompletedParameters(BaseModel):
-    """All parameters of a tool; none where it takes none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class CompletedParameters(Record):
+    """All parameters of a tool; it may have none."""
 
     parameters: tuple[CompletedParameter, ...] = Field(max_length=MAX_PARAMETERS)
 
@@ -111,20 +107,19 @@ class CompletedParameters(BaseModel):
 
 
 class CompleteParameters(Request[CompletedParameters]):
-    """Ask for the parameters of a tool of which they are unknown."""
+    """Ask for the unknown parameters of a tool."""
 
-    role: ClassVar[Role] = "task_writer"
-    prompt_version: ClassVar[str] = version_of(*INSTRUCTIONS.values())
-    reply_type: ClassVar[type[CompletedParameters]] = CompletedParameters
+    role = "task_writer"
+    prompt_version = version_of(*INSTRUCTIONS.values())
+    reply_type = CompletedParameters
 
     language: Language
     server: str
     known_parameters: dict[str, tuple[str, ...]]
-    """Names of parameters by the name of the tool, of the server's tools that say them."""
+    """The names of parameters by tool, for the tools of the server whose documents list them."""
     tool: ToolDocument
 
     def messages(self) -> list[JsonObject]:
-        """Render the question for a chat model."""
         return question(
             INSTRUCTIONS,
             self.language,

@@ -59,14 +59,14 @@ class _Node(Protocol):
 
 
 def dependency_graph(nodes: Iterable[_Node]) -> DiGraph[str]:
-    """Return the graph G of a decomposition: an edge leads from each sub-question to what depends on its answer.
+    """Return the graph G of a decomposition: an edge leads from a sub-question to each that depends on its answer.
 
     >>> q1 = DecompositionNode(id="q1", question="", answer=1)
     >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
     >>> list(dependency_graph([q1, q2]).edges)
     [('q1', 'q2')]
     """
-    import networkx  # here, so that only what has a graph pays for it
+    import networkx  # here, since the import is slow and few commands need a graph
 
     graph: DiGraph[str] = networkx.DiGraph()
     for node in nodes:
@@ -120,8 +120,8 @@ def compose(composition: Composition, answers: Mapping[str, JsonValue]) -> JsonV
     '2025-01-14'
 
     Raises:
-        CompositionError: an input is missing, or the answers are not of a kind that the operation works on, or are
-            numbers of which it makes one that is larger than a double holds.
+        CompositionError: an input is missing, or the answers are not of a kind that the operation works on, or the
+            result is larger than a double holds.
     """
     if missing := [name for name in composition.inputs if name not in answers]:
         raise CompositionError(f"expected answers to all inputs, found none for {missing}")

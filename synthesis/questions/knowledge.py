@@ -1,4 +1,4 @@
-"""Knowledge: what questions are made from, and how it is read from files.
+"""Knowledge: the sources of questions, and their reading from files.
 
     *.json       a passage {"text", "lang", "domain"}, or a list of them
     *.jsonl      lines with "question", or with "knowledge_corpus" (a passage, or empty: the domain alone), and "domain"
@@ -57,14 +57,14 @@ class Knowledge(Record):
 
 
 class KnowledgeError(SynthesisError, ValueError):
-    """A knowledge file cannot be read; the message names it, what was found, and what to do."""
+    """A knowledge file cannot be read; the message names it, its fault, and what to do."""
 
 
 def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
     """Read files and folders, in order of their names.
 
     Raises:
-        KnowledgeError: a path is missing, of an unknown kind, or does not hold what its kind promises.
+        KnowledgeError: a path is missing, of an unknown kind, or holds a file that its reader refuses.
     """
     found: list[Knowledge] = []
     for path in paths:
@@ -91,7 +91,7 @@ def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
 
 
 def language_of(text: str) -> Language:
-    """Return the language of a text: Chinese where a tenth of its characters are.
+    """Return the language of a text: Chinese if a tenth of its characters are Chinese.
 
     >>> language_of("房租 is rent in Chinese, they say"), language_of("房租是多少？")
     ('en', 'zh')

@@ -260,7 +260,7 @@ class Environment(KeptRecord):
         return tuple(messages)
 
     def reasoning_of(self, calls: Sequence[ToolCall]) -> str:
-        """Return the words in which an agent says what the calls of one turn look up."""
+        """Return the words of an agent before the calls of one turn."""
         return reasoning_before(calls, self.language, {tool.document.name: tool.document for tool in self.all_tools})
 
     def demonstrated_messages(self) -> tuple[Message, ...]:
@@ -311,7 +311,7 @@ class RejectedEnvironment(RejectedRecord):
 
 
 def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: Mapping[str, ToolDocument]) -> str:
-    """Return the words in which a gold episode says what calls of one turn look up.
+    """Return the words of a gold episode before the calls of one turn.
 
     Names of tools are English. If the question is not, each call's words follow the description of the tool, which is
     in the question's language.
@@ -334,7 +334,7 @@ def answer_message(answer: JsonValue, language: Language) -> Message:
 
 
 def plain_calls(calls: Sequence[ToolCall]) -> str:
-    """Say in words what calls of one turn look up.
+    """Describe the calls of one turn in words.
 
     >>> plain_calls([ToolCall(id="1", name="get_monthly_rent", arguments={"apartment": "Amber Falcon"})])
     'monthly rent: Amber Falcon'
@@ -343,7 +343,7 @@ def plain_calls(calls: Sequence[ToolCall]) -> str:
 
 
 def _plain_call(call: ToolCall) -> str:
-    """Say what a call looks up, e.g. `monthly rent: Amber Falcon`."""
+    """Describe a call in words, e.g. `monthly rent: Amber Falcon`."""
     words = call.name.removeprefix("get_").replace("_", " ")
     return f"{words}: {', '.join(_plain_text(value) for value in call.arguments.values())}"
 

@@ -22,7 +22,7 @@ Language = Literal["en", "zh"]
 
 
 def record_id(kind: str, *inputs: JsonValue) -> str:
-    """Name a record by the hash of what it was made from, so that the same inputs always give the same id.
+    """Name a record by the hash of its inputs, so that the same inputs always give the same id.
 
     >>> record_id("task", "server", 0) == record_id("task", "server", 0)
     True

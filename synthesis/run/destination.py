@@ -1,4 +1,4 @@
-"""Where a command writes: the one rule that keeps whatever the user had there, and the one rename into place.
+"""The destination of a command: the one rule that protects the user's files, and the one rename into place.
 
 A destination is new, empty, or an earlier result of the same kind, which is recognised by its manifest:
 
@@ -9,11 +9,11 @@ A destination is new, empty, or an earlier result of the same kind, which is rec
     a quickstart         .quickstart     the earlier one is moved aside, nothing is replaced
 
 Anything else is refused before it is read or touched, and so is a destination that holds the sources, the working
-directory or the user's home. What is replaced must hold nothing but what its manifest names.
+directory or the user's home. A replaced folder holds no more than its manifest names, else it is refused.
 
-A result is made beside its place, under a name that nobody else has (`.NAME.1f0c….partial`), and renamed when it is
-whole: a reader never sees half of one. What a killed process left under such a name is taken away by the next one; it
-is told by the mark in it.
+A result is made beside its place, under a name of its own (`.NAME.1f0c….partial`), and renamed when it is whole: a
+reader never sees half of one. If a killed process left such a folder, the next one removes it; a mark in the folder
+tells them apart.
 
 Decided: docs/decisions/commands.md, “A destination is new, empty, or an earlier result of the same kind”.
 """
@@ -44,7 +44,7 @@ _LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")
 
 
 class DestinationRefused(SynthesisError, ValueError):
-    """Something else is at the place to write to; the message says what was expected, what was found, what to do."""
+    """Something else is at the destination; the message says what was expected, what was found and what to do."""
 
     is_usage = True
 
@@ -54,16 +54,16 @@ class Result:
     """A kind of folder that a command makes."""
 
     name: str
-    """In words, as in "an earlier NAME"."""
+    """The words for it, as in "an earlier NAME"."""
     manifest: str
     kind: str
-    """What the manifest, a JSON object, says under `kind`."""
+    """The value of `kind` in the manifest, which is a JSON object."""
     companions: tuple[str, ...] = ()
-    """Files beside those that the manifest names."""
+    """Files that may lie beside those that the manifest names."""
     is_replaced: bool = False
-    """Whether a new one takes its place, so that all it holds must be known to be ours."""
+    """Whether a new one takes its place, so that all files in it must be known to be ours."""
     advice: str = ""
-    """What to do where the manifest is missing, because an older version wrote none."""
+    """The advice to a user whose manifest is missing, because an older version wrote none."""
 
 
 def records_of(kind: str) -> Result:
@@ -74,7 +74,7 @@ def records_of(kind: str) -> Result:
 def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = ()) -> None:
     """Refuse a folder to write to that is neither new, nor empty, nor an earlier `result`.
 
-    Symbolic links are followed: the rule is on what they lead to. Lock files of ours do not count.
+    Symbolic links are followed: the rule is on their targets. Lock files of ours do not count.
 
     Raises:
         DestinationRefused: it is something else; it is or holds one of `sources`, the working directory or the home; or
@@ -122,7 +122,7 @@ def is_earlier_result(folder: Path, result: Result) -> bool:
 def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     """Yield a folder to fill; it takes the place of `out` when the block ends well, else that stays as it was.
 
-    It gets the manifest `.astra.json` if that is what its kind is recognised by.
+    It gets the manifest `.astra.json` if its kind is recognised by that.
 
     Raises:
         DestinationRefused: as `require_destination`, before anything is written.
@@ -168,16 +168,16 @@ def whole_file(out: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, and what a library's threads that have not heard of the end yet still write into it.
+    """Remove a folder, although threads of a library may still write into it.
 
-    What is left after two seconds gets its mark again, so that the next result tidies it up as after a kill.
+    A folder that is left after two seconds gets its mark again, so that the next result removes it as after a kill.
     """
     for _ in range(_REMOVALS):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
         time.sleep(_SECONDS_BETWEEN_REMOVALS)
-    with contextlib.suppress(OSError):  # gone at last, or not ours to write to: there is nothing more to do here
+    with contextlib.suppress(OSError):  # gone at last, or not ours to write to
         (folder / _UNFINISHED).touch()
 
 
@@ -189,14 +189,14 @@ def _put_in_place(whole: Path, place: Path, result: Result) -> None:
         replaced = _new_sibling(place, "replaced")
         os.replace(place, replaced)
     os.replace(whole, place)
-    # Only now, when the new one stands: what an earlier crash had set aside goes as well.
+    # Only now, when the new one is in place. A folder that an earlier crash had set aside goes as well.
     for left in _siblings(place, "replaced"):
         if left == replaced or is_earlier_result(left, result):
             shutil.rmtree(left)
 
 
 def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -> Path:
-    """Return where `out` leads to, if it may be written at all; a folder that is only written in need not be renamed.
+    """Return the target of `out`, if it may be written; a folder that is only written in need not be renamed.
 
     Raises:
         DestinationRefused: it may not.
@@ -225,7 +225,7 @@ def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -
 
 
 def _is_read_only(path: Path) -> bool:
-    """Say whether this user may not write there, or nobody may: a place marked read-only is so for root too."""
+    """Say whether this user may not write there, or the place is marked read-only, which holds for root too."""
     wanted = os.W_OK | os.R_OK | (os.X_OK if path.is_dir() else 0)
     may = os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
     return not may or not path.stat().st_mode & 0o222
@@ -246,7 +246,7 @@ def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:
 
 
 def _first_other(folder: Path, known: Iterable[str]) -> str | None:
-    """Return the first thing in a folder, by name, that is neither `known` nor a lock of ours, or holds only such."""
+    """Return the first entry of a folder, by name, that is not `known`, no lock of ours, and no folder of locks."""
     for entry in sorted(folder.iterdir()):
         is_hosts = entry.name == "hosts" and entry.is_dir()  # each host of a run holds a lock in its own folder
         files = [file for file in entry.rglob("*") if not file.is_dir()] if is_hosts else [entry]
@@ -256,7 +256,7 @@ def _first_other(folder: Path, known: Iterable[str]) -> str | None:
 
 
 def is_no_lock(path: Path) -> bool:
-    """Say whether a file is anything but a lock file of ours, which says no more than who holds it."""
+    """Say whether a file is anything but a lock file of ours, which holds the name of a process or no text."""
     if path.is_symlink() or not path.is_file():
         return True
     with path.open("rb") as file:

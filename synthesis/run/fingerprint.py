@@ -1,7 +1,7 @@
-"""What a result was made with: config, contents of its inputs, and source of the code, as one flat table.
+"""The fingerprint of a result: config, contents of its inputs, and source of the code, as one flat table.
 
-Two tables are compared line by line, so that a refusal can say what differs. Numbers and truth values stand as they
-are, anything else as a digest: no path, key or text of the user gets into a manifest.
+Two tables are compared line by line, so that a refusal can list the differences. Numbers and truth values stand as they
+are, other values as digests: no path, key or text of the user gets into a manifest.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _SHOWN_AT_ONCE: Final = 8
 _ABSENT: Final = "absent"
 
 Fingerprint = dict[str, JsonValue]
-"""Name of what decides a result (`seed`, `optimizer.learning_rate`, `source of …`) to its value or digest."""
+"""Each setting, input or file that decides a result (`seed`, `source of …`), to its value or digest."""
 
 
 class MadeOtherwise(DestinationRefused):
-    """What is there was made with another config, other inputs or other code; the message lists the differences."""
+    """An earlier result was made with another config, other inputs or other code; the message lists the differences."""
 
 
 def digest(value: JsonValue) -> str:
@@ -57,7 +57,7 @@ def flattened(config: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> 
 
 
 def differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> list[str]:
-    """Say line by line what differs between two fingerprints.
+    """List the differences between two fingerprints, one for each line.
 
     >>> differences({"seed": 0, "epochs": 2, "source of a.py": "1f"}, {"seed": 1, "source of a.py": "2e"})
     ['epochs: 2 before, absent now', 'seed: 0 before, 1 now', 'source of a.py: changed']
@@ -76,7 +76,7 @@ def _in_words(value: JsonValue) -> str:
 
 
 def require_same(where: Path, before: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, advice: str) -> None:
-    """Refuse to go on with what was made with something else.
+    """Refuse to go on with a result of another fingerprint.
 
     Raises:
         MadeOtherwise: the two differ; the message lists the differences and ends with the advice.

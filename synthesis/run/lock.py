@@ -1,7 +1,7 @@
-"""One run at a time in a folder: a second one ends before it has touched anything.
+"""The lock of a folder, for one run at a time: a second one ends before it has touched anything.
 
-The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. What
-a killed run leaves is a file that nobody holds; a run that ends takes its file away.
+The lock is the kernel's (flock) on a file that names its holder, so it goes with the process, however that dies. A
+killed run leaves the file without a lock; a run that ends removes its file.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from synthesis.errors import SynthesisError
 from synthesis.run.destination import DestinationRefused, is_no_lock
 
 _MOST_ATTEMPTS = 1000
-"""Times that a folder or file may go between being made and being locked: others take and leave the lock as well."""
+"""The attempts to lock a file that other runs remove between its making and its locking."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""What flock fails with where a file system has no locks, e.g. Lustre without its mount option `flock`."""
+"""The errors of flock on a file system without locks, e.g. Lustre without its mount option `flock`."""
 
 
 class AnotherRun(SynthesisError):
-    """Another run is at work in the same folder; the message says which, and what to do."""
+    """Another run is at work in the same folder; the message says which one, and what to do."""
 
     is_usage = True
 
 
 @contextlib.contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block lasts; where there are no locks, say so and go on without.
+    """Hold the lock file `path` while the block lasts; if there are no locks, print a warning and go on without.
 
     Programs that this process starts (sandboxes, tool servers) do not inherit it.
 
     Raises:
         AnotherRun: another process holds it.
-        DestinationRefused: a file of that name is there that no run has written.
+        DestinationRefused: `path` is a file of the user.
     """
     is_new_folder = not path.parent.exists()
     for attempt in range(_MOST_ATTEMPTS):
@@ -60,7 +60,7 @@ def run_lock(path: Path) -> Iterator[None]:
                     "place to write to, or move it away"
                 )
             file.truncate(0)
-            with contextlib.suppress(OSError):  # of a full disk the run itself tells more
+            with contextlib.suppress(OSError):  # a full disk: the run itself reports it
                 os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
             try:
                 yield

@@ -1,4 +1,4 @@
-"""The manifest of a run: the JSON file in its folder that says what the run was begun with and how it ended.
+"""The manifest of a run: the JSON file in its folder with its fingerprint and its closing figures.
 
     begin    refuse a folder of another run, then write the manifest
     resume   the same command finds a manifest that says the same, and goes on
@@ -38,7 +38,7 @@ class RunManifest:
     """Facts of this machine that the manifest keeps and that decide nothing, such as its number of cores."""
 
     def begin(self) -> None:
-        """Write down what the run is begun with, before the run writes anything that is to last."""
+        """Write down the fingerprint, before the run writes anything that is to last."""
         self._write(None)
 
     @contextmanager

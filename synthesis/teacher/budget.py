@@ -5,6 +5,7 @@ Calls whose replies were no use count as well.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 
 from synthesis.teacher.cache import ReplyDatabase
@@ -26,9 +27,8 @@ class Budget:
     def __init__(self, max_usd: float | None = None, max_tokens: int | None = None, file: Path | None = None):
         self._max_usd, self._max_tokens = max_usd, max_tokens
         self.spent = Usage()
-        self._database: ReplyDatabase | None = None
-        if file is not None:
-            self._database = ReplyDatabase(file)
+        self._database = None if file is None else ReplyDatabase(file)
+        if self._database is not None:
             columns = "(prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL)"
             self._database.rows(f"CREATE TABLE IF NOT EXISTS spent {columns}")
             (row,) = self._database.rows(
@@ -38,10 +38,9 @@ class Budget:
 
     def spend(self, usage: Usage) -> None:
         """Count one call."""
-        self.spent.add(usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
+        self.spent.add(usage)
         if self._database is not None:
-            values = (usage.prompt_tokens, usage.completion_tokens, usage.cost_usd)
-            self._database.rows("INSERT INTO spent VALUES (?, ?, ?)", values)
+            self._database.rows("INSERT INTO spent VALUES (?, ?, ?)", astuple(usage))
 
     @property
     def is_used_up(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from synthesis.errors import SynthesisError
 from synthesis.run.row_digests import digest_in_sql, row_digest
+from synthesis.teacher.usage import Usage
 
 _DIGESTED: Final = ("text", "key", "prompt_tokens", "completion_tokens", "cost_usd")
 _TABLES: Final = frozenset({"replies", "damaged_replies", "spent"})
@@ -34,6 +35,11 @@ class CachedReply:
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens and the cost of the reply."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.cost_usd)
 
 
 class ReplyCache(Protocol):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.records import JsonObject
 from synthesis.teacher.protocol import Role
@@ -18,6 +18,17 @@ OUR_FIELDS: Final = frozenset(
 _DECIDES: Final = frozenset(
     {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}
 )
+
+
+def _without_our_fields(extra_body: JsonObject) -> JsonObject:
+    if ours := sorted(OUR_FIELDS & extra_body.keys()):
+        raise ValueError(
+            f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
+        )
+    return extra_body
+
+
+ExtraBody = Annotated[JsonObject, AfterValidator(_without_our_fields)]
 
 
 class RoleConfig(BaseModel):
@@ -38,7 +49,7 @@ class RoleConfig(BaseModel):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     reasoning_effort: str | None = None
     earlier_reasoning: EarlierReasoning | None = None
-    extra_body: JsonObject | None = None
+    extra_body: ExtraBody | None = None
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
 
@@ -50,11 +61,6 @@ class RoleConfig(BaseModel):
                 "address: another endpoint's key is not sent there"
             )
         return self
-
-    @field_validator("extra_body")
-    @classmethod
-    def _nothing_of_ours(cls, extra_body: JsonObject | None) -> JsonObject | None:
-        return None if extra_body is None else _without_our_fields(extra_body)
 
 
 class OpenAITeacherConfig(BaseModel):
@@ -83,12 +89,12 @@ class OpenAITeacherConfig(BaseModel):
     """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
     earlier_reasoning: EarlierReasoning = "hidden"
     """The way in which the agent is shown its reasoning of earlier turns, as its model's template wants it."""
-    extra_body: JsonObject = {}
+    extra_body: ExtraBody = {}
     """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
     roles: dict[Role, RoleConfig] = {}
     """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Calls in flight at one endpoint, whatever the roles that it answers as."""
+    """Calls in flight at one endpoint, those of all its roles together."""
     request_seconds: float = Field(default=120.0, gt=0)
     """Time limit of one call."""
     deadline_seconds: float = Field(default=900.0, gt=0)
@@ -126,11 +132,6 @@ class OpenAITeacherConfig(BaseModel):
             )
         return self
 
-    @field_validator("extra_body")
-    @classmethod
-    def _nothing_of_ours(cls, extra_body: JsonObject) -> JsonObject:
-        return _without_our_fields(extra_body)
-
     def of(self, role: Role) -> OpenAITeacherConfig:
         """Return the configuration under which a role is asked."""
         if role not in self.roles:
@@ -138,7 +139,7 @@ class OpenAITeacherConfig(BaseModel):
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
-        """Return the configuration of a run that writes to `out`: its replies are kept beside it unless told otherwise.
+        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default.
 
         >>> OpenAITeacherConfig(model="m").with_replies_beside(Path("runs/out")).cache.as_posix()
         'runs/out.replies.sqlite'
@@ -183,14 +184,6 @@ class OpenAITeacherConfig(BaseModel):
         fields |= {} if self.top_p is None else {"top_p": self.top_p}
         fields |= {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         return {**fields, **self.extra_body}
-
-
-def _without_our_fields(extra_body: JsonObject) -> JsonObject:
-    if ours := sorted(OUR_FIELDS & extra_body.keys()):
-        raise ValueError(
-            f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
-        )
-    return extra_body
 
 
 def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:

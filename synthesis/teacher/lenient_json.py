@@ -40,7 +40,7 @@ _FENCE: Final = re.compile(r"```[\w+-]*+[ \t]*+\n?(.*?)```", re.DOTALL)
 
 
 class Found(NamedTuple):
-    """A value of a text, and what had to be mended to read it."""
+    """A value of a text, and the mendings that its reading needed."""
 
     value: JsonValue
     mended: frozenset[str]
@@ -112,7 +112,7 @@ def _values_inside(text: str) -> Iterator[Found]:
 
 
 def _tokens(text: str, start: int) -> tuple[list[str], int, frozenset[str]]:
-    """Return the tokens of the value that begins with a bracket as JSON writes them, their end, and what was mended.
+    """Return the tokens of the value that begins with a bracket as JSON writes them, their end, and the mendings.
 
     They end with the last bracket of the value, before a text that is no token, or at `_MAX_DEPTH`.
     """

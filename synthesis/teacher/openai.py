@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import astuple
 from typing import Any, Final, TypeVar, cast, get_args
 
 from synthesis.records import JsonObject
@@ -43,7 +44,7 @@ class OpenAITeacher:
         """Open the client; without a `cache`, the file that the configuration names, if any, is opened as one.
 
         Raises:
-            TeacherUnavailable: the `openai` package or a key is missing, or an address is none, or holds a key.
+            TeacherUnavailable: the `openai` package or a key is missing, or an address is not one, or holds a key.
             ReplyFileError: the file of replies is damaged, another file, or cannot be written; so may the methods.
         """
         self.config = config
@@ -70,13 +71,13 @@ class OpenAITeacher:
         """
         name = name_of(request, self.config, seed=seed)
         reply = await self._shared(name, lambda: self._reply(request, seed, name=name))
-        record_usage(reply.prompt_tokens, reply.completion_tokens, reply.cost_usd)
+        record_usage(reply.usage)
         return _read_back(reply.text, type(request))
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-        """Answer questions of one form in one call, but for those that were answered before.
+        """Answer questions of one form in one call, except those that were answered before.
 
-        The reply to each is kept by itself, so that a changed question is the only one that is asked again.
+        The reply to each is kept by itself, so that only a changed question is asked again.
 
         Raises:
             BadReply, TeacherUnavailable: as `ask`.
@@ -93,7 +94,7 @@ class OpenAITeacher:
             asked = " ".join(name for name, _, _ in missing)
             replies |= await self._shared(asked, lambda: self._answered_together(missing))
         for name in names:
-            record_usage(replies[name].prompt_tokens, replies[name].completion_tokens, replies[name].cost_usd)
+            record_usage(replies[name].usage)
         return [
             _read_back(replies[name].text, type(request)) for name, (request, _) in zip(names, requests, strict=True)
         ]
@@ -114,7 +115,7 @@ class OpenAITeacher:
         self.budget.close()
 
     async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Return the answer to a question; all who ask the same question at once share it.
+        """Return the answer to a question; tasks that ask the same question at the same time share it.
 
         A question that was sent is answered and kept even if the task that asked it is cancelled.
         """
@@ -163,12 +164,7 @@ class OpenAITeacher:
         )
 
     async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
-        """Ask; if the reply is not valid, ask again with the error quoted, `max_repairs` times.
-
-        Raises:
-            BadReply: it stays unusable.
-            TeacherUnavailable: no question can be answered just now.
-        """
+        """Ask; if the reply is not valid, ask again with the error quoted, `max_repairs` times; raise as `ask`."""
         kind, costs = type(request), self.ledger.of(type(request).__name__)
         call = call_of(request, self.config, seed=seed)
         usage = Usage()
@@ -181,63 +177,46 @@ class OpenAITeacher:
                 problem = _whole(str(error)[:300])
             else:
                 costs.mended += mended
-                # The cost of all calls, repairs included.
-                return CachedReply(
-                    reply.model_dump_json(), usage.prompt_tokens, usage.completion_tokens, usage.cost_usd
-                )
+                return CachedReply(reply.model_dump_json(), *astuple(usage))  # the cost of all calls, repairs included
             if not repairs_left:
                 break
             costs.repairs += 1
             if kind.is_turn:  # drawn anew: a complaint would be a part of the conversation
                 call = {**call, "seed": (call["seed"] + 1) % 2**31}
             else:
+                said = {"role": "assistant", "content": _whole(_said(completion))}
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
-                call = {
-                    **call,
-                    "messages": [
-                        *call["messages"],
-                        {"role": "assistant", "content": _whole(_said(completion))},
-                        repair,
-                    ],
-                }
+                call = {**call, "messages": [*call["messages"], said, repair]}
         raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
 
     async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
-        """Return one completion, which is neither a refusal nor cut off, and count it.
-
-        Raises:
-            BadReply: the question is refused, the reply cut off, or every retry used up.
-            TeacherUnavailable: no question can be answered just now.
-        """
+        """Return one completion, which is neither a refusal nor cut off, and count it; raise as `ask`."""
         question, config = type(request).__name__, self.config.of(request.role)
         costs = self.ledger.of(question)
         endpoint = self._endpoints[config.base_url, config.api_key_env]
         for limit in (config.max_completion_tokens, _LARGER * config.max_completion_tokens):
             sent = {**call, "max_completion_tokens": limit}
-            answer = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
-            if answer is None:
+            completion = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
+            if completion is None:
                 raise self._used_up()
-            completion = answer
-            spent = Usage(completion.prompt_tokens, completion.completion_tokens, 0.0)
-            spent.cost_usd = config.cost_usd(spent.prompt_tokens, spent.completion_tokens)
-            usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+            tokens = (completion.prompt_tokens, completion.completion_tokens)
+            spent = Usage(*tokens, config.cost_usd(*tokens))
+            usage.add(spent)
             self.budget.spend(spent)
-            costs.usage.add(spent.prompt_tokens, spent.completion_tokens, spent.cost_usd)
+            costs.usage.add(spent)
+            if completion.is_refused:
+                raise BadReply(f"{question}: the model refused")
             if not completion.is_cut:
-                break
+                return completion
             costs.cut_off += 1
-        if completion.is_refused:
-            raise BadReply(f"{question}: the model refused")
-        if completion.is_cut:
-            raise BadReply(f"{question}: the reply was cut off at the token limit, also at {limit} tokens")
-        return completion
+        raise BadReply(f"{question}: the reply was cut off at the token limit, also at {limit} tokens")
 
 
 def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Counter[str]]:
-    """Return the typed reply that a completion is, and what had to be mended to read it.
+    """Return the typed reply of a completion, and the mendings by name.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it has none.
     """
     if not kind.is_turn:
         reply, mended = read_reply(_said(completion), kind.reply_type)
@@ -276,7 +255,7 @@ def _whole(text: str) -> str:
 
 
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:
-    """Return one of the replies that came together, with its share of what they cost; the shares add up."""
+    """Return one of the replies that came together, with its share of their tokens and cost; the shares add up."""
 
     def share(tokens: int) -> int:
         return tokens // count + (place < tokens % count)

@@ -1,17 +1,17 @@
 """The interface of a teacher: typed requests, their replies, and the two ways to fail.
 
-One question is one typed request; its class says what a reply looks like and how the question is put to a language
-model (`prompts/`, one file per question). Implementations: `ProceduralTeacher` (seeded, offline, the default),
-`OpenAITeacher` (any OpenAI-compatible endpoint), `ScriptedTeacher` (a queue of replies, for tests).
+One question is one typed request; its class holds the type of the reply and the prompt for a language model
+(`prompts/`). Implementations: `ProceduralTeacher` (seeded, offline, the default), `OpenAITeacher` (any
+OpenAI-compatible endpoint), `ScriptedTeacher` (a queue of replies, for tests).
 
-Failures are closed. `BadReply`: this question got no usable answer; the record it was for is rejected with the reason.
-`TeacherUnavailable`: the service is down; the run stops cleanly and resumes later. No reply is ever made up.
+`BadReply`: this question got no usable answer, and its record is rejected with the reason. `TeacherUnavailable`: the
+service is down; the run stops cleanly and resumes later. No reply is ever made up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -37,7 +37,7 @@ class Request(BaseModel, Generic[Reply]):
     """Changes whenever the wording or the reply changes; part of every record's provenance."""
     reply_type: ClassVar[type[BaseModel]]
     is_turn: ClassVar[bool] = False
-    """Whether the model's next message is the reply, as it comes, with what `offered` gives to call; else JSON is."""
+    """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
 
     def offered(self) -> list[JsonObject]:
         """Return the tools that the model may call, in OpenAI's form."""
@@ -75,7 +75,7 @@ class JointRequest(Request[Any], Generic[Reply]):
         """Return the reply to each of the questions, in their order.
 
         Raises:
-            NotImplementedError: a subclass says how.
+            NotImplementedError: a subclass must define it.
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -107,7 +107,7 @@ class Teacher(Protocol):
 
 
 def reads_prompts(teacher: Teacher) -> bool:
-    """Say whether it matters to a teacher how a question is put; the embedded one computes from the fields alone."""
+    """Say whether a teacher reads prompts; the embedded one computes from the fields of a request alone."""
     return teacher.name != EMBEDDED
 
 
@@ -123,26 +123,14 @@ def made_by(teachers: Collection[str]) -> str:
     return notice if len(teachers) == 1 else f"in part {notice}"
 
 
-class JointTeacher(Protocol):
-    """A teacher that saves by answering several questions about the same thing at once."""
-
-    async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-        """Answer questions of one form, each with its seed, as `Teacher.ask` answers one.
-
-        Raises:
-            BadReply: the reply stayed unusable.
-            TeacherUnavailable: the teacher cannot be reached; try the run again later.
-        """
-        ...
-
-
 async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-    """Have questions of one form answered, at once where the teacher does so, else one after the other.
+    """Have questions of one form answered, each with its seed: in one call if the teacher has a method for it.
 
     Raises:
         BadReply: a reply stayed unusable.
         TeacherUnavailable: the teacher cannot be reached; try the run again later.
     """
-    if hasattr(teacher, "ask_together"):  # `isinstance` would look the protocol's members up again at every question
-        return await cast(JointTeacher, teacher).ask_together(requests)
+    together: Callable[[Sequence[tuple[Request[Reply], int]]], Awaitable[list[Reply]]] | None
+    if (together := getattr(teacher, "ask_together", None)) is not None:
+        return await together(requests)
     return [await teacher.ask(request, seed=seed) for request, seed in requests]

@@ -1,8 +1,8 @@
 """Typed replies from a model's text: read leniently, validated strictly, each mending counted.
 
-Of a value that does not satisfy its type only the form is changed: keys too many are left out, `null` gives way to a
-field's default, JSON in a text is read, a wrapper is taken off. No score is put on another scale: "8/10" and "80 %" say
-theirs, 8 does not.
+If a value does not satisfy its type, only its form is changed: keys too many are left out, `null` gives way to the
+default of a field, JSON in a text is read, a wrapper is taken off. No score is put on another scale: "8/10" and "80 %"
+name theirs, 8 does not.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import copy
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from synthesis.records import JsonValue
+from synthesis.records import JsonObject, JsonValue
 from synthesis.teacher.lenient_json import json_values
 
 Typed = TypeVar("Typed", bound=BaseModel)
 
 _MAX_CHANGES: Final = 20
-# The sandbox takes as many lists and objects within each other in arguments, state or value; these stand in a reply,
-# and so nest less. A record that holds them stays far below the 200 at which pydantic's parser ends.
 _MAX_NESTING: Final = 100
+"""Levels of lists and objects in a reply, as many as the sandbox takes. Pydantic's parser ends at 200."""
 _LARGEST: Final = sys.float_info.max
 _LIST_TYPES: Final = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type"})
 _OBJECT_TYPES: Final = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})
@@ -33,14 +31,14 @@ _FRACTION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*(\d+(?:\.\d+)?)|(%))
 
 
 class Unreadable(ValueError):
-    """A text that is no reply of its type, and why; never leaves the teacher."""
+    """A text is no reply of its type, and the reason; the error never leaves the teacher."""
 
 
 def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
-    """Return the reply that a text holds, and what had to be mended to read it.
+    """Return the reply in a text, and the mendings by name.
 
     Raises:
-        Unreadable: it holds none; the message says what is wrong with the likeliest part of it.
+        Unreadable: it holds none; the message has the fault of its likeliest part.
     """
     problem = "not JSON: expected one JSON object, found none that is whole"
     is_first = True
@@ -82,7 +80,7 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
     """Validate a value, with a wrapper taken off and its form changed where that is all that is wrong.
 
     Raises:
-        ValidationError: it is wrong in another way; what is wrong with it as it came.
+        ValidationError: it has another fault; the error is of the value as it came.
         Unreadable: it says yes or no where a number is asked for.
     """
     try:
@@ -96,7 +94,7 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
             try:
                 return _validated(shape, reply_type), mended
             except ValidationError as error:
-                changed = [change(shape, one, reply_type) for one in error.errors() for change in _CHANGES]
+                changed = [_changed(shape, one, reply_type) for one in error.errors()]
             if not any(changed):
                 break
             mended += Counter(kind for kind in changed if kind)
@@ -136,79 +134,43 @@ def _unwrapped(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[Json
     return shapes
 
 
-# --- changes of form: each does one to the place of an error, and returns what it is called; empty for none ---
-
-
-def _without_key_too_many(shape: JsonValue, error: Any, reply_type: type[BaseModel]) -> str:
-    if error["type"] != "extra_forbidden" or (place := _place(shape, error["loc"])) is None:
+def _changed(shape: JsonValue, error: Any, reply_type: type[BaseModel]) -> str:
+    """Change the form of the value at the place of an error; return the name of the change, empty if none applies."""
+    if (place := _place(shape, error["loc"])) is None:
         return ""
     holder, key = place
-    if not isinstance(holder, dict):
-        return ""
+    kind, given = error["type"], error["input"]
+    if kind == "extra_forbidden" and isinstance(holder, dict):
+        return _without_key_too_many(holder, key, reply_type)
+    if given is None and kind != "missing":
+        # If the field is required, it is missing from now on.
+        return "null for an empty field" if isinstance(holder, dict) and holder.pop(key, ...) is None else ""
+    if isinstance(given, str) and kind in _LIST_TYPES | _OBJECT_TYPES:
+        value = _parsed(given)
+        if isinstance(value, dict) or (isinstance(value, list) and kind in _LIST_TYPES):
+            holder[key] = value
+            return "JSON in a string"
+    elif isinstance(given, dict) and kind in _LIST_TYPES:
+        holder[key] = [given]
+        return "one object for a list"
+    elif kind == "float_parsing" and isinstance(given, str) and (found := _FRACTION.fullmatch(given)):
+        if whole := 100.0 if found[3] else float(found[2]):
+            holder[key] = float(found[1]) / whole
+            return "a fraction"
+    elif kind == "string_type" and isinstance(given, int) and not isinstance(given, bool):
+        holder[key] = str(given)
+        return "a number for a text"
+    return ""
+
+
+def _without_key_too_many(holder: JsonObject, key: str, reply_type: type[BaseModel]) -> str:
+    """Take a key out; its value goes under the right spelling of the key, if the type has one and it is free."""
     value = holder.pop(key)
     right = _names(reply_type).get(_spelling(key))
     if right is None or right in holder or right == key:
         return "keys too many"
     holder[right] = value  # toolCalls for tool_calls
     return "another spelling of a key"
-
-
-def _without_null(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
-    place = _place(shape, error["loc"])
-    if place is None or error["type"] == "missing" or error["input"] is not None:
-        return ""
-    holder, key = place
-    # Where the field is required, it is missing from now on.
-    return "null for an empty field" if isinstance(holder, dict) and holder.pop(key, ...) is None else ""
-
-
-def _with_text_read(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
-    place = _place(shape, error["loc"])
-    if place is None or not isinstance(error["input"], str) or error["type"] not in _LIST_TYPES | _OBJECT_TYPES:
-        return ""
-    value = _parsed(error["input"])
-    if not isinstance(value, dict | list) or (isinstance(value, list) and error["type"] in _OBJECT_TYPES):
-        return ""
-    place[0][place[1]] = value
-    return "JSON in a string"
-
-
-def _with_one_in_a_list(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
-    place = _place(shape, error["loc"])
-    if place is None or not isinstance(error["input"], dict) or error["type"] not in _LIST_TYPES:
-        return ""
-    place[0][place[1]] = [error["input"]]
-    return "one object for a list"
-
-
-def _with_fraction_read(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
-    place = _place(shape, error["loc"])
-    found = _FRACTION.fullmatch(error["input"]) if isinstance(error["input"], str) else None
-    if place is None or found is None or error["type"] != "float_parsing":
-        return ""
-    whole = 100.0 if found[3] else float(found[2])
-    if not whole:
-        return ""
-    place[0][place[1]] = float(found[1]) / whole
-    return "a fraction"
-
-
-def _with_number_as_text(shape: JsonValue, error: Any, _: type[BaseModel]) -> str:
-    place, value = _place(shape, error["loc"]), error["input"]
-    if place is None or error["type"] != "string_type" or isinstance(value, bool) or not isinstance(value, int):
-        return ""
-    place[0][place[1]] = str(value)
-    return "a number for a text"
-
-
-_CHANGES: Final[tuple[Callable[[JsonValue, Any, type[BaseModel]], str], ...]] = (
-    _without_key_too_many,
-    _without_null,
-    _with_text_read,
-    _with_one_in_a_list,
-    _with_fraction_read,
-    _with_number_as_text,
-)
 
 
 def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any] | None:
@@ -240,7 +202,7 @@ def _names(reply_type: type[BaseModel]) -> dict[str, str]:
 
 
 def _spelling(name: str) -> str:
-    """Return a name without what spellings differ in.
+    """Return a name without the differences of spellings.
 
     >>> _spelling("toolCalls") == _spelling("tool_calls") == _spelling("Tool calls")
     True

@@ -26,7 +26,7 @@ _CALL: Final = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def turn_of(completion: Completion) -> tuple[JsonObject, Counter[str]]:
-    r"""Return reasoning, content and calls of a completion, and what had to be mended to read them.
+    r"""Return reasoning, content and calls of a completion, and the mendings by name.
 
     Raises:
         Unreadable: there is nothing in it, or a call cannot be read.

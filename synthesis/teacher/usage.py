@@ -19,11 +19,11 @@ class Usage:
     completion_tokens: int = 0
     cost_usd: float = 0.0
 
-    def add(self, prompt_tokens: int, completion_tokens: int, cost_usd: float) -> None:
-        """Count one reply."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-        self.cost_usd += cost_usd
+    def add(self, reply: Usage) -> None:
+        """Count the tokens and the cost of one reply."""
+        self.prompt_tokens += reply.prompt_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.cost_usd += reply.cost_usd
 
 
 _current: ContextVar[Usage | None] = ContextVar("usage", default=None)
@@ -41,10 +41,10 @@ def metered_usage() -> Iterator[Usage]:
         _current.reset(token)
 
 
-def record_usage(prompt_tokens: int, completion_tokens: int, cost_usd: float) -> None:
+def record_usage(reply: Usage) -> None:
     """Count a reply for the work that asked, if it is metered."""
     if (usage := _current.get()) is not None:
-        usage.add(prompt_tokens, completion_tokens, cost_usd)
+        usage.add(reply)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Ledger:
         return "\n".join(lines)
 
     def summary(self) -> JsonObject:
-        """Return the ledger for a program to read: by kind of question, what the table shows.
+        """Return the ledger for a program to read: the figures of the table by kind of question.
 
         >>> ledger = Ledger()
         >>> ledger.of("WriteTask").calls = 2

@@ -5,7 +5,7 @@ crawled                 Crawled MCP servers: documents with `metadata.server_inf
 demo_repositories       Small Git repositories, always the same to the byte, for a Git tool server to work in.
 documents               Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
 frozen_clock            Run a Python MCP server whose own clock stands still.
-ingestion               Ingestion: every source is read and normalised, and its outcome is written down.
+ingestion               Ingestion: each source is read and normalised, and its outcome is written down.
 mcp_confinement         The confinement of MCP servers started by a command, and of their `prepare` commands.
 mcp_credentials         Keys of tool servers: from the environment, in memory only, and masked in responses.
 mcp_group               The real servers of one conversation: one, or several whose tools are offered together.
@@ -19,7 +19,7 @@ parameter_completion    Tools of unknown parameters: completed by the teacher, o
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines of functions.
 schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
-sources                 Sources of tool documents: files and folders of any known format, told apart by what they hold.
+sources                 Sources of tool documents: files and folders of any known format, told apart by their contents.
 statistics              Statistics of the parameters that the documents of kept servers state or leave open.
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.

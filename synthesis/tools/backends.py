@@ -1,7 +1,7 @@
 """Answers to tool calls: from a real MCP server, or from the emulator.
 
-The emulator keeps a typed state per trajectory, so that what one call writes a later one reads, and fails on a seeded
-share of its calls. An injected failure changes no state and is written into the record as ground truth.
+The emulator keeps a typed state per trajectory, so that a later call reads the writes of an earlier one, and fails on a
+seeded share of its calls. An injected failure changes no state and is written into the record as ground truth.
 
 Decided: docs/decisions/trajectories.md, “Emulated responses are validated against the tool's output schema”.
 """
@@ -93,7 +93,7 @@ class Emulator:
         """Emulate one call, which fails by the seeded draw or by the emulated server's own answer.
 
         Raises:
-            BadReply: the teacher's reply stayed unusable, or is not what the tool returns by its output schema.
+            BadReply: the teacher's reply stayed unusable, or does not fit the tool's output schema.
             TeacherUnavailable: the teacher cannot be asked.
         """
         rng = derived_random(self._seed, "failure", call_id)  # by call, so that no draw depends on those before it
@@ -119,5 +119,5 @@ class Emulator:
 
 
 def _cut_short(text: str, rng: Random) -> str:
-    """Break a response off in the middle, as a lost connection does; what is left is no longer JSON."""
+    """Break a response off in the middle, as a lost connection does; the rest is no longer JSON."""
     return text[: rng.randint(1, max(1, min(len(text) // 2, 40)))].rstrip('}]"0123456789') + _LOST

@@ -17,12 +17,11 @@ from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
 from synthesis.tools.names import is_name_of_number
 
-ORIGIN: Final = "crawled"
 NUMBER_BY_NAME: Final = "number read off a parameter's name"
 _NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
 
 
-def read_crawled(document: JsonValue) -> list[SourceServer] | None:
+def read_crawled(document: JsonValue) -> SourceServer | None:
     """Return the one server of a crawled document, or None if the document is something else."""
     if not isinstance(document, dict) or not isinstance(metadata := document.get("metadata"), dict):
         return None
@@ -31,16 +30,14 @@ def read_crawled(document: JsonValue) -> list[SourceServer] | None:
         return None
     repairs: set[str] = set()
     tools = [_tool(tool, repairs) for tool in objects_in(crawled["tools"])]
-    return [
-        SourceServer(
-            name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
-            origin=ORIGIN,
-            tools=tools,
-            domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
-            description=str(crawled.get("overview") or ""),
-            repairs=tuple(sorted(repairs)),
-        )
-    ]
+    return SourceServer(
+        name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
+        origin="crawled",
+        tools=tools,
+        domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
+        description=str(crawled.get("overview") or ""),
+        repairs=tuple(sorted(repairs)),
+    )
 
 
 def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:

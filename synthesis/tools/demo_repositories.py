@@ -35,8 +35,6 @@ GIT_ENVIRONMENT: Final = {
     "GIT_AUTHOR_EMAIL": "ada@example.org",
     "GIT_COMMITTER_NAME": "Ada",
     "GIT_COMMITTER_EMAIL": "ada@example.org",
-    "GIT_AUTHOR_DATE": "2026-03-02T09:00:00+0000",
-    "GIT_COMMITTER_DATE": "2026-03-02T09:00:00+0000",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
     "LC_ALL": "C.UTF-8",
@@ -70,12 +68,7 @@ def make_repositories(directory: Path) -> None:
 
 def _git(repository: Path, *arguments: str, day: int = 2) -> None:
     date = f"2026-02-{day:02d}T09:00:00+0000"  # hashes of commits depend on it
-    environment = {
-        **os.environ,
-        **GIT_ENVIRONMENT,
-        "GIT_AUTHOR_DATE": date,
-        "GIT_COMMITTER_DATE": date,
-    }
+    environment = {**os.environ, **GIT_ENVIRONMENT, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     subprocess.run(["git", *arguments], cwd=repository, env=environment, check=True, capture_output=True, timeout=60)
 
 

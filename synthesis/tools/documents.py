@@ -2,11 +2,11 @@
 
     format readers ─► SourceServer (raw, quirks included) ─► normalise_server ─► ServerDocument | Rejected
 
-What a source says is data. Text in it that speaks to a model is kept, flagged, and quoted wherever it is shown.
+The texts of a source are data. If one speaks to a model, it is kept, flagged, and quoted in every prompt.
 
 Cleaning of descriptions, by rule:
     page buttons     "Deploy Server … Try in Playground <name>" is a web page's, not the tool's
-    neighbours       "get-notes Lists all notes" is not about `get-note`: what begins with a longer name is another's
+    neighbours       "get-notes Lists all notes" is not about `get-note`: it begins with another tool's name
     placeholders     "Description not available", "N/A", "TODO" and the like say nothing
     white space      is collapsed inside lines; the text is NFC-normalised; control characters go
 """
@@ -63,10 +63,10 @@ class SourceTool:
     name: JsonValue
     description: JsonValue
     parameters: JsonValue
-    """None where the source does not say which there are."""
+    """None if the source does not say them."""
     output_schema: JsonValue = None
     reference_document: JsonValue = None
-    """What `$ref`s lead into, where that is more than the schema itself."""
+    """The document that `$ref`s lead into, if that is more than the schema itself."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SourceServer:
     language: Language | None = None
     argument_values: JsonObject = field(default_factory=dict)
     repairs: tuple[str, ...] = ()
-    """What the reader itself had to mend."""
+    """The rules by which the reader mended it."""
 
 
 def object_in(found: JsonValue) -> JsonObject:
@@ -114,7 +114,7 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     A tool that cannot be used is left out and named in `repairs`; the server stays while enough tools are left.
 
     Raises:
-        Rejected: the reason is one of a short fixed list, the detail names what was found.
+        Rejected: the reason is one of a short fixed list; the detail describes the fault.
     """
     if len(source.tools) < filters.min_tools:
         raise Rejected(f"fewer than {filters.min_tools} tools", f"{source.name!r} has {len(source.tools)}")

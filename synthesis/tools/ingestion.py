@@ -1,4 +1,4 @@
-"""Ingestion: every source is read and normalised, and its outcome is written down."""
+"""Ingestion: each source is read and normalised, and its outcome is written down."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from synthesis.tools.sources import read_servers, source_files
 from synthesis.tools.statistics import tool_document_statistics
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
-"""What ingestion makes."""
+"""The record directory that ingestion makes."""
 JOURNALS: Final = ("completions", "chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
 _OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 
 
 class NoToolDocuments(NothingKept):
-    """No server was left to work on; the message says what was read and why nothing was kept."""
+    """No server was left to work on; the message has the number of documents and the reasons."""
 
 
 @dataclass
 class Servers:
-    """The servers of a run: their documents, and the pools of those that are real."""
+    """The servers of a run: their documents, and the pools of the real ones."""
 
     documents: list[ServerDocument]
     groups: dict[str, McpGroup]
     """Server id to the real servers behind it: one, or several that are offered together."""
     report: StageReport
     outcomes: list[JsonObject]
-    """What became of each document that was read: kept, repaired or rejected, and why."""
+    """The outcome of each document: kept, repaired or rejected, with the reason."""
     near_duplicates: NearDuplicates
 
 
@@ -58,11 +58,10 @@ async def gather_servers(
     work_directory: Path,
     mcp_server_groups: Sequence[McpServerGroup] = (),
 ) -> Servers:
-    """Read and normalise every source; start the MCP servers, which stay up until `stack` is closed.
+    """Read and normalise each source; start the MCP servers, which stay up until `stack` is closed.
 
-    The servers of a group become one document, after those of the servers that are in none.
-
-    The servers' workspaces lie in `work_directory`.
+    The servers of a group become one document, after those of the servers without a group. The workspaces of servers
+    lie in `work_directory`.
 
     Raises:
         SourceMissing: a source is not there.
@@ -96,7 +95,7 @@ async def gather_servers(
 def _normalise_into(
     servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
 ) -> ServerDocument | None:
-    """Normalise one server and write down what became of it; None if it is not kept."""
+    """Normalise one server and write down the outcome; return None if it is not kept."""
     servers.report.read += 1
     outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
     servers.outcomes.append(outcome)
@@ -121,17 +120,13 @@ def _normalise_into(
 
 
 def require_servers(servers: Servers) -> None:
-    """Require that a server is left to work on.
-
-    Raises:
-        NoToolDocuments: there is none; the message says what was read and why nothing was kept.
-    """
+    """Raise `NoToolDocuments`, with the reasons, if no server is left to work on."""
     if not servers.documents:
         raise NoToolDocuments(servers.report.nothing_kept("at least one usable server"))
 
 
 def work_directory_of(out: Path) -> Path:
-    """Return where a run keeps its journals and workspaces until its records are written."""
+    """Return the folder of the journals and workspaces of a run, which it needs until its records are written."""
     out = out.resolve()
     return out.with_name(out.name + ".work")
 
@@ -140,7 +135,7 @@ def require_work_directory(work_directory: Path) -> None:
     """Refuse a work directory that holds anything but journals and workspaces of ours.
 
     Raises:
-        DestinationRefused: it is the user's own; the message names what was found.
+        DestinationRefused: it holds other files; the message names the first.
     """
     if not os.path.lexists(work_directory):
         return
@@ -154,7 +149,7 @@ def require_work_directory(work_directory: Path) -> None:
 
 
 def clear_workspaces(work_directory: Path) -> None:
-    """Take away the workspaces of tool servers, and the work directory if nothing is left in it."""
+    """Remove the workspaces of tool servers, and the work directory if nothing is left in it."""
     for workspace in work_directory.glob("mcp-*"):
         rmtree(workspace)
     with suppress(OSError):  # it was never made, or holds journals
@@ -170,8 +165,8 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
-    Beside the records lies `report.json`: what became of each document that was read, and why; and what the kept ones
-    say of their parameters, or do not.
+    Beside the records lies `report.json`: the outcome of each document with its reason, and statistics of the
+    parameters of the kept ones.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
@@ -186,10 +181,12 @@ async def synthesize_tools(
         stack.callback(clear_workspaces, work_directory)  # first in, so it runs last: when the servers are closed
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
-    counts = {"read": servers.report.read, "kept": servers.report.kept, "repaired": servers.report.repaired}
-    report = {
-        **counts,
-        "rejected": dict(sorted(servers.report.rejected.items())),
+    report = servers.report
+    told = {
+        "read": report.read,
+        "kept": report.kept,
+        "repaired": report.repaired,
+        "rejected": dict(sorted(report.rejected.items())),
         "tools": tool_document_statistics(servers.documents).model_dump(),
         "documents": servers.outcomes,
     }
@@ -198,10 +195,10 @@ async def synthesize_tools(
         servers.documents,
         kind=TOOL_DOCUMENTS.kind,
         config_hash=sha256(filters.model_dump_json().encode()).hexdigest()[:16],
-        rejected=servers.report.rejected,
-        read=servers.report.read,
-        repaired=servers.report.repaired,
-        report=json.dumps(report, ensure_ascii=False, indent=1) + "\n",
+        rejected=report.rejected,
+        read=report.read,
+        repaired=report.repaired,
+        report=json.dumps(told, ensure_ascii=False, indent=1) + "\n",
     )
-    servers.report.out = str(out)
-    return servers.report
+    report.out = str(out)
+    return report

@@ -81,7 +81,7 @@ def credentials_of(config: McpServerConfig) -> Credentials:
 
 
 def authorization_of(config: McpServerConfig, credentials: Credentials) -> Any:
-    """Return what puts OAuth tokens on the requests to a server, for its HTTP client; None where there is no OAuth."""
+    """Return the part of an HTTP client that puts OAuth tokens on the requests to a server; None without OAuth."""
     if config.oauth is None:
         return None
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider

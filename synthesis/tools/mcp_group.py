@@ -29,7 +29,7 @@ class Route:
 
 @dataclass(frozen=True)
 class RoutedServers:
-    """What a machine needs to know to open the servers of a conversation: their configs, and which tool is whose."""
+    """The configs of the servers of a conversation and the server of each tool, to open them on another machine."""
 
     servers: tuple[McpServerConfig, ...]
     routes: Mapping[str, Route]
@@ -44,7 +44,7 @@ class McpGroup:
 
     @property
     def routed(self) -> RoutedServers:
-        """What another machine opens the same servers by."""
+        """The servers in the form that travels to another machine."""
         return RoutedServers(tuple(pool.config for pool in self._pools), self._routes)
 
     @asynccontextmanager
@@ -54,8 +54,7 @@ class McpGroup:
         Raises:
             ToolServerUnavailable: a new session does not start.
         """
-        # Nobody holds a session of one server and waits for one of a server before it: every group has the order of
-        # the config, and no server is in two groups.
+        # No deadlock: every group leases in the order of the config, and no server is in two groups.
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(pool.lease()) for pool in self._pools]
             yield McpBackend(sessions, self._routes)
@@ -75,7 +74,7 @@ class McpBackend:
 
         Raises:
             ToolServerDied: the connection ended, or no answer came in time.
-            ToolServerUnavailable: a server at an address refuses who asks.
+            ToolServerUnavailable: a server at an address refuses our keys.
             Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
         """
         listed = tool.original_name or tool.name

@@ -35,7 +35,7 @@ class OAuthClientConfig(BaseModel):
 
 
 class McpServerConfig(BaseModel):
-    """How a tool server is started or reached, and what its documents leave open.
+    """The command or address of a tool server, and facts that its documents leave open.
 
     Keys stand in no configuration: these name the environment variables that hold them.
     """

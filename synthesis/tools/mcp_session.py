@@ -57,7 +57,7 @@ def _require_sdk() -> Any:
         raise ToolServerUnavailable(
             "MCP servers need the official SDK, which is not installed; run: pip install 'astra-jax[mcp]'"
         ) from error
-    # What it has to say of a connection that broke, traceback and all, ours says in one line.
+    # Its message about a broken connection has a traceback; ours is one line.
     logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
     return mcp
 
@@ -104,7 +104,7 @@ class McpSession:
                 self.is_alive = True
                 started.set_result(None)
                 await self._stopping.wait()
-        except Exception as error:  # noqa: BLE001 - any way of not starting is told to the one who waits
+        except Exception as error:  # noqa: BLE001 - any failure is handed to the task that waits for the start
             self._ended_with = self._line(error)
             if not started.done():
                 started.set_exception(self._not_started(error))
@@ -114,7 +114,7 @@ class McpSession:
                 started.cancel()
 
     async def _agree_on_protocol(self) -> None:
-        """Shake hands, as every version up to 2025-11-25 does; ask a server that has no handshake for what it has."""
+        """Shake hands, as every version up to 2025-11-25 does; ask a server without a handshake for its features."""
         from mcp import MCPError
 
         try:
@@ -134,7 +134,7 @@ class McpSession:
         return ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {said}{advice}")
 
     def _refused_keys(self) -> ToolServerUnavailable | None:
-        """Return the error of a server that refuses who asks, and will refuse every task."""
+        """Return the error of a server that refuses our keys, and will refuse every task."""
         if (status := self._fault.result()) not in _REFUSED:
             return None
         variables = variables_of(self.config)
@@ -203,7 +203,7 @@ class McpSession:
         """Return the server's tools, page by page, as the protocol gives them.
 
         Raises:
-            ToolServerUnavailable: it ends, refuses, gives pages without end, or what it gives is no list of tools.
+            ToolServerUnavailable: it ends, refuses, gives pages without end, or gives no list of tools.
         """
         from mcp import MCPError
         from mcp.types import PaginatedRequestParams
@@ -232,11 +232,11 @@ class McpSession:
         return listed
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
-        """Call a tool; what the tool reports as an error, or the server refuses, is a response.
+        """Call a tool; an error of the tool and a refusal of the call are responses.
 
         Raises:
             ToolServerDied: the connection ended, or no answer came in time.
-            ToolServerUnavailable: a server at an address refuses who asks.
+            ToolServerUnavailable: a server at an address refuses our keys.
             Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
         """
         from mcp import MCPError
@@ -260,7 +260,7 @@ class McpSession:
         return self._shown(text)
 
     def _shown(self, text: str) -> str:
-        """Return a text without keys and this machine's paths, cut at the limit with a word on what is left out."""
+        """Return a text without keys and this machine's paths; cut at the limit, it names the rest's length."""
         text = self._credentials.masked(text)
         # Paths inside the workspace become relative to it, the workspace itself `.`.
         text = text.replace(f"{self.workspace}/", "").replace(str(self.workspace), ".").strip()
@@ -278,7 +278,7 @@ class McpSession:
         Raises:
             MCPError: the server lives, and answers that it refuses.
             ToolServerDied: the connection ended, or no answer came in time.
-            ToolServerUnavailable: a server at an address refuses who asks.
+            ToolServerUnavailable: a server at an address refuses our keys.
         """
         from mcp import MCPError
 

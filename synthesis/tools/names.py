@@ -33,7 +33,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def is_name_of_number(name: str) -> bool:
-    """Say whether a parameter is a number by its name alone, whatever tool takes it.
+    """Say whether a parameter is a number by its name alone, for any tool.
 
     >>> [is_name_of_number(name) for name in ("limit", "page_size", "maxResults", "issue_number", "page", "discount")]
     [True, True, True, False, False, False]

@@ -14,7 +14,7 @@ OVERLAP_OF_NAMESAKES: Final = 0.5
 
 
 def signatures_of(server: ServerDocument) -> frozenset[str]:
-    """Return what tells a server's tools apart: each tool's words with the names of its arguments."""
+    """Return the signatures of a server's tools: each tool's words with the names of its arguments."""
     return frozenset(
         f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
         for tool in server.tools

@@ -7,8 +7,8 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+from synthesis.tools.schema_repair import pointed_to
 
-ORIGIN: Final = "openapi"
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
 _LONGEST_DESCRIPTION: Final = 200
@@ -16,7 +16,7 @@ _LINK = re.compile(r"<?https?://\S+")
 _CREDENTIAL = re.compile(r"(x[-_])?(api[-_]?key|app[-_]?id|access[-_]?token|auth([-_]?token)?|client[-_]?secret)", re.I)
 
 
-def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
+def read_openapi(document: JsonValue, name: str) -> SourceServer | None:
     """Return the server of an OpenAPI 3.x specification; None if the document is something else.
 
     Credentials and transport headers are the operator's, not the model's: they are no parameters of the tool.
@@ -33,15 +33,13 @@ def read_openapi(document: JsonValue, name: str) -> list[SourceServer] | None:
         for method in _METHODS:
             if isinstance(operation := item.get(method), dict):
                 tools.append(_operation(path, method, operation, item, document))
-    return [
-        SourceServer(
-            name=str(info.get("title") or name),
-            origin=ORIGIN,
-            tools=tools,
-            domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
-            description=str(info.get("description") or ""),
-        )
-    ]
+    return SourceServer(
+        name=str(info.get("title") or name),
+        origin="openapi",
+        tools=tools,
+        domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
+        description=str(info.get("description") or ""),
+    )
 
 
 def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject) -> SourceTool:
@@ -134,10 +132,5 @@ def _resolved(node: JsonValue, document: JsonObject) -> JsonValue:
     for _ in range(16):  # references that go round in a circle lead nowhere
         if not isinstance(node, dict) or not isinstance(reference := node.get("$ref"), str):
             return node
-        if not reference.startswith("#/"):
-            return None
-        node = document
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            node = node.get(part) if isinstance(node, dict) else None
+        node = pointed_to(reference, document)
     return None

@@ -2,7 +2,7 @@
 
     tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
                                   none that can be used    ─► left out of its server, counted with the reason
-    server ─► without what was left out ─► left out itself where too few tools are left
+    server ─► without the tools left out ─► left out itself if too few tools remain
 
 Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
@@ -31,7 +31,7 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
     """Return the tool with the parameters that the teacher writes for it.
 
     Raises:
-        Rejected: the teacher has none to offer that can be used.
+        Rejected: the teacher offers none that can be used.
         TeacherUnavailable: the teacher cannot be asked.
     """
     known = {
@@ -52,7 +52,7 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
 def with_completed_tools(
     server: ServerDocument, completed: Mapping[str, ToolDocument], filters: ToolDocumentFilters
 ) -> ServerDocument:
-    """Return a server whose tools all say what they take: those of unknown parameters completed, or left out.
+    """Return a server whose tools all have known parameters: unknown ones completed, or their tools left out.
 
     Its id stays, which names the document that was read.
 

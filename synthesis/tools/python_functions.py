@@ -9,11 +9,10 @@ from synthesis.python_source import syntax_tree
 from synthesis.records import JsonObject
 from synthesis.tools.documents import SourceServer, SourceTool
 
-ORIGIN: Final = "python"
 _SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
 
 
-def read_python_functions(source: str, name: str) -> list[SourceServer]:
+def read_python_functions(source: str, name: str) -> SourceServer:
     """Return the public, fully annotated functions of a module as one server.
 
     Raises:
@@ -22,7 +21,7 @@ def read_python_functions(source: str, name: str) -> list[SourceServer]:
     module = syntax_tree(source)
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     tools = [_tool(function) for function in functions if not function.name.startswith("_") and _is_typed(function)]
-    return [SourceServer(name=name, origin=ORIGIN, tools=tools, description=ast.get_docstring(module) or "")]
+    return SourceServer(name=name, origin="python", tools=tools, description=ast.get_docstring(module) or "")
 
 
 def _is_typed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -6,12 +6,10 @@ The lines are `{"tool", "functions"}`.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, objects_in
 
-ORIGIN: Final = "rapidapi"
 _BOILERPLATE = re.compile(
     r'This is the subfunction for tool "[^"]*", you can use this tool\.\s*'
     r'(The description of this function is: "(.*)"\s*)?',
@@ -19,21 +17,19 @@ _BOILERPLATE = re.compile(
 )
 
 
-def read_endpoints(document: JsonValue) -> list[SourceServer] | None:
+def read_endpoints(document: JsonValue) -> SourceServer | None:
     """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
     if not isinstance(document, list) or not document:
         return None
     if not all(isinstance(endpoint, dict) and "api_name" in endpoint for endpoint in document):
         return None
     first = document[0]
-    return [
-        SourceServer(
-            name=str(first.get("tool_name") or "unnamed"),
-            origin=ORIGIN,
-            tools=[_endpoint(endpoint) for endpoint in document],
-            domain=str(first.get("category_name") or "General"),
-        )
-    ]
+    return SourceServer(
+        name=str(first.get("tool_name") or "unnamed"),
+        origin="rapidapi",
+        tools=[_endpoint(endpoint) for endpoint in document],
+        domain=str(first.get("category_name") or "General"),
+    )
 
 
 def _endpoint(endpoint: JsonObject) -> SourceTool:
@@ -68,7 +64,7 @@ def _template_schema(template: JsonValue) -> JsonObject:
     return {"type": template.split(" ")[0]} if isinstance(template, str) else {}
 
 
-def read_function_line(document: JsonValue) -> list[SourceServer] | None:
+def read_function_line(document: JsonValue) -> SourceServer | None:
     """Return the server of one line `{"tool": …, "functions": […]}`; None if it is something else."""
     if not isinstance(document, dict) or not isinstance(functions := document.get("functions"), list):
         return None
@@ -79,13 +75,13 @@ def read_function_line(document: JsonValue) -> list[SourceServer] | None:
         SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
         for function in objects_in(functions)
     ]
-    return [SourceServer(name=server, origin=ORIGIN, tools=tools)]
+    return SourceServer(name=server, origin="rapidapi", tools=tools)
 
 
 def _own_words(function: JsonObject, server: str) -> JsonValue:
-    """Return what the API's author wrote, without what the collection did to every description.
+    """Return the words of the API's author, without the additions of the collection.
 
-    It put a sentence around them, and wrote its own names of functions, `<name>_for_<server>`, in the place of words.
+    It put a sentence around each description, and its own names of functions, `<name>_for_<server>`, in place of words.
 
     >>> before = 'This is the subfunction for tool "x", you can use this tool.'
     >>> said = 'The description of this function is: "list_for_x teams"'

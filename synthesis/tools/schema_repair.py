@@ -1,13 +1,13 @@
 """Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
 
-What is mended, by rule name (a server document lists the rules that were needed):
+The rules by name (a server document lists the rules that were needed):
 
-    not_a_schema               something else than an object stood where a schema belongs
+    not_a_schema               something other than an object stood where a schema belongs
     root_made_object           the root had no type, or one that is not `object`
     root_alternatives_merged   `anyOf`, `oneOf` or `allOf` at the root became one set of properties
     nested_schema_unwrapped    a whole schema lay inside its own `properties`
     type_mapped                a type that JSON Schema does not know ("str", "any", "float") became one that it does
-    required_mended            `required` named what does not exist, stood twice, or was a flag on a property
+    required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     bounds_mended              draft-4 boolean bounds, or limits that are not numbers
     default_dropped            a null default on a type that is not nullable
@@ -19,7 +19,7 @@ What is mended, by rule name (a server document lists the rules that were needed
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
                                that `re` does not know, or of the most usual form it takes exponential time for
 
-References inside the document are replaced by what they point to. Dialect marks and titles are left out without a word.
+References inside the document are replaced by their targets. Dialect marks and titles are left out without a rule.
 """
 
 from __future__ import annotations
@@ -37,45 +37,27 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject, JsonValue, canonical_json
 
 MAX_SCHEMA_NODES: Final = 4000
-"""More schemas than this inside one tool is not a tool that a model can be offered."""
+"""The most schemas inside one tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _TYPE_NAMES: Final = {
-    "str": "string",
-    "text": "string",
-    "char": "string",
-    "date": "string",
-    "datetime": "string",
-    "date-time": "string",
-    "time": "string",
-    "file": "string",
-    "uuid": "string",
-    "uri": "string",
-    "url": "string",
-    "enum": "string",
-    "int": "integer",
-    "int32": "integer",
-    "int64": "integer",
-    "long": "integer",
-    "float": "number",
-    "double": "number",
-    "decimal": "number",
-    "numeric": "number",
+    **dict.fromkeys(("str", "text", "char", "file", "uuid", "uri", "url", "enum"), "string"),
+    **dict.fromkeys(("date", "datetime", "date-time", "time"), "string"),
+    **dict.fromkeys(("int", "int32", "int64", "long"), "integer"),
+    **dict.fromkeys(("float", "double", "decimal", "numeric"), "number"),
     "bool": "boolean",
-    "list": "array",
-    "tuple": "array",
-    "set": "array",
-    "dict": "object",
-    "map": "object",
-    "json": "object",
-    "hash": "object",
-    "none": "null",
-    "nil": "null",
+    **dict.fromkeys(("list", "tuple", "set"), "array"),
+    **dict.fromkeys(("dict", "map", "json", "hash"), "object"),
+    **dict.fromkeys(("none", "nil"), "null"),
 }
+"""The types of JSON Schema by the names that documents give them."""
 _COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 _BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_HOLD_A_SCHEMA: Final = frozenset(
+    {"items", "contains", "not", "propertyNames", "if", "then", "else", "additionalProperties"}
+)
 _FLAGS: Final = frozenset({"deprecated", "readOnly", "writeOnly", "uniqueItems"})
 _SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
 
@@ -84,17 +66,17 @@ _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[
 r"""A group that repeats, with nothing that must stand between its own repeats, as in `^(\w+\s?)+$`: of a text that does
 not match `re` tries every way to cut it up, twice as many with each character."""
 _NO_PATTERN: Final = (re.error, OverflowError, RecursionError)
-"""What `re` raises for a text that it cannot compile."""
+"""The errors of `re` for a text that it cannot compile."""
 
 
 class SchemaUnconvertible(SynthesisError):
-    """No valid schema of type `object` can be made of what stands there; the message says why."""
+    """No valid schema of type `object` can be made of the found one; the message says why."""
 
 
 def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
     """Return a valid parameters schema and the rules that were needed to get there, sorted.
 
-    `document` is what references lead into, where that is not the schema itself (an OpenAPI specification).
+    `document` is the target of references, if that is not the schema itself (an OpenAPI specification).
 
     Raises:
         SchemaUnconvertible: it is too large, too deep, or still not valid after every rule.
@@ -106,29 +88,24 @@ def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[Jso
     """
     repair = _Repair(found, document)
     schema = repair.root()
-    _check(schema)
+    if fault := schema_error(schema):
+        raise SchemaUnconvertible(fault)
     return schema, tuple(sorted(repair.rules))
 
 
 def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonObject | None:
-    """Return a valid schema of what a tool returns, or None where the source says nothing that can be used."""
+    """Return a valid schema of a tool's value, or None if the source has none that can be used."""
     if not isinstance(found, dict) or not found:
         return None
     try:
         schema = _Repair(found, document).schema(found, (), 0)
-        _check(schema)
     except SchemaUnconvertible:
         return None
-    return schema or None
-
-
-def _check(schema: JsonObject) -> None:
-    if message := schema_error(schema):
-        raise SchemaUnconvertible(message)
+    return None if schema_error(schema) else schema or None
 
 
 def schema_error(schema: JsonObject) -> str:
-    """Say what is wrong with a schema, as JSON that can be kept and by draft 2020-12; empty if nothing is.
+    """Return the fault of a schema, as JSON that can be kept and by draft 2020-12; empty if it has none.
 
     >>> schema_error({"required": True}), schema_error({"type": "object"})
     ("not valid draft 2020-12 at /required: True is not of type 'array'", '')
@@ -143,7 +120,7 @@ def schema_error(schema: JsonObject) -> str:
 
 @lru_cache(maxsize=4096)
 def _draft_error(schema_json: str) -> str:
-    """Say what draft 2020-12 finds wrong; many tools share their parameters to the letter."""
+    """Return the fault by draft 2020-12; cached, since many tools share their parameters to the letter."""
     try:
         Draft202012Validator.check_schema(json.loads(schema_json))
     except SchemaError as error:
@@ -154,7 +131,7 @@ def _draft_error(schema_json: str) -> str:
 
 
 class _Repair:
-    """One pass over one document; `rules` collects what was needed."""
+    """One pass over one document; `rules` collects the rules that were needed."""
 
     def __init__(self, found: JsonValue, document: JsonValue = None):
         self.found = found
@@ -193,12 +170,9 @@ class _Repair:
             raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
         if isinstance(found, bool):  # `true` and `false` are schemas; "anything" is the one that tools mean
             return {}
-        if isinstance(found, str) and (name := self._type(found)):
-            self.rules.add("not_a_schema")
-            return {"type": name}
         if not isinstance(found, dict):
             self.rules.add("not_a_schema")
-            return {}
+            return {"type": name} if (name := _type(found)) else {}
         if "$ref" in found:
             return self._reference(found, references, depth)
         found = self._unwrapped(found)
@@ -206,12 +180,11 @@ class _Repair:
         if types := self._types(found.get("type")):
             mended["type"] = types if len(types) > 1 else types[0]
         for keyword, value in found.items():
-            self._keyword(mended, keyword, value, found, references, depth)
+            self._keyword(mended, keyword, value, found, (references, depth + 1))
         if found.get("nullable") is True and isinstance(mended.get("type"), str):
             self.rules.add("nullable_converted")
             mended["type"] = [mended["type"], "null"]
-        is_array = mended.get("type") == "array" or "array" in _as_list(mended.get("type"))
-        if is_array and "items" not in mended and "prefixItems" not in mended:
+        if "array" in as_list(mended.get("type")) and "items" not in mended and "prefixItems" not in mended:
             self.rules.add("items_mended")
             mended["items"] = {}
         self._required(mended, found)
@@ -220,36 +193,30 @@ class _Repair:
         return mended
 
     def _keyword(
-        self,
-        mended: JsonObject,
-        keyword: str,
-        value: JsonValue,
-        found: JsonObject,
-        references: tuple[str, ...],
-        depth: int,
+        self, mended: JsonObject, keyword: str, value: JsonValue, found: JsonObject, within: tuple[tuple[str, ...], int]
     ) -> None:
-        """Copy one keyword into `mended` if JSON Schema has it and its value is allowed, or mend it."""
-        deeper = depth + 1
+        """Copy one keyword into `mended` if JSON Schema has it and its value is allowed, or mend it.
+
+        `within` are the references that lead to an inner schema, and its depth.
+        """
         if keyword in ("type", "required", "nullable", "optional") or keyword in _SILENT:
             return
         if keyword == "properties" and isinstance(value, dict):
-            mended["properties"] = {str(name): self.schema(inner, references, deeper) for name, inner in value.items()}
+            mended["properties"] = {str(name): self.schema(inner, *within) for name, inner in value.items()}
         elif keyword in ("patternProperties", "dependentSchemas") and isinstance(value, dict):
             # The keys of `patternProperties` are regular expressions, those of `dependentSchemas` plain names.
             patterns = {name: inner for name, inner in value.items() if keyword[0] == "d" or _is_pattern(name)}
-            mended[keyword] = {name: self.schema(inner, references, deeper) for name, inner in patterns.items()}
-        elif keyword in _ALTERNATIVES and isinstance(value, list) and value:
-            mended[keyword] = [self.schema(inner, references, deeper) for inner in value]
+            mended[keyword] = {name: self.schema(inner, *within) for name, inner in patterns.items()}
         elif keyword == "items" and isinstance(value, list):
             self.rules.add("items_mended")
             if value:
-                mended["prefixItems"] = [self.schema(inner, references, deeper) for inner in value]
-        elif keyword == "prefixItems" and isinstance(value, list) and value:
-            mended[keyword] = [self.schema(inner, references, deeper) for inner in value]
-        elif keyword in ("items", "contains", "not", "propertyNames", "if", "then", "else") and isinstance(value, dict):
-            mended[keyword] = self.schema(value, references, deeper)
-        elif keyword == "additionalProperties" and isinstance(value, dict | bool):
-            mended[keyword] = value if isinstance(value, bool) else self.schema(value, references, deeper)
+                mended["prefixItems"] = [self.schema(inner, *within) for inner in value]
+        elif keyword in (*_ALTERNATIVES, "prefixItems") and isinstance(value, list) and value:
+            mended[keyword] = [self.schema(inner, *within) for inner in value]
+        elif keyword in _HOLD_A_SCHEMA and isinstance(value, dict):
+            mended[keyword] = self.schema(value, *within)
+        elif keyword == "additionalProperties" and isinstance(value, bool):
+            mended[keyword] = value
         elif keyword == "enum" and isinstance(value, list):
             self._enum(mended, value)
         elif _is_allowed(keyword, value):
@@ -267,27 +234,13 @@ class _Repair:
         if reference in references:  # a type that contains itself, e.g. a tree's node
             self.rules.add("reference_cycle_cut")
             return self.schema(beside, references, depth + 1)
-        target = self._lookup(reference) if isinstance(reference, str) else None
+        target = pointed_to(reference, self.document) if isinstance(reference, str) else None
         if target is None:
             self.rules.add("reference_unresolved")
             return self.schema(beside, references, depth + 1)
         if isinstance(target, dict):
             target = {**target, **beside}
         return self.schema(target, (*references, reference), depth + 1)
-
-    def _lookup(self, reference: str) -> JsonValue:
-        if not reference.startswith("#"):
-            return None
-        node = self.document
-        for part in reference[1:].strip("/").split("/") if reference[1:].strip("/") else ():
-            part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
-            if isinstance(node, dict) and part in node:
-                node = node[part]
-            elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
-                node = node[int(part)]
-            else:
-                return None
-        return node
 
     def _unwrapped(self, found: JsonObject) -> JsonObject:
         properties = found.get("properties")
@@ -300,17 +253,11 @@ class _Repair:
             return self._unwrapped(properties)
         return found
 
-    def _type(self, name: JsonValue) -> str | None:
-        if not isinstance(name, str):
-            return None
-        lowered = name.strip().lower()
-        return lowered if lowered in TYPES else _TYPE_NAMES.get(lowered)
-
     def _types(self, found: JsonValue) -> list[str]:
         if found is None:
             return []
-        names = _as_list(found)
-        mapped = list(dict.fromkeys(known for name in names if (known := self._type(name))))
+        names = as_list(found)
+        mapped = list(dict.fromkeys(known for name in names if (known := _type(name))))
         if mapped != names:
             self.rules.add("type_mapped")
         return mapped
@@ -362,19 +309,35 @@ class _Repair:
             mended["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
 
     def _default(self, mended: JsonObject) -> None:
-        if "default" in mended and mended["default"] is None and "null" not in _as_list(mended.get("type", "null")):
+        if "default" in mended and mended["default"] is None and "null" not in as_list(mended.get("type", "null")):
             self.rules.add("default_dropped")
             del mended["default"]
 
 
+def pointed_to(reference: str, document: JsonValue) -> JsonValue:
+    """Return the part of a document that a reference such as `#/$defs/city` points to; None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    node = document
+    for part in reference[1:].strip("/").split("/") if reference[1:].strip("/") else ():
+        part = part.replace("~1", "/").replace("~0", "~").replace("%7B", "{").replace("%7D", "}")
+        if isinstance(node, dict) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            return None
+    return node
+
+
 def _merge_alternatives(schema: JsonObject, keyword: str, alternatives: list[JsonObject]) -> None:
-    """Fold the alternatives of a root into its properties; required stays what every way of calling needs."""
+    """Fold the alternatives of a root into its properties; only names that every alternative needs stay required."""
     properties = schema.setdefault("properties", {})
     for alternative in alternatives:
         for name, inner in alternative.get("properties", {}).items():
             properties.setdefault(name, inner)
     needed = [set(alternative.get("required", ())) for alternative in alternatives]
-    # All parts of `allOf` hold at once; of `anyOf` and `oneOf` one does, so only what all of them need is needed.
+    # All parts of `allOf` hold at once; of `anyOf` and `oneOf` one does, so only their common names are required.
     common = set.union(*needed) if keyword == "allOf" else set.intersection(*needed)
     schema["required"] = [name for name in properties if name in common or name in schema.get("required", ())]
 
@@ -390,7 +353,14 @@ def _is_allowed(keyword: str, value: JsonValue) -> bool:
     return keyword in _FLAGS and isinstance(value, bool)
 
 
-def _as_list(value: JsonValue) -> list[JsonValue]:
+def _type(name: JsonValue) -> str | None:
+    """Return the type of JSON Schema that a name means."""
+    lowered = name.strip().lower() if isinstance(name, str) else ""
+    return lowered if lowered in TYPES else _TYPE_NAMES.get(lowered)
+
+
+def as_list(value: JsonValue) -> list[JsonValue]:
+    """Return a list as it is, any other value as a list of one."""
     return value if isinstance(value, list) else [value]
 
 

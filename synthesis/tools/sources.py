@@ -1,4 +1,4 @@
-"""Sources of tool documents: files and folders of any known format, told apart by what they hold.
+"""Sources of tool documents: files and folders of any known format, told apart by their contents.
 
 .json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification
 .jsonl   one RapidAPI tool, or one of the above, per line
@@ -32,7 +32,7 @@ SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
 
 
 class SourceMissing(SynthesisError):
-    """A named file or folder is not there or holds no tool documents; the message says what was expected."""
+    """A named file or folder is not there, or holds no tool documents."""
 
 
 def source_files(source: Path) -> list[Path]:
@@ -52,39 +52,38 @@ def source_files(source: Path) -> list[Path]:
 
 
 def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
-    """Yield every server of one file as it was found, or the reason why it cannot be read.
+    """Yield each server of a file as it was found, or the reason why it cannot be read.
 
-    Of a file that cannot be read any further, the servers before that place are yielded.
+    If a file cannot be read from some line on, the servers of the lines before are yielded.
     """
     try:
         if path.suffix == ".jsonl":
             # `splitlines` also cuts at U+2028, which may stand inside of a text.
             for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
                 if line.strip():
-                    yield from _servers(_parsed_json(line), path.stem, f"{path.name}:{number}")
+                    yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
         elif path.suffix == ".py":
-            yield from read_python_functions(path.read_text(encoding="utf-8"), path.stem)
+            yield read_python_functions(path.read_text(encoding="utf-8"), path.stem)
         elif path.suffix in (".yaml", ".yml"):
-            yield from _servers_of_yaml(path)
+            yield _server_of_yaml(path)
         else:
             # Some editors begin a file with a byte-order mark, which JSON does not allow.
-            yield from _servers(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
+            yield _server(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
     except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError) as error:
         yield _unreadable(path, error)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
 
 
-def _servers_of_yaml(path: Path) -> Iterator[SourceServer | Rejected]:
+def _server_of_yaml(path: Path) -> SourceServer | Rejected:
     from synthesis.tools.yaml_documents import YAMLError, parsed_yaml  # here: most sources are JSON
 
     try:
         document, repairs = parsed_yaml(path.read_text(encoding="utf-8"))
     except YAMLError as error:
-        yield _unreadable(path, error)
-        return
-    for found in _servers(document, path.stem, path.name):
-        yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
+        return _unreadable(path, error)
+    found = _server(document, path.stem, path.name)
+    return replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
 
 
 def _unreadable(path: Path, error: Exception) -> Rejected:
@@ -92,19 +91,16 @@ def _unreadable(path: Path, error: Exception) -> Rejected:
     return Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
 
 
-def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
-    found = (
+def _server(document: JsonValue, name: str, where: str) -> SourceServer | Rejected:
+    return (
         read_crawled(document)
         or read_openapi(document, name)
         or read_endpoints(document)
         or read_function_line(document)
         or read_tools_list(document, name)
         or read_openai_tools(document, name)
+        or Rejected("unknown format", f"{where} is none of the formats of tool documents")
     )
-    if found:
-        yield from found
-    else:
-        yield Rejected("unknown format", f"{where} is none of the formats of tool documents")
 
 
 def _parsed_json(text: str) -> JsonValue:

@@ -26,7 +26,7 @@ class ToolDocumentStatistics(BaseModel):
 
 
 def tool_document_statistics(servers: Iterable[ServerDocument]) -> ToolDocumentStatistics:
-    """Count what documents say of their parameters; inner ones, of objects, are not looked at."""
+    """Count the parameters of documents; the inner ones of objects are not looked at."""
     counts = dict.fromkeys(ToolDocumentStatistics.model_fields, 0)
     for tool in (tool for server in servers for tool in server.tools):
         properties: dict[str, JsonValue] = tool.parameters.get("properties", {})

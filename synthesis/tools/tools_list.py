@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
 
-MCP_ORIGIN: Final = "mcp_tools_list"
-OPENAI_ORIGIN: Final = "openai_tools"
 
-
-def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None:
+def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
     """Return the server of a `tools/list` answer, bare or in its JSON-RPC envelope; None if it is something else.
 
     A document may say more of its server: `name`, `domain`, `language`, `description`, `argumentValues`.
@@ -29,17 +24,15 @@ def read_tools_list(document: JsonValue, name: str) -> list[SourceServer] | None
     values = {
         name: inner for name, inner in object_in(document.get("argumentValues")).items() if isinstance(inner, list)
     }
-    return [
-        SourceServer(
-            name=str(found_name),
-            origin=MCP_ORIGIN,
-            tools=[mcp_tool(tool) for tool in objects_in(tools)],
-            domain=str(document.get("domain") or "General"),
-            description=str(document.get("description") or ""),
-            language=document["language"] if document.get("language") in ("en", "zh") else None,
-            argument_values=values,
-        )
-    ]
+    return SourceServer(
+        name=str(found_name),
+        origin="mcp_tools_list",
+        tools=[mcp_tool(tool) for tool in objects_in(tools)],
+        domain=str(document.get("domain") or "General"),
+        description=str(document.get("description") or ""),
+        language=document["language"] if document.get("language") in ("en", "zh") else None,
+        argument_values=values,
+    )
 
 
 def mcp_tool(tool: JsonObject) -> SourceTool:
@@ -52,7 +45,7 @@ def _input_schema(tool: JsonObject) -> JsonValue:
     return tool.get("inputSchema", tool.get("input_schema"))
 
 
-def read_openai_tools(document: JsonValue, name: str) -> list[SourceServer] | None:
+def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
     """Return the tools of an OpenAI request as one server; None if the document is something else.
 
     Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`.
@@ -64,12 +57,10 @@ def read_openai_tools(document: JsonValue, name: str) -> list[SourceServer] | No
     functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
     if not functions or not all(isinstance(f, dict) and "name" in f and "parameters" in f for f in functions):
         return None
-    return [
-        SourceServer(
-            name=str(described.get("name") or name),
-            origin=OPENAI_ORIGIN,
-            tools=[SourceTool(f["name"], f.get("description"), f["parameters"]) for f in functions],
-            domain=str(described.get("domain") or "General"),
-            description=str(described.get("description") or ""),
-        )
-    ]
+    return SourceServer(
+        name=str(described.get("name") or name),
+        origin="openai_tools",
+        tools=[SourceTool(f["name"], f.get("description"), f["parameters"]) for f in functions],
+        domain=str(described.get("domain") or "General"),
+        description=str(described.get("description") or ""),
+    )

@@ -1,9 +1,9 @@
 """Tool documents that a language model wrote, checked before their schemas are used.
 
-What a source says of a tool is mended (`schema_repair`), since nobody can be asked. Whoever writes a document can: it
-is told what is wrong, or the document is not used. Beside what JSON Schema demands, a written schema may hold
+Documents of sources are mended (`schema_repair`), since their authors cannot be asked. A teacher can: it is told the
+fault, or the document is not used. Beyond the rules of JSON Schema, a written schema may hold
 
-    no `$` keyword                      but a `$comment`, and `$schema` of the whole: others have something fetched
+    no `$` keyword                      but `$comment`, and `$schema` of the whole: others have something fetched
     no `pattern`, `patternProperties`   Python's `re` may not know one, or take exponential time for it
 
 Decided: docs/decisions/environments.md, “A schema that a teacher wrote has no references and no patterns”.
@@ -16,7 +16,7 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.tools.schema_repair import MAX_SCHEMA_DEPTH, TYPES, schema_error
+from synthesis.tools.schema_repair import MAX_SCHEMA_DEPTH, TYPES, as_list, schema_error
 
 _HOLD_VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
 _HOLD_NAMES: Final = frozenset({"definitions", "dependencies", "dependentRequired", "dependentSchemas", "properties"})
@@ -24,10 +24,10 @@ _PATTERNS: Final = frozenset({"pattern", "patternProperties"})
 
 
 def check_written(document: ToolDocument) -> None:
-    """Check that what a written document says of its tool's arguments, and of what it returns, is a usable schema.
+    """Check that the schemas of a written document, those of its arguments and of its value, can be used.
 
     Raises:
-        Rejected: it is none; the detail says where, what was expected and what was found.
+        Rejected: one cannot; the detail names the place, the expected form and the value.
 
     >>> parameters = {"type": "object", "properties": {"flat": {"type": "str"}}, "required": ["flat"]}
     >>> check_written(ToolDocument(name="get_rent", description="Rent", parameters=parameters))
@@ -43,7 +43,7 @@ boolean, integer, null, number, object, string, found 'str'
 
 
 def _fault(schema: JsonObject, name: str) -> str:
-    """Say what is wrong with a schema; empty if nothing is."""
+    """Return the fault of a schema; empty if it has none."""
     for path, part in _schemas(schema):
         where = "/".join([name, *path]).replace("\n", " ")
         if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
@@ -55,7 +55,7 @@ def _fault(schema: JsonObject, name: str) -> str:
             names_a_draft = keyword == "$schema" and isinstance(value, str) and not path
             if keyword.startswith("$") and keyword != "$comment" and not names_a_draft:
                 return f"{where}: expected the schema itself written out, found {keyword!r}"
-        for kind in _as_list(part.get("type")):
+        for kind in as_list(part.get("type")):
             if isinstance(kind, str) and kind not in TYPES:
                 return f"{where}/type: expected one of {', '.join(sorted(TYPES))}, found {kind[:40]!r}"
     error = schema_error(schema)
@@ -63,7 +63,7 @@ def _fault(schema: JsonObject, name: str) -> str:
 
 
 def _fault_of_parameters(schema: JsonObject) -> str:
-    """Say what a valid schema lacks to be one of named arguments; empty if nothing."""
+    """Return the reason why a valid schema is not one of named arguments; empty if it is one."""
     if schema.get("type", "object") != "object":
         return f"parameters/type: expected 'object', found {schema['type']!r}"
     properties: JsonObject = schema.get("properties", {})
@@ -91,7 +91,3 @@ def _entries(value: JsonValue) -> list[tuple[tuple[str, ...], JsonValue]]:
     if isinstance(value, dict):
         return [((name,), inner) for name, inner in value.items()]
     return [((str(place),), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
-
-
-def _as_list(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else [value]

@@ -1,7 +1,7 @@
 """YAML as JSON sees it: text keys, no dates.
 
-What cannot be read otherwise is mended by one rule: tabs at the ends of lines go. YAML 1.2 allows them (section 6.2),
-the loader does not.
+If a text cannot be read, one rule mends it: tabs at the ends of lines go. YAML 1.2 allows them (section 6.2), the
+loader does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["YAMLError", "parsed_yaml"]
 
 
 def parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
-    """Return a YAML text as JSON sees it, and what had to be mended to read it.
+    """Return a YAML text as JSON sees it, and the rules that mended it.
 
     Raises:
         YAMLError: it is none.

@@ -18,9 +18,8 @@ def synthesis_fingerprint(
 ) -> Fingerprint:
     """Return the fingerprint of the records of a track, whose pipeline is the module `track`.
 
-    It holds the config, save the keys that say where the track writes, where and how fast it works, and what a token
-    costs; `contents`, which stand for the paths under the keys of these names; the teacher; and the code of the track
-    and of the teacher, prompts included.
+    It holds the config without destination, machines, concurrency and prices; `contents`, which stand for the paths
+    under the keys of these names; the teacher; and the code of the track and of the teacher, prompts included.
     """
     settings = getattr(config, "teacher", None)
     asked = {} if settings is None else settings.what_decides()

@@ -35,17 +35,17 @@ class JournalError(SynthesisError):
 
 
 class Journal:
-    """An SQLite file of finished items, each with its `result` or why it was `rejected`.
+    """An SQLite file of finished items, each with its `result` or the reason why it was `rejected`.
 
-    It remembers what it is for. One that holds items of something else is refused and left as it is: they may have been
-    paid for.
+    It holds the fingerprint of its items. If that is another one than a run's, the journal is refused and left as it
+    is: its items may have been paid for.
     """
 
     def __init__(self, path: Path, stage: str, fingerprint: Mapping[str, JsonValue]):
         """Open the journal of one stage, or begin it.
 
         Raises:
-            MadeOtherwise: its items were made with something else than `fingerprint` says; or it is no journal.
+            MadeOtherwise: its items have another fingerprint; or it is no journal.
             JournalError: it, or an item in it, is damaged, or the disk is full or not writable.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class Journal:
                 yield item, outcome
 
     def second_tries(self) -> Iterator[tuple[int, list[SecondTry]]]:
-        """Yield each finished item of which something was asked for once more, in order, with these.
+        """Yield each finished item with second tries, in order, with these.
 
         Raises:
             JournalError: the file is damaged.
@@ -102,7 +102,7 @@ class Journal:
 
     def _not_plain(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
         with _told_of(self._path):
-            # The key `result` stands first where it stands alone.
+            # If `result` is the only key, the text begins with it.
             rows = self._database.execute(
                 """SELECT item, outcome FROM outcomes WHERE outcome NOT GLOB '{"result":*' ORDER BY item"""
             )
@@ -110,7 +110,7 @@ class Journal:
                 yield item, json.loads(outcome)
 
     def num_finished(self, below: int) -> int:
-        """Return how many of the first so many items are finished."""
+        """Return the number of finished items among those below an index."""
         with _told_of(self._path):
             return self._database.execute("SELECT count(*) FROM outcomes WHERE item < ?", (below,)).fetchone()[0]
 
@@ -163,7 +163,7 @@ def _require_purpose(
     database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
     purpose = {"stage": stage, "fingerprint": dict(fingerprint)}
     row = database.execute("SELECT text FROM purpose").fetchone()
-    # A journal without a finished item has cost nothing: it is taken over, whatever it was begun for.
+    # A journal without a finished item has cost nothing, so it is taken over, even if it was another stage's.
     if database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
         try:
             found = json.loads(row[0]) if row else {}
@@ -213,11 +213,11 @@ async def run_stage(
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
-    been cancelled, and what was finished stays in the journal. `progress` is standard error unless told otherwise; its
-    line ends with what `cost` says.
+    been cancelled; finished items stay in the journal. `progress` is standard error by default; its line ends with the
+    text of `cost`.
 
     Raises:
-        Exception: as `work` raised it first, where it is no `Rejected`.
+        Exception: the first one that `work` raised, except `Rejected`.
         JournalError: an outcome cannot be written down.
     """
     started, progress = time.monotonic(), progress or sys.stderr
@@ -243,7 +243,7 @@ async def run_stage(
         async with asyncio.TaskGroup() as workers:
             for _ in range(max(1, concurrency)):
                 workers.create_task(worker())
-    except BaseExceptionGroup as failed:  # the first one stopped the others, and says what was wrong
+    except BaseExceptionGroup as failed:  # the first one stopped the others
         raise failed.exceptions[0] from None
     finally:
         bar.close()

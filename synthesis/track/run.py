@@ -36,7 +36,7 @@ class TrackRun:
 
         Raises:
             DestinationRefused: something else lies there.
-            MadeOtherwise: they were made with something else than `fingerprint` says.
+            MadeOtherwise: they have another fingerprint.
             RecordDirectoryError: their `dataset.json` cannot be read, or is of another schema version.
         """
         out = self.out
@@ -52,7 +52,7 @@ class TrackRun:
         require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
         for stage, path in self.journal_paths.items():
             if path.is_file():
-                # What was made with something else, or is no journal, is not this run's to delete.
+                # A journal of another fingerprint, or another file, is not this run's to delete.
                 with suppress(MadeOtherwise, JournalError):
                     Journal(path, stage, self.fingerprint).close()
                     _delete_journal(path)
@@ -65,7 +65,7 @@ class TrackRun:
         """Open the journal of each stage, or begin it.
 
         Raises:
-            MadeOtherwise: one holds items that were made with something else, or is no journal.
+            MadeOtherwise: one holds items of another fingerprint, or is no journal.
             JournalError: one is damaged, or the disk is full or not writable.
         """
         with ExitStack() as stack:
@@ -97,7 +97,7 @@ class TrackRun:
     def write_rejected(self, report: StageReport, records: Iterable[RejectedRecord], kind: str) -> None:
         """Write rejected items with their scores and reasons into a directory of their own beside the records.
 
-        Where nothing was kept, and of the rest there is nothing but reasons, nothing is written: the error says them.
+        If no item was kept, and the others are nothing but reasons, nothing is written: the error tells the reasons.
 
         Raises:
             DestinationRefused: something else has come to lie there.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from synthesis.prompts.correction import Correctable
+from synthesis.prompts.rendering import Correctable
 from synthesis.stage import Rejected, SecondTry, note_second_tries
 from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
 
@@ -15,7 +15,7 @@ Checked = TypeVar("Checked")
 async def accepted_reply(
     teacher: Teacher, request: Correctable[Reply], check: Callable[[Reply], Checked], *, seed: int
 ) -> Checked:
-    """Return what `check` makes of the reply, of the second one where the first is rejected.
+    """Return the result of `check` on the reply, or on the second reply if the first one is rejected.
 
     Raises:
         Rejected: the second one is rejected, too; as `check` raised it.
@@ -26,7 +26,7 @@ async def accepted_reply(
     try:
         return check(reply)
     except Rejected as rejected:
-        if not reads_prompts(teacher):  # it would say the same again
+        if not reads_prompts(teacher):  # it would give the same reply
             raise
         first = rejected
     # The same seed: a question that quotes a failure is another question.

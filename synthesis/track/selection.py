@@ -3,7 +3,7 @@
     out           records that reach the thresholds        ┐ every slot of the run is in one of the two,
     out.rejected  the others, with scores and reasons      ┘ and moves where its scores put it
 
-What goes to `out.rejected` is there before `out` loses it: a run that is killed in between loses nothing.
+An item is in `out.rejected` before it leaves `out`: a run that is killed in between loses nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Selection(Generic[Kept, Other]):
         """Apply the thresholds to all that was made, and write both directories anew.
 
         Raises:
-            NothingKept: nothing reaches them; what lies there stays as it is.
+            NothingKept: no item reaches them; both directories stay as they are.
             RecordDirectoryError: one of the directories is damaged.
             OSError: the disk is full or not writable.
         """
@@ -105,8 +105,8 @@ class Selection(Generic[Kept, Other]):
                 rejected[slot] = self.rejection(slot, reason, item)
         report.kept = len(kept)
         report.require_kept(f"at least one {run.kind}")
-        self._write_rejected(run, rejected_before | rejected, report)  # what moves is in both until the end
-        beside = run.out / "report.json"  # tells of what was before the thresholds
+        self._write_rejected(run, rejected_before | rejected, report)  # an item that moves is in both until the end
+        beside = run.out / "report.json"  # its figures are of the stages before the thresholds
         run.write(report, kept, beside.read_text(encoding="utf-8") if beside.is_file() else None)
         self._write_rejected(run, rejected, report)
         return report

@@ -1,7 +1,6 @@
-"""A run on an endpoint of which a share of the answers are faults: what every track must still hold.
+"""A run on an endpoint with a share of faults among its answers, and the promises that every track must keep.
 
-The endpoint answers as the embedded teacher would, but gives scores that nobody else would give, so that a score that
-was made up can be told from one that it gave.
+The endpoint answers as the embedded teacher would, but with scores of its own, so that a made-up score is noticed.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ def with_scores(reply: Any) -> Any:
 async def survive_faults(
     folder: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[ToldTeacher], Any]
 ) -> tuple[StageReport, Counter[str]]:
-    """Run a track on an endpoint with 30 % faults of every kind; return its report and what was rejected, and why.
+    """Run a track on an endpoint with 30 % faults of every kind; return its report and the rejections by reason.
 
     Checked here, for any track: each kind of fault did happen, each item of each stage has its outcome, each rejection
-    says what was found, nothing was asked more than four times, and the key is in no file of `folder`.
+    has a detail, no question was asked more than four times, and the key is in no file of `folder`.
     """
     replies: dict[str, JsonObject] = {}
     rejected: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Looking into the journals of a run that is going on in another process."""
+"""The finished items of a journal, also while another process writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is so by construction is said of the sets of which it is so, by what stands in them."""
+"""Figures that follow from how a set was made are named for such sets alone, by their records and cards."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def document(description: str) -> ToolDocument:
     return ToolDocument(name="x", description=description, parameters={"type": "object", "properties": {}})
 
 
+with_model2vec = pytest.mark.skipif(find_spec("model2vec") is None, reason="needs the extra `embeddings`")
 RENT, SAME, OTHER, NOTHING = map(document, ("Rent of a flat", "What an apartment costs", "Elevation", "Quux"))
 
 
@@ -54,8 +56,8 @@ def cosines(vectors: Any) -> np.ndarray:
     return (vectors @ vectors.T).toarray()
 
 
+@with_model2vec
 def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tmp_path: Path) -> None:
-    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
     model = EmbeddingModel(folder=write_model(tmp_path / "model"))
     found = cosines(embed([RENT, SAME, OTHER, NOTHING], model))
     assert np.allclose(found[:3, :3], [[1, 1, 0], [1, 1, 0], [0, 0, 1]], atol=1e-6)
@@ -81,23 +83,20 @@ def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_cannot_be_read_is_said_to_be_none(tmp_path: Path) -> None:
-    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
-    folder = write_model(tmp_path / "model")
-    (folder / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(EmbeddingModelMissing, match="expected a static embedding model in"):
+@with_model2vec
+@pytest.mark.parametrize(("scale", "said"), [(None, "a static embedding model in"), (float("nan"), "finite numbers")])
+def test_a_model_that_cannot_be_read_or_has_numbers_that_are_none_is_said_to_be_none(
+    tmp_path: Path, scale: float | None, said: str
+) -> None:
+    folder = write_model(tmp_path / "model", scale or 1.0)
+    if scale is None:
+        (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(EmbeddingModelMissing, match=f"expected {said}"):
         embed([RENT], EmbeddingModel(folder=folder))
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_it(name: str, *arguments: Any) -> Any:
-        if name.startswith("model2vec"):
-            raise ImportError(name)
-        return real(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", without_it)
+    monkeypatch.setitem(sys.modules, "model2vec", None)
     with pytest.raises(EmbeddingModelMissing, match=r"pip install 'astra-jax\[embeddings\]'"):
         embed([RENT], EmbeddingModel(folder=write_model(tmp_path / "model")))
 
@@ -115,9 +114,3 @@ def test_records_are_made_with_what_the_model_is_and_not_with_where_it_lies(
     assert made_with("here", 1.0) == made_with("there", 1.0) != made_with("other", 2.0)
     lexical = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out")
     assert fingerprint_of(lexical, ProceduralTeacher())["embedding"] is None
-
-
-def test_a_local_model_of_numbers_that_are_none_is_said_to_be_none(tmp_path: Path) -> None:
-    pytest.importorskip("model2vec", reason="the extra `embeddings` is not installed")
-    with pytest.raises(EmbeddingModelMissing, match="expected finite numbers"):
-        embed([RENT, OTHER], EmbeddingModel(folder=write_model(tmp_path / "model", float("nan"))))

@@ -38,6 +38,14 @@ def shown(*entries: Any) -> Any:
     return read_messages(entries, {}, is_learnt=False)
 
 
+def assert_refused_at(place: str, read: Any, *entries: Any) -> str:
+    """Return the message of the refusal, which names the place of the fault."""
+    with pytest.raises(MessageRefused) as raised:
+        read(*entries)
+    assert raised.value.place == place
+    return str(raised.value)
+
+
 ASKED = {"role": "user", "content": "?"}
 BOTH = (learnt, shown)
 
@@ -95,9 +103,7 @@ ANSWERED = (*TWO, result("a"), result("b"))
     ],
 )
 def test_a_result_that_answers_no_call_or_a_call_without_one_is_refused_with_its_place(read, entries, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(*entries)
-    assert raised.value.place == place
+    assert_refused_at(place, read, *entries)
 
 
 # --- strict JSON and whole text ---
@@ -134,10 +140,7 @@ HALF, DEEP = "\ud83d", json.loads('{"a": ' + "[" * 100 + "]" * 100 + "}")
     ],
 )  # fmt: skip
 def test_what_is_no_json_or_no_text_is_refused_with_its_place_in_a_line_that_can_be_printed(read, message, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(message)
-    said = str(raised.value)
-    assert raised.value.place == place
+    said = assert_refused_at(place, read, message)
     assert said.startswith(f"{place}: expected ")
     assert said.encode().decode() == said
     assert "\n" not in said
@@ -236,9 +239,7 @@ def test_thoughts_are_taken_once_from_any_place(read, message):
     ],
 )
 def test_thoughts_that_differ_do_not_end_or_stand_elsewhere_are_refused(read, message, place):
-    with pytest.raises(MessageRefused) as raised:
-        read(message)
-    assert raised.value.place == place
+    assert_refused_at(place, read, message)
 
 
 @pytest.mark.parametrize("content", ["", "\n", [], None, "<think>\nSo\n</think>\n\n"])
@@ -258,16 +259,12 @@ IN_TEXT = '<tool_call>\n{"name": "look_up", "arguments": {"key": "a"}}\n</tool_c
 @pytest.mark.parametrize(
     "content",
     [
-        IN_TEXT,
-        f"Well.\n{IN_TEXT}",
-        IN_TEXT.replace("look_up", "not_offered"),
-        IN_TEXT[:-12],
-        [{"type": "text", "text": IN_TEXT}],
-        f"<think>So.</think>{IN_TEXT}",
+        IN_TEXT, f"Well.\n{IN_TEXT}", IN_TEXT.replace("look_up", "not_offered"), IN_TEXT[:-12],
+        [{"type": "text", "text": IN_TEXT}], f"<think>So.</think>{IN_TEXT}",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("calls", [[], [call()]])
-def test_a_call_in_the_text_is_not_learnt_and_not_shown_beside_calls(content, calls):  # fmt: skip
+def test_a_call_in_the_text_is_not_learnt_and_not_shown_beside_calls(content, calls):
     with pytest.raises(MessageRefused, match=r"messages\.0\.content: expected text without <tool_call>"):
         learnt(assistant(*calls, content=content))
     if not calls:
@@ -305,9 +302,8 @@ def test_thoughts_may_speak_of_calls():
 
 
 def test_a_call_of_a_tool_that_is_not_offered_is_not_learnt():
-    with pytest.raises(
-        MessageRefused, match=r'function\.name: expected a call of an offered tool \(\["look_up", "other'
-    ):
+    offered = r'function\.name: expected a call of an offered tool \(\["look_up", "other'
+    with pytest.raises(MessageRefused, match=offered):
         learnt(assistant(call(name="not_offered")))
     assert shown(assistant(call(name="not_offered")))
 
@@ -391,17 +387,17 @@ def arguments_of(arguments: Any, schema: Any = SCHEMA) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "kept"),
     [
-        ({"key": "a", "undeclared": None, "count": None, "level": None}, {"key": "a"}),
-        ({"key": "a", "unit": None, "limit": None, "mode": None, "kind": None, "old": None},) * 2,
-        ({"key": "a", "place": {"city": "x", "zip": None, "more": None}}, {"key": "a", "place": {"city": "x"}}),
-        ({"key": "a", "place": None, "rows": None}, {"key": "a"}),
-        ({"key": "a", "rows": [{"a": 1, "b": None}, {"a": None}, None]}, {"key": "a", "rows": [{"a": 1}, {}, None]}),
-        ({"key": "a", "map": {"x": "y", "z": None}}, {"key": "a", "map": {"x": "y"}}),
-        ({"key": "a", "free": {"x": 1}, "any": [1]},) * 2,
+        ({"undeclared": None, "count": None, "level": None}, {}),
+        ({"unit": None, "limit": None, "mode": None, "kind": None, "old": None},) * 2,
+        ({"place": {"city": "x", "zip": None, "more": None}}, {"place": {"city": "x"}}),
+        ({"place": None, "rows": None}, {}),
+        ({"rows": [{"a": 1, "b": None}, {"a": None}, None]}, {"rows": [{"a": 1}, {}, None]}),
+        ({"map": {"x": "y", "z": None}}, {"map": {"x": "y"}}),
+        ({"free": {"x": 1}, "any": [1]},) * 2,
     ],
 )
 def test_nulls_leave_arguments_where_the_schema_has_no_place_for_them(arguments, kept):
-    assert arguments_of(arguments) == kept
+    assert arguments_of({"key": "a"} | arguments) == {"key": "a"} | kept
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"type": "object", "properties": {}}])
@@ -421,9 +417,7 @@ def test_a_tool_without_parameters_has_no_place_for_null(schema):
     ],
 )
 def test_a_null_of_which_the_schema_does_not_say_what_it_is_is_refused(arguments, place):
-    with pytest.raises(MessageRefused) as raised:
-        arguments_of(arguments)
-    assert raised.value.place == f"messages.0.tool_calls.0.function.arguments.{place}"
+    assert_refused_at(f"messages.0.tool_calls.0.function.arguments.{place}", arguments_of, arguments)
 
 
 def test_a_null_beside_further_properties_of_any_type_is_refused():
@@ -435,7 +429,7 @@ def test_nulls_of_a_call_that_is_shown_stay_as_the_model_wrote_them():
     assert shown(assistant(call(arguments='{"key": null}')))[0].tool_calls[0].arguments == {"key": None}
 
 
-# --- what the older forms and odd fields say ---
+# --- older forms and odd fields ---
 
 
 @pytest.mark.parametrize("read", BOTH)
@@ -446,21 +440,10 @@ def test_a_field_whose_content_would_be_lost_is_refused(read, key):
     assert read(assistant(content="Yes.", **{key: None}))
 
 
-# --- whatever is accepted ---
+# --- any accepted conversation ---
 
-TEXTS = st.text(max_size=6) | st.sampled_from(
-    [
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<tool_response>",
-        "So.\n</think>\n\nYes.",
-        IN_TEXT,
-        "\n",
-        HALF,
-    ]
-)
+TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"]
+TEXTS = st.text(max_size=6) | st.sampled_from([*TAGS, "So.\n</think>\n\nYes.", IN_TEXT, "\n", HALF])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

@@ -1,4 +1,4 @@
-"""Whatever text a tool's code is, its syntax tree or one clear error comes of it."""
+"""Any text gives a syntax tree or one clear error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEEP = {
 
 
 class _ParsesAtItsEnd:
-    """Has a tree built when it is collected, as the traceback of a task has that nobody awaited."""
+    """Builds a tree when it is collected, as the traceback of a failed task does that was not awaited."""
 
     def __init__(self) -> None:
         self.itself = self  # so that only the collector ends it

@@ -1,4 +1,4 @@
-"""A record directory gives back what was written, in order, from however many shards, and says where it is damaged."""
+"""A record directory gives back its records in order, from any number of shards, and names the damaged place."""
 
 from __future__ import annotations
 

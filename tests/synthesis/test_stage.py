@@ -1,4 +1,4 @@
-"""A stage that keeps nothing says why in full, and takes no earlier result away."""
+"""A stage that keeps nothing reports the reasons in full, and removes no earlier result."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order
     await run_stage(report, [3, 2, 3, 2, 0, 1], work, journal=journal, concurrency=4)
     journal.close()
     assert report.rejected == {"odd": 3, "even": 3}
-    with pytest.raises(
-        NothingKept, match=r"^expected a number, found none in 6 read \(even 3, odd 3\); odd: of 1; even: of 1; e"
-    ):
+    said = r"^expected a number, found none in 6 read \(even 3, odd 3\); odd: of 1; even: of 1; e"
+    with pytest.raises(NothingKept, match=said):
         report.require_kept("a number")
     report.kept = 1
     report.require_kept("a number")
@@ -80,12 +79,11 @@ class MuteTeacher(ProceduralTeacher):
 
 @pytest.mark.parametrize("track", ["environments", "trajectories"])
 async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_nothing_behind(tmp_path, track):
-    out = tmp_path / "out"
+    some = {"count": 3, "out": tmp_path / "out"}
     if track == "environments":
-        environments = EnvironmentsConfig(seed=0, count=3, out=out)
-        run = synthesize_environments(environments, MuteTeacher(), "http://127.0.0.1:9")
+        run = synthesize_environments(EnvironmentsConfig(seed=0, **some), MuteTeacher(), "http://127.0.0.1:9")
     else:
-        run = synthesize_trajectories(TrajectoriesConfig(count=3, out=out), MuteTeacher())
+        run = synthesize_trajectories(TrajectoriesConfig(**some), MuteTeacher())
     with pytest.raises(NothingKept, match=r"^expected at least one .*; .*not JSON: Expecting value"):
         await run
     assert list(tmp_path.iterdir()) == []

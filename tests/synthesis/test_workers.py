@@ -1,4 +1,4 @@
-"""On a Ray cluster the records are those of one machine, to the byte, whichever worker, node or run is killed."""
+"""On a Ray cluster the records have the bytes of one machine's, even if a worker, a node or the run is killed."""
 
 from __future__ import annotations
 
@@ -35,18 +35,13 @@ from synthesis.workers import RayConfig, WorkersUnavailable, workers_on_ray
 from tests.synthesis.journals import finished_items
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import name_of_call, reply_of, said
+from tests.synthesis.tools.servers import TIME
 
 ROOT = Path(__file__).parents[2]
-ZONES = ["Europe/Paris", "Asia/Tokyo", "America/Lima"]
-CLOCK = {
-    "name": "Time",
-    "domain": "Time",
-    "command": [
-        "python", "-m", "synthesis.tools.frozen_clock", "2026-03-02T09:00:00+00:00",
-        "mcp_server_time", "--local-timezone=UTC",
-    ],
-    "argument_values": {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES},
-}  # fmt: skip
+ZONES = ("Europe/Paris", "Asia/Tokyo", "America/Lima")
+CLOCK = TIME.model_copy(
+    update={"argument_values": {"timezone": ZONES, "source_timezone": ZONES, "target_timezone": ZONES}}
+)
 
 
 def bytes_of(directory: Path) -> dict[str, bytes]:
@@ -66,7 +61,7 @@ class SlowTeacher(ProceduralTeacher):
 
 
 class FailingTeacher(ProceduralTeacher):
-    """Is down as soon as somebody wants an agent's turn."""
+    """Is down from the first question for an agent's turn."""
 
     async def ask(self, request, *, seed):
         if isinstance(request, TakeTurn):
@@ -75,7 +70,7 @@ class FailingTeacher(ProceduralTeacher):
 
 
 class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint, by a file, what the embedded teacher would say to each prompt."""
+    """Tells the endpoint, by a file, the embedded teacher's reply to each prompt."""
 
     async def _reply(self, request, seed, **options):
         told_in(request.messages(), seed).write_text(json.dumps(reply_of(request, seed)))
@@ -103,9 +98,8 @@ async def opened_suicide(teacher):
 
 def test_a_rejection_is_the_same_after_a_journey():
     rejected = pickle.loads(pickle.dumps(Rejected("wrong answer", "5 and not 6")))
-    assert (rejected.reason, rejected.detail, str(rejected)) == (
-        "wrong answer", "5 and not 6", "wrong answer: 5 and not 6",
-    )  # fmt: skip
+    assert (rejected.reason, rejected.detail) == ("wrong answer", "5 and not 6")
+    assert str(rejected) == "wrong answer: 5 and not 6"
 
 
 def test_where_a_run_works_does_not_change_what_it_is(tmp_path):
@@ -143,7 +137,7 @@ def cluster(tmp_path_factory) -> Iterator:
     pytest.importorskip("ray", reason="needs the extra `ray`")
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as environment:  # what every node's `ray start` sees
+    with pytest.MonkeyPatch.context() as environment:  # of every node's `ray start`
         environment.setenv("PYTHONPATH", str(ROOT))
         environment.setenv("TEST_KEY", "sk-test")
         environment.setenv("TOLD", str(tmp_path_factory.mktemp("told")))
@@ -201,7 +195,7 @@ async def until_journalled(out: Path, count: int) -> None:
 @pytest.mark.slow
 async def test_trajectories_of_two_nodes_are_those_of_one_machine(tmp_path, ray_config):
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
-    changes = {"mcp_servers": [CLOCK], "filters": {"min_tools": 2}}
+    changes = {"mcp_servers": (CLOCK,), "filters": {"min_tools": 2}}
     (tmp_path / "seen").mkdir()
     await synthesize(trajectories_config(tmp_path / "here", **changes))
     on_ray = trajectories_config(tmp_path / "there", ray=ray_config, **changes)

@@ -1,4 +1,4 @@
-"""A text is in its language or it is not, and both are told; what was given, names and code belong to none."""
+"""A text is in its language, or its foreign passages are named; given texts, names and code belong to no language."""
 
 from __future__ import annotations
 
@@ -69,24 +69,18 @@ NOT_CHINESE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "given"), ENGLISH)
-def test_english_with_names_code_and_given_values_is_english(text, given):
-    assert foreign_passages(text, "en", given=texts_in(given)) == []
+def both(english: list, chinese: list) -> list:
+    return [("en", *row) for row in english] + [("zh", *row) for row in chinese]
 
 
-@pytest.mark.parametrize(("text", "given", "passage"), NOT_ENGLISH)
-def test_words_of_another_language_in_english_are_found(text, given, passage):
-    assert any(passage in found for found in foreign_passages(text, "en", given=texts_in(given)))
+@pytest.mark.parametrize(("language", "text", "given"), both(ENGLISH, CHINESE))
+def test_a_text_with_names_code_and_given_values_is_in_its_language(language, text, given):
+    assert foreign_passages(text, language, given=texts_in(given)) == []
 
 
-@pytest.mark.parametrize(("text", "given"), CHINESE)
-def test_chinese_with_names_code_and_given_values_is_chinese(text, given):
-    assert foreign_passages(text, "zh", given=texts_in(given)) == []
-
-
-@pytest.mark.parametrize(("text", "given", "passage"), NOT_CHINESE)
-def test_words_of_another_language_in_chinese_are_found(text, given, passage):
-    assert any(passage in found for found in foreign_passages(text, "zh", given=texts_in(given)))
+@pytest.mark.parametrize(("language", "text", "given", "passage"), both(NOT_ENGLISH, NOT_CHINESE))
+def test_words_of_another_language_are_found(language, text, given, passage):
+    assert any(passage in found for found in foreign_passages(text, language, given=texts_in(given)))
 
 
 def test_a_word_of_the_documents_may_stand_in_chinese_but_no_phrase_of_them():

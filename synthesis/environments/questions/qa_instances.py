@@ -13,7 +13,7 @@ from networkx import find_cycle, is_directed_acyclic_graph
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.nfkc import nfkc
-from synthesis.prompts.qa_instance import WriteQAInstance
+from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.decomposition import (
     CompositionError,
     DecompositionNode,
@@ -27,8 +27,8 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, JsonValue, Language, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages, texts_in
 
 _SCALARS: Final = (str, int, float, bool)
 
@@ -72,12 +72,9 @@ def check_languages(instance: QAInstance, language: Language) -> None:
     Raises:
         Rejected: with the words of another one.
     """
-    given = [*instance.entities, *texts_in([instance.answer, *(node.answer for node in instance.nodes)])]
+    given = [*instance.entities, instance.answer, *(node.answer for node in instance.nodes)]
     for asked in (instance.question, *(node.question for node in instance.nodes)):
-        if foreign := foreign_passages(asked, language, given=given):
-            expected = "English" if language == "en" else "Chinese"
-            found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} in {asked[:80]!r}"
-            raise Rejected("question in another language", found)
+        require_language(asked, language, given, what="question", where=f" in {asked[:80]!r}")
 
 
 def check_structure(instance: QAInstance) -> None:

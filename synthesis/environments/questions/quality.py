@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synthesis.environments.questions.qa_instances import mentions, ways_to_answer
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decompositions import JudgeDecomposition
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from packaging.version import Version
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
@@ -127,7 +128,8 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
         assert found["optimiser"] == pytest.approx(2 * found["parameters of the learner"], rel=1e-2)
     # A part is one row on each of 2 shards; of 256 of its tokens in 2 layers, bfloat16: a layer's input, what its heads
     # attended to, the input of its MLP.
-    times = 2 if first["libtpu"].startswith("0.0.42") else 1  # so often it keeps the residual stream; 0.0.51 once
+    # The residual stream is kept twice by libtpu 0.0.42 (jax 0.10) and 0.0.50 (jax 0.12), and once by 0.0.51.
+    times = 2 if Version(first["libtpu"]) < Version("0.0.51") else 1
     offloaded_bytes = 2 * 2 * 256 * 2 * (times * 256 + 512 + times * 256)
     assert offloaded_bytes <= steps["rl_learner"]["host_gib_per_chip"] * 2**30 < 1.2 * offloaded_bytes
     assert steps["decode"]["bound"] == "hbm"

@@ -117,7 +117,8 @@ def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
     assert shared.tokens_BT.shape[0] * episodes_per_row == plain.tokens_BT.shape[0]
     assert float(shared.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
-    assert_the_same(loss_and_gradients(untrained.params, shared), expected)
+    # The plain batch with its rows in reverse differs from itself by 1.1e-6: float32 sums in another order.
+    assert_the_same(loss_and_gradients(untrained.params, shared), expected, relative=2e-6)
 
 
 @pytest.mark.parametrize(

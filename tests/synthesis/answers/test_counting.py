@@ -1,4 +1,4 @@
-"""n̂, n and c: what solves a sub-task, what does not, and how a checked ending counts."""
+"""The counts n̂, n and c: values that solve a sub-task, values that do not, and a checked ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Last words that refuse or ask back are told from others, in two languages, on cases that were written by hand."""
+"""Last words that refuse or ask back are told from others, in two languages, on cases written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A final message tells the gold answer only where the answer stands there whole, and not as one of many."""
+"""A final message tells the gold answer only if the whole answer is in it, and not as one of many."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from hypothesis import strategies as st
 from synthesis.answers.final_answer import holds_answer, is_answer_accurate
 from synthesis.procedural.world_questions import draw_instance
 from synthesis.procedural.worlds import domains, world_of
-from synthesis.records import Composition, Environment, Language, Provenance, QualityScore, Scenario, SubQuestion
+from synthesis.records import (
+    Composition,
+    Environment,
+    JsonValue,
+    Language,
+    Provenance,
+    QualityScore,
+    Scenario,
+    SubQuestion,
+)
 from synthesis.teacher.protocol import BadReply
 
 SHAPES: list[tuple[Scenario, int]] = [
-    ("single_hop", 1),
-    ("parallel_single_hop", 2),
-    ("multi_hop", 3),
-    ("parallel_multi_hop", 4),
+    ("single_hop", 1), ("parallel_single_hop", 2), ("multi_hop", 3), ("parallel_multi_hop", 4),
     ("parallel_multi_hop", 8),
-]
+]  # fmt: skip
 
 
 def question_of(answer: object, **fields: object) -> Environment:
@@ -147,177 +153,79 @@ def test_of_a_list_every_item_must_stand_there(items: list[object]) -> None:
 @pytest.mark.parametrize(
     ("gold", "text", "holds"),
     [
-        (5, "There are 5 rooms.", True),
-        (5, "There are 1,500 rooms.", False),
-        (5, "5-10 rooms", False),
-        (5, "1. flat\n2. house\n5. boat", False),
-        (20, "since 1996-03-20", False),
-        (-5, "It is −5 °C.", True),
-        (50_000, "5万元", True),
-        (3_200_000, "about 3.2 million", True),
-        (5, "5万元", False),
-        (561.9, "The score is 561.90.", True),
-        (561.9, "The score is 562.", False),
-        (7, "9" * 10_000, False),
-        (7, "7" + "9" * 10_000, False),
-        ("Amber Falcon", "It is amber   FALCON's flat.", True),
-        ("Amber Falcon", "It is Amber Falcons.", False),
-        ("1784411", "Call 1784411.", True),
-        ("1784411", "Call 1784411.5 or 21784411.", False),
-        ("2015-07-24", "on 24 July 2015", True),
-        ("2015-07-24", "July 24th, 2015", True),
-        ("2015-07-24", "2015年7月24日入驻", True),
-        ("2015-07-24", "24th of Jul 2015", True),
-        ("2015-07-24", "24 Jun 2015", False),
-        ("2015-07-24", "2015/7/24", True),
-        ("2015-07-24", "on 2015-07-241", False),
-        ("SB3718", "ＳＢ３７１８", True),
-        (None, "The answer is null.", True),
-        (None, "None of them.", False),
-        ("", "anything", False),
-        ([], "anything", False),
-        ({"rent": 5, "owner": "Lee"}, "Lee pays 5.", True),
-        ({"rent": 5, "owner": "Lee"}, "It is 5.", False),
-        (True, "Yes, it does.", True),
-        (True, "The answer is true.", True),
-        (True, "答案是true。", True),
-        (True, "是的，有。", True),
-        (True, "It is yes or no.", False),
-        (False, "No.", True),
-        (False, "不是。", True),
-        (False, "There is no such flat", False),
-        (True, "答案是false。", False),
+        (5, "There are 5 rooms.", True), (5, "There are 1,500 rooms.", False), (5, "5-10 rooms", False),
+        (5, "1. flat\n2. house\n5. boat", False), (20, "since 1996-03-20", False), (-5, "It is −5 °C.", True),
+        (50_000, "5万元", True), (3_200_000, "about 3.2 million", True), (5, "5万元", False),
+        (561.9, "The score is 561.90.", True), (561.9, "The score is 562.", False), (7, "9" * 10_000, False),
+        (7, "7" + "9" * 10_000, False), ("Amber Falcon", "It is amber   FALCON's flat.", True),
+        ("Amber Falcon", "It is Amber Falcons.", False), ("1784411", "Call 1784411.", True),
+        ("1784411", "Call 1784411.5 or 21784411.", False), ("2015-07-24", "on 24 July 2015", True),
+        ("2015-07-24", "July 24th, 2015", True), ("2015-07-24", "2015年7月24日入驻", True),
+        ("2015-07-24", "24th of Jul 2015", True), ("2015-07-24", "24 Jun 2015", False),
+        ("2015-07-24", "2015/7/24", True), ("2015-07-24", "on 2015-07-241", False), ("SB3718", "ＳＢ３７１８", True),
+        (None, "The answer is null.", True), (None, "None of them.", False), ("", "anything", False),
+        ([], "anything", False), ({"rent": 5, "owner": "Lee"}, "Lee pays 5.", True),
+        ({"rent": 5, "owner": "Lee"}, "It is 5.", False), (True, "Yes, it does.", True),
+        (True, "The answer is true.", True), (True, "答案是true。", True), (True, "是的，有。", True),
+        (True, "It is yes or no.", False), (False, "No.", True), (False, "不是。", True),
+        (False, "There is no such flat", False), (True, "答案是false。", False),
     ],
 )  # fmt: skip
 def test_what_stands_for_an_answer_is_decided_narrowly(gold: object, text: str, holds: bool) -> None:
     assert holds_answer(text, gold) is holds
 
 
-TOLD = [
-    ("5 km", "It is 5 km away."),
-    ("5 km", "It is 5,000 metres, or 5 km."),
-    ("5 m", "长5米。"),
-    ("5 km", "全程5公里左右"),
-    ("5 km", "全程5千米"),
-    ("5 km", "It is 5\nkilometres."),
-    ("5 m2", "It has 5 m²."),
-    ("5 m²", "面积为5m2，朝南"),
-    ("30平方米", "It has 30 square metres."),
-    ("5 kWh", "用电5千瓦时"),
-    ("5%", "It rose by 5 percent."),
-    ("5个百分点", "It rose by 5 percentage points."),
-    ("-5 °C", "It was −5 ℃ at night."),
-    ("-5 °C", "It was Minus 5 °C at night."),
-    ("-5 °C", "夜间零下5℃。"),
-    ("$5", "It costs $5."),
-    ("$5", "It costs $5 per night."),
-    ("$1.5 million", "It cost $1,500,000."),
-    ("1500 USD", "It is 1,500 USD/month."),
-    ("5000元", "月租5000元/月。"),
-    ("HK$5", "It costs HK$5."),
-    ("5 dollars", "共$5"),
-    ("90 minutes", "It takes 1.5 hours."),
-    ("8 million people", "Some 8,000,000 people live there."),
-    ("3 bedrooms", "A flat of 3 Bedrooms, and a kitchen."),
-    ("3.10 LTS", "It runs 3.10 lts."),
-    ("8 million", "It is 800万."),
-    ("36 km/h", "It goes at 10 m/s."),
-    (5_000_000, "It is 5百万."),
-    (5_000_000_000_000, "It is $5 trillion."),
-    (500, "5 hundred"),
-    (5000, "共5千元"),
-    (5, "全程5千米"),
-    (5, "上升5百分点"),
-    (110, "1.1 hundred"),
-    ("2021-03-03", "It was on Mar. 3, 2021."),
-    ("2021-03-03", "It was on 3 Mar. 2021"),
-    ("2021-09-03", "Sept 3, 2021"),
-    ("2021-09-03", "3rd of Sept. 2021"),
-    ("2021-05-03", "May 3, 2021"),
-]
-NOT_TOLD = [
-    ("5 m", "It is 5 miles away."),
-    ("5 m", "It takes 5 minutes."),
-    ("5 m", "It takes 5 min."),
-    ("3 s", "3 sets"),
-    ("3 tonnes", "3 times"),
-    ("5 grams", "5 gallons"),
-    ("5 t", "5 trillion"),
-    ("5 g", "It has a 5G network."),
-    ("5 m", "It costs 5 M."),
-    ("5 mg", "It weighs 5 Mg."),
-    ("500 km", "12,500 km"),
-    ("5 km", "1,5 km"),
-    ("5 km", "1.5 km"),
-    ("5 °C", "-5 °C"),
-    ("5 °C", "5 °F"),
-    ("5 km", "5 km/h"),
-    ("5 km", "5 km per hour"),
-    ("5 km", "5公里/小时"),
-    ("5 km", "5公里每小时"),
-    ("5 m", "5米/秒"),
-    ("5 kg", "5 kg/m2"),
-    ("5 m", "5 m2"),
-    ("5 m", "5 m²"),
-    ("5 m", "5 m^2"),
-    ("5 m", "5 square metres"),
-    ("5 m", "5平方米"),
-    ("5 m", "5立方米"),
-    ("5 m²", "5 m³"),
-    ("5克", "5克拉"),
-    ("5周", "成立5周年"),
-    ("$5", "It costs HK$5"),
-    ("$5", "It costs A$5."),
-    ("$5", "It costs US$5."),
-    ("$5", "It costs $5 CAD."),
-    ("$5", "It costs $5 trillion."),
-    ("$5", "It costs $5m."),
-    ("$5", "It costs $5 bn."),
-    ("$5", "It costs $5k."),
-    ("$5", "The balance is -$5."),
-    ("$5", "It costs $3-$5."),
-    ("5元", "5美元"),
-    ("5元", "5日元"),
-    ("5元", "5万元"),
-    ("5%", "It rose by 5 percentage points."),
-    ("5%", "上升5个百分点"),
-    ("5 hours", "5 hourglasses"),
-    ("1 hour", "It takes 1 hour 30 minutes."),
-    ("30分钟", "需要1小时30分钟。"),
-    ("2 km", "It is 5½ km."),
-    ("3 bedrooms", "13 bedrooms"),
-    ("3 bedrooms", "3 bathrooms"),
-    ("3.1 LTS", "It runs 3.10 LTS."),
-    ("8 million people", "8 million peoples"),
-    ("8 million", "8 million and 8.1 million in 2021-01-01 and 2022, 2023, 2024"),
-    ("8 million", "8 billion"),
-    (5, "It is 5百万."),
-    (5, "It is 5 trillion."),
-    (5, "It costs 5M."),
-    (5, "It costs 5bn."),
-    (5, "共5千元"),
-    (500, "5 hundred thousand"),
-    ("5 °C", "零下5℃"),
-    ("5 °C", "It was minus 5 °C."),
-    (5, "It is 负5."),
-    ("10 km", "5~10 km"),
-    ("10公里", "5至10公里"),
-    ("5 km", "5–10 km"),
-    (30_000, "3万5千"),
-    (5_000, "3万5千"),
-    (102, "It is 10²."),
-    ("2021-03-03", "Mar. 30, 2021"),
-    ("2021-03-03", "May 3, 2021"),
-    ("2021-03-03", "Mar. 3, 20210"),
-]
+TOLD: list[tuple[JsonValue, tuple[str, ...]]] = [
+    ("5 km", ("It is 5 km away.", "It is 5,000 m, or 5 km.", "全程5公里左右", "全程5千米", "It is 5\nkilometres.")),
+    ("5 m", ("长5米。",)), ("5 m2", ("It has 5 m².",)),
+    ("5 m²", ("面积为5m2，朝南",)), ("30平方米", ("It has 30 square metres.",)), ("5 kWh", ("用电5千瓦时",)),
+    ("5%", ("It rose by 5 percent.",)),
+    ("5个百分点", ("It rose by 5 percentage points.",)),
+    ("-5 °C", ("It was −5 ℃ at night.", "It was Minus 5 °C at night.", "夜间零下5℃。")),
+    ("$5", ("It costs $5.", "It costs $5 per night.")), ("$1.5 million", ("It cost $1,500,000.",)),
+    ("1500 USD", ("It is 1,500 USD/month.",)), ("5000元", ("月租5000元/月。",)), ("HK$5", ("It costs HK$5.",)),
+    ("5 dollars", ("共$5",)), ("90 minutes", ("It takes 1.5 hours.",)),
+    ("8 million people", ("Some 8,000,000 people live there.",)),
+    ("3 bedrooms", ("A flat of 3 Bedrooms, and a kitchen.",)), ("3.10 LTS", ("It runs 3.10 lts.",)),
+    ("8 million", ("It is 800万.",)), ("36 km/h", ("It goes at 10 m/s.",)), (5000000, ("It is 5百万.",)),
+    (5000000000000, ("It is $5 trillion.",)), (500, ("5 hundred",)), (5000, ("共5千元",)),
+    (5, ("全程5千米", "上升5百分点")), (110, ("1.1 hundred",)),
+    ("2021-03-03", ("It was on Mar. 3, 2021.", "It was on 3 Mar. 2021")),
+    ("2021-09-03", ("Sept 3, 2021", "3rd of Sept. 2021")), ("2021-05-03", ("May 3, 2021",)),
+]  # fmt: skip
+"""A gold answer, and messages that tell it."""
+NOT_TOLD: list[tuple[JsonValue, tuple[str, ...]]] = [
+    ("5 m", (
+        "It is 5 miles away.", "It takes 5 minutes.", "It takes 5 min.", "It costs 5 M.", "5米/秒", "5 m2", "5 m²",
+        "5 m^2", "5 square metres", "5平方米", "5立方米",
+    )),
+    ("$5", (
+        "It costs HK$5", "It costs A$5.", "It costs US$5.", "It costs $5 CAD.", "It costs $5 trillion.",
+        "It costs $5m.", "It costs $5 bn.", "It costs $5k.", "The balance is -$5.", "It costs $3-$5.",
+    )),
+    ("3 s", ("3 sets",)), ("3 tonnes", ("3 times",)), ("5 grams", ("5 gallons",)), ("5 t", ("5 trillion",)),
+    ("5 g", ("It has a 5G network.",)), ("5 mg", ("It weighs 5 Mg.",)), ("500 km", ("12,500 km",)),
+    ("5 km", ("1,5 km", "1.5 km", "5 km/h", "5 km per hour", "5公里/小时", "5公里每小时", "5–10 km")),
+    ("5 °C", ("-5 °C", "5 °F", "零下5℃", "It was minus 5 °C.")), ("5 kg", ("5 kg/m2",)), ("5 m²", ("5 m³",)),
+    ("5克", ("5克拉",)), ("5周", ("成立5周年",)), ("5元", ("5美元", "5日元", "5万元")),
+    ("5%", ("It rose by 5 percentage points.", "上升5个百分点")), ("5 hours", ("5 hourglasses",)),
+    ("1 hour", ("It takes 1 hour 30 minutes.",)), ("30分钟", ("需要1小时30分钟。",)), ("2 km", ("It is 5½ km.",)),
+    ("3 bedrooms", ("13 bedrooms", "3 bathrooms")), ("3.1 LTS", ("It runs 3.10 LTS.",)),
+    ("8 million people", ("8 million peoples",)),
+    ("8 million", ("8 million and 8.1 million in 2021-01-01 and 2022, 2023, 2024", "8 billion")),
+    (5, ("It is 5百万.", "It is 5 trillion.", "It costs 5M.", "It costs 5bn.", "共5千元", "It is 负5.")),
+    (500, ("5 hundred thousand",)), ("10 km", ("5~10 km",)), ("10公里", ("5至10公里",)), (30000, ("3万5千",)),
+    (5000, ("3万5千",)), (102, ("It is 10².",)), ("2021-03-03", ("Mar. 30, 2021", "May 3, 2021", "Mar. 3, 20210")),
+]  # fmt: skip
+"""A gold answer, and messages that do not tell it."""
 
 
-@pytest.mark.parametrize(("gold", "text"), TOLD)
+@pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in TOLD for text in texts])
 def test_a_value_is_told_in_any_way_that_says_the_same(gold: object, text: str) -> None:
     assert holds_answer(text, gold)
 
 
-@pytest.mark.parametrize(("gold", "text"), NOT_TOLD)
+@pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in NOT_TOLD for text in texts])
 def test_a_value_is_not_told_by_another_that_looks_alike(gold: object, text: str) -> None:
     assert not holds_answer(text, gold)
 

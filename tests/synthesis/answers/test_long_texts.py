@@ -1,4 +1,4 @@
-"""Texts that a model writes may be of any length and made of anything: reading them takes time that grows with them."""
+"""The time to read a model's text grows no faster than its length, for any characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a schema is, a value is right by it or the fault is said; nothing is fetched for it."""
+"""By any schema a value is right or has a named fault; no reference is fetched."""
 
 from __future__ import annotations
 
@@ -14,27 +14,16 @@ from synthesis.trajectories.tasks import argument_error
 @pytest.mark.parametrize(
     "schema",
     [
-        {"properties": {"a": {"type": "str"}}},
-        {"properties": {"a": {"$ref": "#/definitions/Owner"}}},
+        {"properties": {"a": {"type": "str"}}}, {"properties": {"a": {"$ref": "#/definitions/Owner"}}},
         {"properties": {"a": {"type": "string", "pattern": "^\\p{L}+$"}}},
         {"properties": {"a": {"type": "string", "pattern": "(" * 500 + ")" * 500}}},
-        {"properties": {"a": {"minLength": "5"}}},
-        {"properties": {"a": {"pattern": 5}}},
-        {"properties": {"a": {"enum": 5}}},
-        {"properties": {"a": {"maximum": float("inf")}}},
-        {"properties": [{"name": "a"}]},
-        {"properties": {"a": "string"}},
-        {"required": True},
-        {"required": None},
-        {"required": 1},
-        {"required": [["a"]]},
-        {"anyOf": {}},
-        {"$id": 5},
-        {"$ref": 5},
-        {"$ref": "#"},
+        {"properties": {"a": {"minLength": "5"}}}, {"properties": {"a": {"pattern": 5}}},
+        {"properties": {"a": {"enum": 5}}}, {"properties": {"a": {"maximum": float("inf")}}},
+        {"properties": [{"name": "a"}]}, {"properties": {"a": "string"}}, {"required": True}, {"required": None},
+        {"required": 1}, {"required": [["a"]]}, {"anyOf": {}}, {"$id": 5}, {"$ref": 5}, {"$ref": "#"},
         {"$dynamicRef": "#nope"},
     ],
-)
+)  # fmt: skip
 def test_a_schema_that_cannot_be_used_is_a_fault(schema: JsonObject) -> None:
     assert (schema_fault(schema, {"a": "x"}, "arguments") or "").startswith("arguments: ")
     document = ToolDocument(name="get_rent", description="Rent", parameters=schema)

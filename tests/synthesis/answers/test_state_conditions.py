@@ -46,17 +46,14 @@ def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
 @pytest.mark.parametrize(
     ("asked", "holds"),
     [
-        (condition("funds", "changed_by", 41), False),
-        (condition("funds", "changed_by", "40"), False),
-        (condition("funds", "equals", True), False),
-        (condition("funds/deep", "equals", None), False),
-        (condition("nowhere", "equals", None), False),
-        (condition("orders/17/items/1", "absent"), True),
+        (condition("funds", "changed_by", 41), False), (condition("funds", "changed_by", "40"), False),
+        (condition("funds", "equals", True), False), (condition("funds/deep", "equals", None), False),
+        (condition("nowhere", "equals", None), False), (condition("orders/17/items/1", "absent"), True),
         (condition("funds", "absent"), False),
     ],
-)
+)  # fmt: skip
 def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: bool) -> None:
-    # What the others name covers all that differs, so that this one decides.
+    # The others cover all differences, so that this one decides.
     assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
 
 
@@ -72,12 +69,11 @@ def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: b
         ([condition("x/a/b", "equals", 1), condition("x/a/c", "equals", 2)], {}, {"x": {"a": {"b": 1, "c": 2}}}),
     ],
 )
-def test_a_list_that_grows_or_shrinks_and_what_is_made_to_hold_a_value_can_be_named(
+def test_a_list_that_grows_or_shrinks_and_a_new_object_around_a_value_can_be_named(
     conditions: list[StateCondition], before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     check_conditions(conditions, before, after)
-    beside = {**after, "beside": {}}
-    assert not meets_conditions(conditions, before, beside)
+    assert not meets_conditions(conditions, before, {**after, "beside": {}})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_what_else_becomes_of_a_list_or_of_a_holder_is_one_too_many(
     assert not meets_conditions(conditions, before, after)
 
 
-def test_where_none_is_there_none_is_asked() -> None:
+def test_without_a_state_no_condition_is_met() -> None:
     assert meets_conditions((), BEFORE, None)
     assert not meets_conditions(CONDITIONS, BEFORE, None)
     assert not meets_conditions(CONDITIONS, None, AFTER)

@@ -1,4 +1,4 @@
-"""The audit plants badness that only the badness gives away, and the shipped judge and thresholds let it not pass."""
+"""Planted faults have no other mark than themselves, and the shipped judge and thresholds stop them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,9 @@ NOTHING_ASKED = {"mean": 0.0, "every_axis": 0.0, "tool_call_status": 0.0}
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Conversations of which none was rejected for its scores, on another seed and other shares than was tuned on."""
     out = tmp_path_factory.mktemp("trajectories") / "out"
+    shares = {"follow_up_share": 0.3, "augmentation_share": 0.9, "reward_thresholds": NOTHING_ASKED}
     config = TrajectoriesConfig.model_validate(
-        {
-            "seed": 11,
-            "count": 240,
-            "out": out,
-            "max_offered_tools": 10,
-            "follow_up_share": 0.3,
-            "augmentation_share": 0.9,
-            "reward_thresholds": NOTHING_ASKED,
-        }
+        {"seed": 11, "count": 240, "out": out, "max_offered_tools": 10, **shares}
     )
     asyncio.run(synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO()))
     return out
@@ -103,7 +96,7 @@ def test_a_judge_that_approves_of_everything_is_found_out(directory: Path) -> No
 
     passing = shares(directory, Approving())
     assert min(passing[kind] for kind in ("wrong arguments", "skipped step", "wrong tool")) > 0.9
-    assert (passing["no call"], passing["wrong language"]) == (0, 0)  # by rule, whoever judges
+    assert (passing["no call"], passing["wrong language"]) == (0, 0)  # by rule, without the judge
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from synthesis.environments.questions.qa_instances import write_qa_instance
 from synthesis.environments.selection.quotas import EnvironmentPlan, plan_environments
 from synthesis.environments.selection.statistics import PAPER, num_parallel_calls
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.decompositions import JudgeDecomposition
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.tools.documents import language_of

@@ -1,4 +1,4 @@
-"""Records that the tests of this folder export: small, and with whatever a format could lose."""
+"""Small records for the tests of exports, with every detail that a format could lose."""
 
 from __future__ import annotations
 
@@ -40,18 +40,11 @@ def environments() -> list[Environment]:
         Message(role="tool", content='"Amber Falcon"', tool_call_id="c1"),
         Message(role="assistant", content="2150."),
     )
-    habit = plain.model_copy(
-        update={"id": "habit", "demonstration": Demonstration(habit="repeats_call", messages=repeated)}
-    )
-    asks = plain.model_copy(
-        update={
-            "id": "asks",
-            "expectation": "ask_back",
-            "missing": "owner",
-            "sub_questions": (SubQuestion(id="q1", question="Which owner?", answer=None),),
-            "composition": None,
-        }
-    )
+    shown = Demonstration(habit="repeats_call", messages=repeated)
+    habit = plain.model_copy(update={"id": "habit", "demonstration": shown})
+    asked = (SubQuestion(id="q1", question="Which owner?", answer=None),)
+    asks_back = {"expectation": "ask_back", "missing": "owner", "sub_questions": asked, "composition": None}
+    asks = plain.model_copy(update={"id": "asks", **asks_back})
     return [record.sealed() for record in (plain, digits, mixed, with_state, habit, asks)]
 
 

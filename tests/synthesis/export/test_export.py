@@ -1,4 +1,4 @@
-"""An export is a folder of known bytes whose card has the type of every column: digits stay text on the way."""
+"""An export is a folder of known bytes whose card has the type of every column: digits stay text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,6 @@ LINES = [name for name in FORMATS if name not in ("parquet", "tfds")]
 PAIRS = [(kind, name) for name in LINES for kind in FORMATS[name].row_types if kind in RECORDS]
 
 
-@pytest.fixture
-def directories(tmp_path: Path) -> dict[str, Path]:
-    for kind, records in RECORDS.items():
-        made_with = {"seed": 3, "count": len(records)}
-        write_records(tmp_path / kind, records, kind=kind, config_hash="c0ffee", made_with=made_with)
-    return {kind: tmp_path / kind for kind in RECORDS}
-
-
 def exported(directory: Path, out: Path, name: str, *, licence: str = "unknown", split: str = "train") -> Path:
     export_records(directory, out, format_name=name, split=split, licence=licence)
     return out
@@ -48,7 +40,7 @@ def rows_of(folder: Path) -> list[JsonObject]:
     return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 
 
-# What `datasets` does with such a head: values of type json become texts, the rest is read as the types say.
+# As `datasets` reads such a head: values of type json become texts, the others have their types.
 
 
 def arrow_type(feature: Any) -> Any:
@@ -64,7 +56,7 @@ def arrow_type(feature: Any) -> Any:
 
 
 def converted(value: Any, feature: Any, convert_json: Any) -> Any:
-    """Convert the json values of a row, and leave out what is null, as a row may."""
+    """Convert the json values of a row, and leave out nulls, as a row may."""
     if value is None or feature is None:
         return value
     if isinstance(feature, list):
@@ -137,19 +129,12 @@ def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[
     size = (folder / "train.jsonl").stat().st_size
     assert card["dataset_info"]["splits"] == [{"name": "train", "num_bytes": size, "num_examples": 6}]
     text = (folder / "README.md").read_text()
-    for said in (
-        "| en | 5 |",
-        "| hand-written | 6 |",
-        "`c0ffee`, seed 3",
-        "3 names of tools 0 have several",
-        '"count": 6',
-    ):
+    counts = ("| en | 5 |", "| hand-written | 6 |", "3 names of tools 0 have several", '"count": 6')
+    for said in (*counts, "`c0ffee`, seed 3"):
         assert said in text, said
     assert "licence was not stated" not in text
-    assert (
-        "licence was not stated"
-        in (exported(directories["trajectory"], tmp_path / "o", "jsonl") / "README.md").read_text()
-    )
+    other = exported(directories["trajectory"], tmp_path / "other", "jsonl")
+    assert "licence was not stated" in (other / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["jsonl", "openai"])

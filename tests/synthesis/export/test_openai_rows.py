@@ -1,4 +1,4 @@
-"""A conversation in OpenAI's form: calls and answers are paired by ids, and nothing that was said is lost."""
+"""A conversation in OpenAI's form: calls and answers are paired by ids, and no text is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from synthesis.export.openai_rows import ExportImpossible, openai_row, row_messages
 from synthesis.records import Message, ToolCall
 from tests.synthesis.export.examples import conversation, environments, trajectory
+from tests.synthesis.trajectories.servers import HOTELS
 
 RECORDS = [trajectory(*conversation()), *environments()]
 
@@ -35,19 +36,12 @@ def test_a_row_has_the_words_the_thoughts_and_the_arguments_of_its_record() -> N
     call, answer = row.messages[2], row.messages[3]
     assert call.reasoning_content == "Both."
     assert call.tool_calls is not None
-    assert [json.loads(each.function.arguments) for each in call.tool_calls] == [
-        {"city": "a", "zip": "0042"},
-        {"city": "b", "zip": "0042"},
-    ]
+    arguments = [json.loads(each.function.arguments) for each in call.tool_calls]
+    assert arguments == [{"city": city, "zip": "0042"} for city in "ab"]
     assert (answer.tool_call_id, answer.content) == ("b", "12")
     assert [message.content for message in row.messages] == [message.content for message in conversation()]
     assert "reasoning_content" not in row.model_dump()["messages"][1]
-    assert [tool["function"]["name"] for tool in row.tools] == [
-        "find_hotel",
-        "book_hotel",
-        "cancel_booking",
-        "get_weather",
-    ]
+    assert [tool["function"]["name"] for tool in row.tools] == [tool.name for tool in HOTELS.tools]
 
 
 def test_the_order_of_an_environment_s_tools_does_not_say_which_are_distractors() -> None:

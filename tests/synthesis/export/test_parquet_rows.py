@@ -14,15 +14,7 @@ from synthesis.export.export import FORMATS
 from synthesis.export.openai_rows import ExportImpossible
 from synthesis.record_io import RECORD_TYPES, write_records
 from synthesis.records import ToolCall
-from tests.synthesis.export.test_export import (  # noqa: F401 - a fixture
-    PAIRS,
-    RECORDS,
-    converted,
-    directories,
-    exported,
-    head,
-    rows_of,
-)
+from tests.synthesis.export.test_export import PAIRS, RECORDS, converted, exported, head, rows_of
 
 
 def read_back(file: Path) -> list[dict[str, Any]]:
@@ -30,12 +22,12 @@ def read_back(file: Path) -> list[dict[str, Any]]:
 
 
 def as_stored(record: Any) -> Any:
-    """Return a record as JSON, without what is null."""
+    """Return a record as JSON, without nulls."""
     return converted(json.loads(record.model_dump_json()), features(type(record)), lambda value: value)
 
 
 @pytest.mark.parametrize("kind", list(RECORDS))
-def test_records_come_back_equal_and_in_their_own_types(directories, tmp_path, kind):  # noqa: F811
+def test_records_come_back_equal_and_in_their_own_types(directories, tmp_path, kind):
     folder = exported(directories[kind], tmp_path / "out", "parquet")
     columns = features(RECORD_TYPES[kind])
     rows = [converted(row, columns, json.loads) for row in read_back(folder / "train.parquet")]
@@ -73,7 +65,7 @@ def test_a_number_that_its_column_cannot_hold_is_refused_and_not_rounded(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_without_pyarrow_one_line_says_what_to_install(directories, tmp_path, monkeypatch):  # noqa: F811
+def test_without_pyarrow_one_line_says_what_to_install(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tables\]'"):
         exported(directories["trajectory"], tmp_path / "out", "parquet")
@@ -81,7 +73,7 @@ def test_without_pyarrow_one_line_says_what_to_install(directories, tmp_path, mo
 
 
 @pytest.mark.parametrize("kind", list(RECORDS))
-def test_datasets_reads_the_folder_in_the_card_s_types(directories, tmp_path, monkeypatch, kind):  # noqa: F811
+def test_datasets_reads_the_folder_in_the_card_s_types(directories, tmp_path, monkeypatch, kind):
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's `datasets`")
     folder = exported(directories[kind], tmp_path / "out", "parquet")
     read = datasets.load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache"))
@@ -91,7 +83,7 @@ def test_datasets_reads_the_folder_in_the_card_s_types(directories, tmp_path, mo
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name in PAIRS if name != "jsonl"])
-def test_datasets_reads_rows_for_trainers_in_the_card_s_types(directories, tmp_path, kind, name):  # noqa: F811
+def test_datasets_reads_rows_for_trainers_in_the_card_s_types(directories, tmp_path, kind, name):
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's `datasets`")
     folder = exported(directories[kind], tmp_path / "out", name)
     columns = features(FORMATS[name].row_types[kind])
@@ -102,7 +94,7 @@ def test_datasets_reads_rows_for_trainers_in_the_card_s_types(directories, tmp_p
     ]
 
 
-def test_datasets_takes_digits_of_lines_for_numbers_and_the_card_says_so(directories, tmp_path):  # noqa: F811
+def test_datasets_takes_digits_of_lines_for_numbers_and_the_card_says_so(directories, tmp_path):
     folder = exported(directories["environment"], tmp_path / "out", "jsonl")
     assert "`datasets` takes a text of digits" in (folder / "README.md").read_text()
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face's `datasets`")

@@ -1,4 +1,4 @@
-"""Rows for verl and TRL: the sandbox client runs their tools, and their ground truth is what the reward counts."""
+"""Rows for verl and TRL: the sandbox client runs their tools, and their ground truth holds the reward's values."""
 
 from __future__ import annotations
 
@@ -55,15 +55,11 @@ async def test_a_trl_row_is_a_conversational_prompt_with_columns_of_text(environ
     await solves_all(environment, tools, row["ground_truth"])
 
 
-def test_the_ground_truth_says_how_an_episode_is_to_end() -> None:
+def test_the_ground_truth_says_how_an_episode_is_to_end_and_which_other_texts_are_the_answer() -> None:
     by_id = {record.id: json.loads(trl_row(record).ground_truth) for record in environments()}
     assert by_id["state"]["final_state"] == {"n": 1}
     assert (by_id["asks"]["expectation"], by_id["asks"]["missing"]) == ("ask_back", "owner")
     assert by_id["digits"]["answer"] == "007"
-
-
-def test_the_ground_truth_says_which_other_texts_are_the_answer() -> None:
-    by_id = {record.id: json.loads(trl_row(record).ground_truth) for record in environments()}
     assert by_id["digits"]["aliases"] == ["seven"]
     assert [task.get("aliases") for task in by_id["digits"]["sub_tasks"]] == [["flat 42"], None]
     assert "aliases" not in json.dumps(by_id["mixed"])

@@ -8,13 +8,13 @@ import pytest
 
 from synthesis.export.openai_rows import ExportImpossible
 from synthesis.records import Environment, Trajectory
-from tests.synthesis.export.test_export import RECORDS, directories, exported, head  # noqa: F401 - a fixture
+from tests.synthesis.export.test_export import RECORDS, exported, head
 
 KINDS = {"trajectory": Trajectory, "environment": Environment}
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorflow(directories, tmp_path, kind):  # noqa: F811
+def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorflow(directories, tmp_path, kind):
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs the extra `tfds`")
     folder = exported(directories[kind], tmp_path / "out", "tfds", split="validation")
     source = tfds.data_source(f"astra_{kind}", split="validation", data_dir=folder)
@@ -29,7 +29,7 @@ def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorf
     assert f"`astra_{kind}`" in (folder / "README.md").read_text()
 
 
-def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(directories, tmp_path):  # noqa: F811
+def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(directories, tmp_path):
     pytest.importorskip("tensorflow_datasets", reason="needs the extra `tfds`")
     first, second = (exported(directories["environment"], tmp_path / name, "tfds") for name in ("a", "b"))
     contents = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
@@ -39,7 +39,7 @@ def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(dire
     assert sorted(path.name for path in second.iterdir()) == [".astra.json", "README.md", "train.jsonl"]
 
 
-def test_without_the_package_one_line_says_what_to_install(directories, tmp_path, monkeypatch):  # noqa: F811
+def test_without_the_package_one_line_says_what_to_install(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tfds\]'"):
         exported(directories["trajectory"], tmp_path / "out", "tfds")

@@ -14,7 +14,7 @@ from synthesis.procedural.hard_wording import HardWording, lexicon
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.world_questions import draw_instance, lookup_question
 from synthesis.procedural.worlds import World, domains, world_of
-from synthesis.prompts.sibling_tools import WriteSiblingTools
+from synthesis.prompts.tool_writing import WriteSiblingTools
 from synthesis.questions.decomposition import compose
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Language, Scenario, ToolCall

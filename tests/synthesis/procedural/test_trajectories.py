@@ -13,7 +13,7 @@ from synthesis.procedural.argument_values import drawn_value
 from synthesis.procedural.task_grammar import clause_of
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.task_writing import WriteTask
+from synthesis.prompts.tasks import WriteTask
 from synthesis.records import Message, ToolCall, ToolDocument
 from synthesis.trajectories.chains import bind_chain
 from tests.synthesis.trajectories.servers import HOTELS, task

@@ -1,4 +1,4 @@
-"""What every prompt has: its language, an example that its own reply type takes, and the reason before the score."""
+"""Every prompt names its language, has an example of its reply type, and asks for the reason before the score."""
 
 from __future__ import annotations
 
@@ -13,32 +13,37 @@ from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.augmentation import AugmentTask
-from synthesis.prompts.chain_proposal import ProposeChains
-from synthesis.prompts.chain_vote import VoteOnChain
-from synthesis.prompts.correction import Correctable
-from synthesis.prompts.decomposition_quality import JudgeDecomposition
+from synthesis.prompts.chains import ProposeChains, VoteOnChain
+from synthesis.prompts.decompositions import (
+    JudgeDecomposition,
+    JudgeToolNecessity,
+    OmitParameter,
+    WriteQAInstance,
+    parallel_groups,
+)
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.prompts.ending import JudgeEnding
-from synthesis.prompts.follow_up_writing import WriteFollowUp
 from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteParameters
-from synthesis.prompts.parameter_omission import OmitParameter
-from synthesis.prompts.qa_instance import WriteQAInstance, parallel_groups
-from synthesis.prompts.sibling_tools import WriteSiblingTools
-from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.prompts.state_conditions import WriteStateConditions
-from synthesis.prompts.stateful_task_writing import WriteStatefulTask
-from synthesis.prompts.stateful_tools import FURTHER_INSTRUCTIONS, FurtherTools, WriteFurtherTools, WriteScaledTool
-from synthesis.prompts.task_scoring import ScoreTask
-from synthesis.prompts.task_writing import WriteTask
-from synthesis.prompts.tool_call_writing import WriteToolCall
-from synthesis.prompts.tool_document_scaling import ScaleToolDocument
-from synthesis.prompts.tool_document_writing import WriteToolDocument
-from synthesis.prompts.tool_implementation_writing import WriteToolImplementation
+from synthesis.prompts.rendering import Correctable
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
+from synthesis.prompts.stateful import (
+    FURTHER,
+    FurtherTools,
+    WriteFurtherTools,
+    WriteScaledTool,
+    WriteStateConditions,
+    WriteStatefulTask,
+)
+from synthesis.prompts.tasks import AugmentTask, ScoreTask, WriteFollowUp, WriteTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.prompts.tool_necessity import JudgeToolNecessity
-from synthesis.prompts.user_continuation import ContinueAsUser
+from synthesis.prompts.tool_writing import (
+    ScaleToolDocument,
+    WriteSiblingTools,
+    WriteToolCall,
+    WriteToolDocument,
+    WriteToolImplementation,
+)
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import (
@@ -68,15 +73,11 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 EXAMPLE = {"en": "Example", "zh": "示例"}
 MARKS = ("made-up", "made up", "of another", "虚构", "另一")
 SCORES = (
-    "score",
-    "clarity",
-    "realism",
-    "tool_necessity",
-    "dependency_consistency",
-    "coherent",
-    "needs_tool",
-    "verdict",
-)
+    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool", "verdict",
+)  # fmt: skip
+
+
+SHAPE = {"scenario": "parallel_multi_hop", "num_lookups": 5, "with_computation": True, "max_hops": 5}
 
 
 def rendered(language: Language) -> dict[type[Request], Request]:
@@ -91,15 +92,10 @@ def rendered(language: Language) -> dict[type[Request], Request]:
     document = ToolDocument(name="get_length", description="Length", parameters={"properties": {"kite": {}}})
     tool = EnvironmentTool(document=document, source="def get_length(kite): ...")
     call = ToolCall(id="c", name="get_length", arguments={"kite": "Sable"})
-    instance = QAInstance(
-        question="How long?",
-        answer=4,
-        scenario="single_hop",
-        hops=1,
-        nodes=(node,),
-        composition=Composition(operation="same", inputs=("q1",)),
-        entities=(),
-    )
+    sub_question = SubQuestion(id="q1", question="How long is Sable?", answer=4, call=call)
+    same = Composition(operation="same", inputs=("q1",))
+    shape = {"scenario": "single_hop", "hops": 1, "nodes": (node,), "composition": same, "entities": ()}
+    instance = QAInstance(question="How long?", answer=4, **shape)
     judges = [judge(task=one, tools=server.tools, conversation=said) for judge in JUDGES]
     asked: list[Request] = [
         CompleteParameters(language=language, server="s", known_parameters={}, tool=server.tools[0]),
@@ -116,20 +112,14 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         *judges,
         JudgeTogether(judges=tuple(judges)),
         JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
-        WriteQAInstance(
-            knowledge=knowledge, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
-        ),
+        WriteQAInstance(knowledge=knowledge, **SHAPE),
         JudgeDecomposition(knowledge=knowledge, instance=instance),
         JudgeToolNecessity(node=node, known_answers=(4,)),
         WriteToolDocument(knowledge=knowledge, node=node, language=language),
         ScaleToolDocument(knowledge=knowledge, document=document),
         WriteToolCall(knowledge=knowledge, node=node, document=document),
         WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call),
-        FindHomogeneousTool(
-            candidates=(document,),
-            tool=document,
-            sub_question=SubQuestion(id="q1", question="How long is Sable?", answer=4, call=call),
-        ),
+        FindHomogeneousTool(candidates=(document,), tool=document, sub_question=sub_question),
         MergeTools(merged=tool, inserted=tool, sub_questions=()),
         WriteSiblingTools(knowledge=knowledge, document=document, sub_question="?", calls=(call,), count=2),
         OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
@@ -165,7 +155,7 @@ def test_no_kind_of_question_is_left_out_here():
 @each_prompt
 def test_every_prompt_says_which_language_is_wanted(kind, language):
     text = instructions(kind, language)
-    # Judges of environments give reasons in English, whatever they judge; the call copies what stands there.
+    # Judges of environments give reasons in English, for any language; the call copies values.
     in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity, FindHomogeneousTool)
     named = {
         WriteToolCall: "in its language",
@@ -189,7 +179,7 @@ def test_every_example_is_a_reply_that_its_own_type_takes(kind, language):
     found = [json.loads(json.dumps(each.value)) for each in json_values(example)]
     wanted = set(kind.reply_type.model_json_schema().get("required", ()))
     replies = [each for each in found if isinstance(each, dict) and wanted <= each.keys()]
-    if kind is WriteStatefulTask:  # whose example is cut to what is not explained elsewhere
+    if kind is WriteStatefulTask:  # whose example has only the fields that no other prompt explains
         check_structure(QAInstance.model_validate(found[-1]["instance"]))
         return
     assert replies, example
@@ -203,33 +193,20 @@ def test_the_example_of_a_question_is_sound_and_has_the_shape_that_it_says(langu
     instance = QAInstance.model_validate(next(iter(json_values(example))).value)
     check_structure(instance)
     check_languages(instance, language)
-    assert (instance.scenario, instance.hops) == (
-        "parallel_multi_hop",
-        len(parallel_groups("parallel_multi_hop", 4, 5)),
-    )
+    assert instance.scenario == "parallel_multi_hop"
+    assert instance.hops == len(parallel_groups("parallel_multi_hop", 4, 5))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     def shown(**knowledge) -> str:
         source = Knowledge(domain="kites", language=language, **knowledge)
-        request = WriteQAInstance(
-            knowledge=source, scenario="parallel_multi_hop", num_lookups=5, with_computation=True, max_hops=5
-        )
-        return str(request.messages()[1]["content"])
+        return str(WriteQAInstance(knowledge=source, **SHAPE).messages()[1]["content"])
 
     text = instructions(WriteQAInstance, language)
     for scenario in get_args(Scenario):
         assert f"\n  {scenario}" in text
-    for tag in (
-        "passage",
-        "tables",
-        "given_question",
-        "scenario",
-        "num_lookups",
-        "parallel_groups",
-        "with_computation",
-    ):
+    for tag in ("passage", "tables", "given_question", "parallel_groups", *SHAPE.keys() - {"max_hops"}):
         assert f"<{tag}>" in text
     assert '<passage>\n"Sable is long."' in shown(kind="passage", text="Sable is long.")
     assert '<given_question>\n"How long?"' in shown(kind="question", text="How long?")
@@ -242,16 +219,12 @@ def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
     "kind", [kind for kind in RENDERED["en"] if kind.role == "judges"], ids=lambda kind: kind.__name__
 )
 def test_every_judge_gives_the_reason_before_the_score(kind):
-    def fields(schema: dict) -> list[str]:
-        return list(schema.get("properties", {}))
-
     schema = reply_schema(kind.reply_type)
-    for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())]:
-        if scores := [order.index(name) for name in SCORES if name in order]:
-            assert order.index("reason") < min(scores), order
-    assert any(
-        name in SCORES for order in [fields(schema), *map(fields, schema.get("$defs", {}).values())] for name in order
-    )
+    orders = [list(part.get("properties", {})) for part in (schema, *schema.get("$defs", {}).values())]
+    judging = [order for order in orders if set(SCORES) & set(order)]
+    assert judging
+    for order in judging:
+        assert order.index("reason") < min(order.index(name) for name in SCORES if name in order), order
     for language in LANGUAGES:
         example = example_of(kind, language)
         scores = [example.find(f'"{name}"') for name in SCORES if f'"{name}"' in example]
@@ -289,18 +262,19 @@ def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beg
     assert again.messages()[:-2] == first.messages()
     assert [message["role"] for message in again.messages()[-2:]] == ["assistant", "user"]
     assert "wrong hops: expected 2" in again.messages()[-1]["content"]
-    assert ("请改正" in again.messages()[-1]["content"]) is (first.answered_in() == "zh")
+    is_chinese = EXAMPLE["zh"] in instructions(kind, language)
+    assert ("请改正" in again.messages()[-1]["content"]) is is_chinese
 
 
 def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
-    server = HOTELS
-    names = [tool.name for tool in server.tools]
-    chain = bind_chain(server, ["find_hotel"])
-    text = WriteTask(server=server, expectation="answer", chain=chain).messages()[1]["content"]
-    tools = json.loads(text.partition("<tools>\n")[2].partition("\n</tools>")[0])
-    assert [tool["name"] for tool in tools] == ["find_hotel"]
-    others = json.loads(text.partition("<other_tools>\n")[2].partition("\n</other_tools>")[0])
-    assert others == [name for name in names if name != "find_hotel"]
+    chain = bind_chain(HOTELS, ["find_hotel"])
+    text = WriteTask(server=HOTELS, expectation="answer", chain=chain).messages()[1]["content"]
+
+    def told(tag: str):
+        return json.loads(text.partition(f"<{tag}>\n")[2].partition(f"\n</{tag}>")[0])
+
+    assert [tool["name"] for tool in told("tools")] == ["find_hotel"]
+    assert told("other_tools") == [tool.name for tool in HOTELS.tools if tool.name != "find_hotel"]
 
 
 def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
@@ -313,6 +287,6 @@ def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
 
 
 def test_the_further_tool_of_the_example_is_proven_by_the_calls_that_come_with_it() -> None:
-    shown = FURTHER_INSTRUCTIONS[FURTHER_INSTRUCTIONS.index('{"state"') :]
+    shown = FURTHER[FURTHER.index('{"state"') :]
     example = FurtherTools.model_validate_json(shown)
     asyncio.run(prove_further_tools(InThisProcess(), example.tools, example.calls, example.state))

@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, and what is taken away is known to be ours."""
+"""A folder appears whole or not at all, and only files that are known to be ours are removed."""
 
 from __future__ import annotations
 
@@ -169,24 +169,20 @@ def test_a_place_of_another_user_is_refused(tmp_path, place):
         os.seteuid(0)
 
 
-def test_what_somebody_put_beside_an_earlier_result_is_not_taken_away_with_it(tmp_path):
+@pytest.mark.parametrize("is_meanwhile", [False, True])
+def test_a_file_of_the_users_beside_an_earlier_result_is_not_replaced_with_it(tmp_path, is_meanwhile):
     write_table(tmp_path / "out", "first")
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(DestinationRefused, match=r"nothing but an earlier table, .* found notes\.txt besides"):
-        write_table(tmp_path / "out", "second")
-    assert names(tmp_path / "out") == [MARK, "notes.txt", "table.txt"]
+    notes = tmp_path / "out" / "notes.txt"
 
-
-def test_what_somebody_puts_there_while_a_result_is_made_is_not_taken_away_either(tmp_path):
-    write_table(tmp_path / "out", "first")
-
-    def notes_are_written_meanwhile() -> None:
+    def replace() -> None:
+        if not is_meanwhile:
+            notes.write_text("mine")
         with whole_folder(tmp_path / "out", TABLE) as folder:
             (folder / "table.txt").write_text("second")
-            (tmp_path / "out" / "notes.txt").write_text("mine")
+            notes.write_text("mine")
 
-    with pytest.raises(DestinationRefused, match=r"found notes\.txt besides"):
-        notes_are_written_meanwhile()
+    with pytest.raises(DestinationRefused, match=r"nothing but an earlier table, .* found notes\.txt besides"):
+        replace()
     assert names(tmp_path) == ["out"]
     assert names(tmp_path / "out") == [MARK, "notes.txt", "table.txt"]
     assert (tmp_path / "out" / "table.txt").read_text() == "first"

@@ -19,8 +19,9 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics
-from astra_jax.testing import tiny_environment, tiny_model_config
+from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from synthesis.record_io import write_records
+from synthesis.run.destination import DestinationRefused
 from synthesis.run.lock import AnotherRun, run_lock
 from tests.synthesis.journals import num_finished
 
@@ -32,14 +33,8 @@ TRAJECTORIES = ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml
 def astra(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start the command in a process of its own."""
     command = [sys.executable, "-m", "astra_jax.cli", *arguments]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **pipes, text=True)
 
 
 @contextlib.contextmanager
@@ -90,21 +85,16 @@ def test_a_second_synthesis_is_refused_until_the_first_is_killed(tmp_path):
     assert contents(folder) == contents(tmp_path / "undisturbed")
 
 
-def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
+def sft_command(folder: Path, *overrides: str) -> list[str]:
     """A run of seconds in `folder`/run, on records beside it."""
     write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
+    tokenizer = tiny_tokenizer()
     tokenizer.save(folder / "tokenizer", model_max_length=1024)
     changes = {
-        "out": folder / "run",
-        "tokenizer": folder / "tokenizer",
-        "environments": [str(folder / "environments")],
-        "trajectories": [],
-        "irrelevant_per_band": {},
-        "length_buckets": [320],
-        "batch_tokens": 1280,
-        "steps": 10_000,
+        "out": folder / "run", "tokenizer": folder / "tokenizer", "environments": [str(folder / "environments")],
+        "trajectories": [], "irrelevant_per_band": {}, "length_buckets": [320], "batch_tokens": 1280, "steps": 10_000,
         "checkpoint_every_steps": 10_000,
-    }
+    }  # fmt: skip
     # The quickstart's, but from random weights.
     lines = (CONFIGS / "tiny_sft.toml").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if not line.startswith(("init = ", "conversations = "))]
@@ -117,8 +107,8 @@ def sft_command(folder: Path, tokenizer, *overrides: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer, "steps=60"), tmp_path / "run"
+def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
+    command, out = sft_command(tmp_path, "steps=60"), tmp_path / "run"
     first = astra(*command)
     with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
         before = contents(tmp_path)
@@ -130,8 +120,8 @@ def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path, tokeni
 
 
 @pytest.mark.slow
-def test_every_host_of_a_second_training_is_refused(tmp_path, tokenizer):
-    command, out = sft_command(tmp_path, tokenizer, "mesh.fsdp=2"), tmp_path / "run"
+def test_every_host_of_a_second_training_is_refused(tmp_path):
+    command, out = sft_command(tmp_path, "mesh.fsdp=2"), tmp_path / "run"
 
     def hosts() -> list[subprocess.Popen[str]]:
         with socket.socket() as free:
@@ -255,35 +245,26 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path, monkeypatch
         assert made == [folder, folder]
 
 
-def dead_link(path: Path) -> None:
-    path.symlink_to("no/where")
-
-
-@pytest.mark.parametrize(
-    ("make", "lock"),
-    [
-        *((Path.touch, lock) for lock in ("new/lock", "new/run/lock")),
-        *((dead_link, lock) for lock in ("new/lock", "new/run/lock", "new")),
-    ],
-)
-def test_what_is_no_folder_is_not_waited_for(tmp_path, make, lock):
-    make(tmp_path / "new")
-    with pytest.raises(OSError), run_lock(tmp_path / lock):
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("lock", ["new/lock", "new/run/lock", "new"])
+def test_what_is_no_folder_is_not_waited_for(tmp_path, is_link, lock):
+    if is_link:
+        (tmp_path / "new").symlink_to("no/where")
+    else:
+        (tmp_path / "new").write_text("mine")
+    with pytest.raises((OSError, DestinationRefused)), run_lock(tmp_path / lock):
         pass
-
-
-def failing_flock(code: int):
-    def flock(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return flock
 
 
 def test_a_file_system_without_locks_is_told_of_and_used(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(fcntl, "flock", failing_flock(errno.ENOSYS))
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    code = errno.ENOSYS
+    monkeypatch.setattr(fcntl, "flock", flock)
     with run_lock(tmp_path / "lock"):
         pass
     assert "no lock (Function not implemented); see to it that no other run writes here" in capsys.readouterr().err
-    monkeypatch.setattr(fcntl, "flock", failing_flock(errno.EIO))
+    code = errno.EIO
     with pytest.raises(OSError, match="Input/output error"), run_lock(tmp_path / "lock"):
         pass

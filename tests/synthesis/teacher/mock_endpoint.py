@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint that answers as it is told, slowly or badly if it is told so; without any library."""
+"""An OpenAI-compatible endpoint whose answers, delays and faults the test chooses; without any library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAULTS = ("429", "500", "hang", "cut", "not_json", "wrong_schema", "refusal")
 
 
 class MockEndpoint:
-    """Counts what it is asked; `answer` makes the reply from the request's body: its text, or fields of its message."""
+    """Counts the questions; `answer` makes the reply from the request's body: its text, or fields of its message."""
 
     refuse: Callable[[dict], tuple[str, object] | None] = staticmethod(lambda body: None)
     """Gives the status line and the body for a request that is not to be answered; a text is sent as it is."""

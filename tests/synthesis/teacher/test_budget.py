@@ -1,13 +1,13 @@
-"""A run spends no more than it may: it stops when what is in flight has come back, and goes on with a larger budget."""
+"""A run keeps to its budget: it stops after the calls in flight, and goes on with a larger budget."""
 
 import asyncio
 import io
 import json
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
-
-pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.stage import StageReport
 from synthesis.teacher.budget import Budget
@@ -17,8 +17,8 @@ from synthesis.teacher.usage import Usage, cost_so_far
 from synthesis.track.journal import Journal, run_stage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig
+from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_tokens": 0.0}
@@ -44,7 +44,7 @@ async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path,
         assert "is used up" in str(stopped[0])
         assert teacher.budget.is_used_up
         again, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **limit)
-        assert len(endpoint.bodies) == 4  # what an earlier command has spent counts
+        assert len(endpoint.bodies) == 4  # the spending of an earlier command counts
         assert outcomes.count(SCORES) == 4
         more = {name: value * 10 for name, value in limit.items()}
         again, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **more)
@@ -72,10 +72,8 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
     replies: dict[str, dict] = {}
     async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
         for max_usd in (2.0, 5.0, 1000.0):
-            teacher = teacher_of(
-                endpoint, cache=tmp_path / "replies.sqlite", request_seconds=20, max_usd=max_usd, **PRICES
-            )
-            teacher.__class__ = ToldTeacher
+            settings = {"cache": tmp_path / "replies.sqlite", "request_seconds": 20, "max_usd": max_usd}
+            teacher = teacher_of(endpoint, ToldTeacher, **settings, **PRICES)
             teacher.replies = replies
             if max_usd < 1000:
                 with pytest.raises(TeacherUnavailable, match="budget of this run is used up"):
@@ -114,29 +112,15 @@ class Terminal(io.StringIO):
 
 
 async def test_the_progress_line_says_what_the_run_has_cost_so_far(tmp_path):
-    budget, line = Budget(max_usd=5.0), Terminal()
-
-    class Paid:
-        pass
-
-    teacher = Paid()
-    teacher.budget = budget
+    teacher, line = SimpleNamespace(budget=Budget(max_usd=5.0)), Terminal()
 
     async def work(item):
         await asyncio.sleep(0.15)  # the line is written at most ten times a second
-        budget.spend(Usage(10, 10, 0.5))
+        teacher.budget.spend(Usage(10, 10, 0.5))
         return item
 
-    journal = Journal(tmp_path / "j.sqlite", "stage", {})
-    await run_stage(
-        StageReport("stage"),
-        [0, 1],
-        work,
-        journal=journal,
-        concurrency=1,
-        progress=line,
-        cost=lambda: cost_so_far(teacher),
-    )
-    journal.close()
+    shown = {"progress": line, "cost": lambda: cost_so_far(teacher)}
+    with closing(Journal(tmp_path / "j.sqlite", "stage", {})) as journal:
+        await run_stage(StageReport("stage"), [0, 1], work, journal=journal, concurrency=1, **shown)
     assert "1.00 of 5.00 USD" in line.getvalue()
     assert cost_so_far(object()) == ""

@@ -1,4 +1,4 @@
-"""Replies are read leniently and meant strictly: form is mended and counted, meaning is never made up."""
+"""Replies are read leniently: their form is mended and counted, their meaning is never made up."""
 
 import contextlib
 import json
@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from astra_jax.testing import tiny_environment
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall
-from synthesis.prompts.chain_proposal import ProposedChain, ProposedChains
-from synthesis.prompts.chain_vote import Vote
+from synthesis.prompts.chains import ProposedChain, ProposedChains, Vote
 from synthesis.prompts.judges import Judgement
-from synthesis.prompts.task_scoring import ScoredTask
-from synthesis.prompts.tool_call_writing import CallArguments
-from synthesis.prompts.tool_implementation_writing import ToolImplementation
+from synthesis.prompts.tasks import ScoredTask
+from synthesis.prompts.tool_writing import CallArguments, ToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment
@@ -52,14 +50,9 @@ def test_an_object_is_found_inside_prose_fences_and_after_thoughts(value, before
         assert next(json_values(spoiled)).value == value
 
 
-def as_python(value) -> str:
-    """Write a value as Python does, which is JSON but for quotes and three words."""
-    return repr(value)
-
-
 @given(st.dictionaries(st.text("abc xyz", min_size=1), st.booleans() | st.none() | st.integers() | st.text("abc\n\"'")))
 def test_literals_of_python_single_quotes_and_trailing_commas_are_read(value):
-    text = as_python(value)
+    text = repr(value)  # JSON but for quotes and three words
     if value:
         text = f"{text[:-1]},}}"
     assert next(json_values(text)).value == value
@@ -128,11 +121,6 @@ def test_of_two_replies_the_last_one_is_meant():
     assert read_reply(text, Judgement)[0] == GOOD
 
 
-def test_a_fraction_is_read_where_a_number_is_wanted_and_nowhere_else():
-    with pytest.raises(Unreadable):
-        read_reply('{"coherent": "1/1", "reason": "x"}', Vote)
-
-
 def test_arguments_are_data_and_nothing_in_them_is_mended():
     arguments = {"x": None, "toolCalls": "{}", "y": "5/10", "extra": "[1]"}
     text = json.dumps({"reasoning": "a", "tool_calls": [{"name": "f", "arguments": arguments, "id": 1}]})
@@ -146,6 +134,10 @@ def test_a_bare_list_is_that_of_a_reply_which_has_nothing_else():
     assert reply.proposals == (ProposedChain(task="a", tools=("x", "y")),)
 
 
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -156,17 +148,34 @@ def test_a_bare_list_is_that_of_a_reply_which_has_nothing_else():
         '<think>{"score": 1, "reason": "never spoken"}', '{"score": 1, "reason": "\\ud800"}',
         '{"score": true, "reason": "of ten?"}', '{"score": False, "reason": "x"}',
         '{"judgement": {"score": true, "reason": "in a wrapper"}}',
+        "[" * 100_000, '{"a":' * 100_000, "{" * 100_000, "[1," * 50_000, "'" * 50_000,
     ],
 )  # fmt: skip
-def test_what_another_meaning_would_have_to_be_given_to_is_no_reply(text):
+def test_a_text_that_would_need_another_meaning_or_is_endless_is_no_reply(text):
     with pytest.raises(Unreadable):
         read_reply(text, Judgement)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "{" * 100_000, "[1," * 50_000, "'" * 50_000])
-def test_nested_and_endless_texts_end_at_once(text):
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"coherent": "1/1", "reason": "a fraction where no number is wanted"}', Vote),
+        *((f'{{"reason": {reason}}}', ScoredTask) for reason in (nested(900), '{"a": ' * 900 + "1" + "}" * 900)),
+        *(
+            (f'{{"arguments": {arguments}}}', CallArguments)
+            for depth in (99, 150, 198, 240, 300)  # the sandbox takes 98
+            for arguments in (f'{{"a": {nested(depth)}}}', json.dumps(f'{{"a": {nested(depth)}}}'))
+        ),
+        *(
+            (f'{{"arguments": {{"a": {place.replace("N", number)}}}}}', CallArguments)
+            for number in ("9" * 4300, "-1" + "0" * 400, "1" + "0" * 309, "1e999")  # no double holds it
+            for place in ("N", "[N]", '{"b": [0, N]}')
+        ),
+    ],
+)
+def test_a_value_that_its_type_the_sandbox_or_a_double_cannot_hold_is_no_reply(text, kind):
     with pytest.raises(Unreadable):
-        read_reply(text, Judgement)
+        read_reply(text, kind)
 
 
 @pytest.mark.parametrize("said", ["see [1]", 'either ["a"] or ["b"]', "[a] then [b]"])
@@ -176,35 +185,11 @@ def test_brackets_in_the_prose_of_a_field_are_not_the_list_that_it_should_have_b
     assert read_reply(json.dumps({"task": "a", "tools": '["a", "b"]'}), ProposedChain)[0].tools == ("a", "b")
 
 
-@pytest.mark.parametrize("reason", ["[" * 900 + "]" * 900, '{"a": ' * 900 + "1" + "}" * 900])
-def test_a_reply_that_is_nested_too_deep_is_unreadable(reason):
-    with pytest.raises(Unreadable):
-        read_reply(f'{{"reason": {reason}}}', ScoredTask)
-
-
-def nested(depth: int) -> str:
-    return "[" * depth + "]" * depth
-
-
-@pytest.mark.parametrize("depth", [99, 150, 198, 240, 300])
-def test_what_nests_deeper_than_the_sandbox_takes_is_no_reply(depth):
-    for arguments in (f'{{"a": {nested(depth)}}}', json.dumps(f'{{"a": {nested(depth)}}}')):
-        with pytest.raises(Unreadable):
-            read_reply(f'{{"arguments": {arguments}}}', CallArguments)
-
-
 def test_what_nests_as_deep_as_is_taken_is_read_back():
     for arguments in (f'{{"a": {nested(98)}}}', f'{{"a": {nested(97)[:97]}1{nested(97)[97:]}}}'):
         reply, _ = read_reply(f'{{"arguments": {arguments}}}', CallArguments)
         assert reply.arguments == json.loads(arguments)
         assert CallArguments.model_validate_json(reply.model_dump_json()) == reply
-
-
-@pytest.mark.parametrize("number", ["9" * 4300, "-1" + "0" * 400, "1" + "0" * 309, "1e999"])
-@pytest.mark.parametrize("place", ["{}", "[{}]", '{{"b": [0, {}]}}'])
-def test_a_number_that_no_double_holds_is_no_reply(number, place):
-    with pytest.raises(Unreadable):
-        read_reply(f'{{"arguments": {{"a": {place.format(number)}}}}}', CallArguments)
 
 
 def test_a_number_that_a_double_holds_is_read():

@@ -1,15 +1,14 @@
-"""The file of kept replies: a fault of it is one line, and what stands in it is never lost to one."""
+"""The file of kept replies: a fault of it is one line, and costs no reply."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
-pytest.importorskip("openai", reason="needs the extra `openai`")
-
 from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.protocol import TeacherUnavailable
+from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import SCORES, key, question, scored, teacher_of  # noqa: F401 - a fixture
 
 REPLY = CachedReply("{}", 1, 2, 0.5)
 
@@ -27,7 +26,7 @@ async def test_a_file_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path):
     one_line(raised)
     assert text.read_text() == "My notes. " * 200
     other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as database:
+    with closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE customers (name TEXT)")
     before = other.read_bytes()
     with pytest.raises(

@@ -1,9 +1,9 @@
-"""The scripted teacher says what its script says and nothing else."""
+"""The scripted teacher gives the replies of its script and no others."""
 
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.task_scoring import ScoredTask, ScoreTask
+from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 

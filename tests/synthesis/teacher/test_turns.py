@@ -6,8 +6,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-pytest.importorskip("openai", reason="needs the extra `openai`")
-
 from synthesis.prompts.agent_turn import AgentMessage, TakeTurn
 from synthesis.records import Message, Task, TaskScores, ToolCall
 from synthesis.stage import Rejected
@@ -16,8 +14,7 @@ from synthesis.teacher.protocol import BadReply
 from synthesis.tools.backends import ToolResponse
 from synthesis.trajectories.collection import collect_conversation
 from synthesis.trajectories.selection import SampleLength, TokenizerMissing
-from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
+from tests.synthesis.teacher.asking import asking
 from tests.synthesis.trajectories.servers import HOTELS
 
 TASK = Task(
@@ -52,12 +49,8 @@ EARLIER = (
 
 
 async def said_by(message: dict, request=None, **settings):
-    async with MockEndpoint(lambda _: message).serving() as endpoint:
-        teacher = teacher_of(endpoint, request_seconds=5, **settings)
-        try:
-            reply = await teacher.ask(request or turn(), seed=0)
-        finally:
-            await teacher.close()
+    async with asking(lambda _: message, request_seconds=5, **settings) as (endpoint, teacher):
+        reply = await teacher.ask(request or turn(), seed=0)
     return reply, endpoint.bodies, teacher
 
 
@@ -76,17 +69,15 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
             {"content": "Three each.", "reasoning": "Both are there."},
         ]
     )
-    async with MockEndpoint(lambda _: next(turns)).serving() as endpoint:
-        teacher = teacher_of(endpoint, request_seconds=5)
+    async with asking(lambda _: next(turns), request_seconds=5) as (endpoint, teacher):
         conversation = await collect_conversation(
             TASK, HOTELS.tools, Rooms(), teacher, seed=0, max_turns=4, deadline_seconds=30
         )
-        await teacher.close()
     first, second = endpoint.bodies
     assert first["tools"] == [tool.to_openai() for tool in HOTELS.tools]
     assert "response_format" not in first
     assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "tool", "tool"]
-    assert first["messages"] == second["messages"][:2]  # what is said grows, and its beginning stays
+    assert first["messages"] == second["messages"][:2]  # the conversation grows, and its beginning stays
     assert first["messages"][1] == {"role": "user", "content": TASK.text}
     assert [call["id"] for call in second["messages"][2]["tool_calls"]] == ["call_1", "call_2"]
     _, agent, *_, answer = conversation.messages
@@ -99,14 +90,10 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
     ("message", "reasoning", "content"),
     [
         ({"content": "Hi.", "reasoning_content": THOUGHTS}, THOUGHTS, "Hi."),
-        ({"content": "Hi.", "reasoning": THOUGHTS}, THOUGHTS, "Hi."),
         ({"content": f"<think>{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
-        ({"content": f"{THOUGHTS}</think>\n\nHi."}, THOUGHTS, "Hi."),
         ({"content": [{"type": "text", "text": "Hi."}]}, "", "Hi."),
         ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHTS}]}, HI]}, THOUGHTS, "Hi."),
-        ({"content": [{"type": "thinking", "thinking": THOUGHTS, "signature": "x"}, HI]}, THOUGHTS, "Hi."),
         ({"content": f"<think>{THOUGHTS}</think>\n\nHi.", "reasoning": THOUGHTS.strip()}, THOUGHTS.strip(), "Hi."),
-        ({"content": "Hi.", "reasoning": THOUGHTS, "reasoning_content": THOUGHTS}, THOUGHTS, "Hi."),
     ],
 )
 async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reasoning, content):
@@ -117,14 +104,10 @@ async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reas
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ('{"city": "Oslo"}', {"city": "Oslo"}),
-        ("{'city': 'Oslo',}", {"city": "Oslo"}),
-        ({"city": "Oslo"}, {"city": "Oslo"}),
-        ('"{\\"city\\": null}"', {"city": None}),
-        ("", {}),
-        (None, {}),
+        ('{"city": "Oslo"}', {"city": "Oslo"}), ("{'city': 'Oslo',}", {"city": "Oslo"}),
+        ({"city": "Oslo"}, {"city": "Oslo"}), ('"{\\"city\\": null}"', {"city": None}), ("", {}), (None, {}),
     ],
-)
+)  # fmt: skip
 async def test_arguments_are_read_as_servers_write_them(arguments, expected):
     reply, _, _ = await said_by({"content": None, "tool_calls": [call_of(arguments=arguments)]})
     assert reply == AgentMessage(tool_calls=[{"name": TOOL.name, "arguments": expected}])
@@ -149,15 +132,13 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
         {"content": '<tool_call>{"name": "a"}</tool_call><tool_call>{"name": "b", "argum'},
         {"content": "Here.", "tool_calls": [call_of(), "find"]}, {"content": "Here.", "tool_calls": {"a": call_of()}},
         {"content": "Hi.", "reasoning": "So.", "reasoning_content": "No."},
-        {"content": "<think>So.</think>Hi.", "reasoning": "No."}, {"content": "<think>So.", "reasoning": "So."},
-        {"content": "Hi.", "reasoning": {"summary": "So."}}, {"content": [{"type": "image_url", "image_url": {}}, HI]},
+        {"content": [{"type": "image_url", "image_url": {}}, HI]},
         {"content": '<tool_call>{"name": "a", "arguments": {}}</tool_call>', "tool_calls": [call_of()]},
         {"content": "Hi.</tool_call>", "tool_calls": [call_of()]}, {"content": "<tool_response>Hi.</tool_response>"},
         {"content": None, "tool_calls": [{"function": {"name": TOOL.name, "parameters": ARGUMENTS}}]},
         {"content": None, "tool_calls": [{"function": {"name": TOOL.name, "arguments": "", "args": '{"a": 1}'}}]},
         {"content": '<tool_call>{"name": "a", "parameters": {"x": 1}}</tool_call>'},
         {"content": None, "tool_calls": [call_of(name='a", "b": "')]},
-        {"content": None, "tool_calls": [call_of(arguments='{"city": "\\ud83d"}')]},
         {"content": None, "tool_calls": [call_of(arguments='{"city": NaN}')]},
         {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 150 + "]" * 150}}}')]},
         {"content": None, "tool_calls": [call_of(arguments=f'{{"city": {"[" * 200 + "]" * 200}}}')]},
@@ -166,11 +147,9 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
     ],
 )  # fmt: skip
 async def test_a_turn_that_cannot_be_read_is_drawn_anew_without_a_complaint_and_then_rejects(message):
-    async with MockEndpoint(lambda _: message).serving() as endpoint:
-        teacher = teacher_of(endpoint, request_seconds=5)
+    async with asking(lambda _: message, request_seconds=5) as (endpoint, teacher):
         with pytest.raises(BadReply, match="after 2 repairs"):
             await teacher.ask(turn(), seed=7)
-        await teacher.close()
     assert [body["seed"] for body in endpoint.bodies] == [7, 8, 9]
     assert len({json.dumps(body["messages"]) for body in endpoint.bodies}) == 1
 
@@ -188,15 +167,14 @@ async def test_reasoning_of_earlier_turns_is_shown_as_the_config_says(shown):
 
 
 async def test_a_reply_cut_at_the_limit_is_asked_for_once_more_with_a_larger_one_and_then_rejects():
-    async with MockEndpoint(lambda _: {"content": "x", "cut": True}).serving() as endpoint:
-        teacher = teacher_of(endpoint, request_seconds=5, max_completion_tokens=100)
+    cut = {"content": "x", "cut": True}
+    async with asking(lambda _: cut, request_seconds=5, max_completion_tokens=100) as (endpoint, teacher):
         with pytest.raises(BadReply, match="cut off at the token limit, also at 200 tokens"):
             await teacher.ask(turn(), seed=0)
         assert [body["max_completion_tokens"] for body in endpoint.bodies] == [100, 200]
         assert teacher.ledger.of("TakeTurn").cut_off == 2
         endpoint.answer = lambda body: {"content": "Hi.", "cut": body["max_completion_tokens"] == 100}
         assert (await teacher.ask(turn(), seed=1)).content == "Hi."
-        await teacher.close()
 
 
 def student(folder):

@@ -17,7 +17,7 @@ def name_of_call(messages: list[dict], seed: int) -> str:
 
 
 def reply_of(request, seed: int) -> dict:
-    """Return what the embedded teacher says to a question, also to one that only language models are asked."""
+    """Return the embedded teacher's reply to a question, also to one that only language models are asked."""
     if isinstance(request, JudgeTogether):
         said = [answer_to(type(judge))(judge, seed) for judge in request.judges]
         numbered = [
@@ -44,7 +44,7 @@ def as_message(turn: dict) -> dict:
 
 
 class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint what the embedded teacher would say to each question."""
+    """Tells the endpoint the embedded teacher's reply to each question."""
 
     replies: dict[str, dict]
 
@@ -54,7 +54,7 @@ class ToldTeacher(OpenAITeacher):
 
 
 def told(replies: dict[str, dict], body: dict) -> dict:
-    """Return what the endpoint was told to reply to a call; a repair is another try at the same question."""
+    """Return the reply that the endpoint was told for a call; a repair is another try at the same question."""
     messages, seed = body["messages"], body["seed"]
     ends = range(len(messages), 0, -1)
     names = [name_of_call(messages[:end], seed - drawn) for drawn in range(3) for end in ends]

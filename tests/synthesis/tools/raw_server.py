@@ -52,7 +52,7 @@ class RawServer:
         raise Refused(-32601, f"unknown method {method}")
 
     def complete(self, result: dict, can_be_cached: bool = False) -> dict:
-        """Add what versions without a handshake want in every result."""
+        """Add the fields of every result in versions without a handshake."""
         if self.has_handshake:
             return result
         caching = {"ttlMs": 0, "cacheScope": "private"} if can_be_cached else {}

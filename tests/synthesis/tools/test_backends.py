@@ -37,11 +37,10 @@ async def test_failures_are_injected_at_the_rate_asked_for_and_written_down():
 
 
 async def test_the_same_seed_fails_on_the_same_calls():
-    async def responses() -> list:
-        backend = emulator(3, failure_rate=0.5)
-        return [await backend.call(f"call_{n}", WEATHER, {"city": "Oslo"}) for n in range(30)]
-
-    assert await responses() == await responses()
+    backends = [emulator(3, failure_rate=0.5) for _ in range(2)]
+    for n in range(30):
+        one, other = [await backend.call(f"call_{n}", WEATHER, {"city": "Oslo"}) for backend in backends]
+        assert one == other
 
 
 async def test_a_malformed_response_is_not_json_and_an_error_response_is():
@@ -67,12 +66,6 @@ async def test_what_one_call_writes_a_later_one_reads_and_a_removed_thing_is_gon
     assert gone.is_error
     assert "not found" in gone.content
     assert not backend.injected_failures
-
-
-async def test_responses_keep_to_the_schema_and_agree_with_the_arguments():
-    response = json.loads((await emulator().call("c1", FIND, {"city": "Oslo"})).content)
-    assert set(response) == {"hotel_id", "stars"}
-    assert isinstance(response["stars"], int)
 
 
 async def test_an_injected_failure_changes_no_state():

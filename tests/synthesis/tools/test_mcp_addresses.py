@@ -1,10 +1,10 @@
-"""Tool servers at addresses: reached over both transports, with keys from the environment that show nowhere."""
+"""Tool servers at addresses: both transports, and keys from the environment that appear in no output."""
 
 import asyncio
 import io
 import json
 import socket
-from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +21,7 @@ from synthesis.tools.mcp_servers import McpServerConfig, OAuthClientConfig, Tool
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.tools.http_server import CLIENT, GIVEN, TOKEN, VALUE
+from tests.synthesis.tools.servers import at, pool_of, said_to, scripted_server, session_of
 
 SECRETS = (TOKEN, GIVEN, *CLIENT, VALUE)
 
@@ -28,22 +29,6 @@ SECRETS = (TOKEN, GIVEN, *CLIENT, VALUE)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 0.3)
-
-
-def at(port: int, transport: str = "http", **settings) -> McpServerConfig:
-    where = (
-        {"sse_url": f"http://127.0.0.1:{port}/sse"} if transport == "sse" else {"url": f"http://127.0.0.1:{port}/mcp"}
-    )
-    return McpServerConfig(**({"name": "far"} | where | settings))
-
-
-@asynccontextmanager
-async def pool_of(config: McpServerConfig, tmp_path):
-    pool = McpPool(config, tmp_path / "w")
-    try:
-        yield pool
-    finally:
-        await pool.close()
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
@@ -58,19 +43,16 @@ async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and
             assert [tool.name for tool in tools] == ["act", "search"]
             assert tools[1].description == "Search something for a text, as [key] may."
             async with pool.lease() as session:
-                assert (await session.call("act", {"text": "far"})).content == "FAR"
-                assert (await session.call("act", {"text": "headers"})).content == "Bearer [key] None"
+                assert await said_to(session, "far") == "FAR"
+                assert await said_to(session, "headers") == "Bearer [key] None"
     assert "FAR_TOKEN" not in config.model_dump_json()
 
 
 async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, serving, unused_tcp_port, monkeypatch):
     monkeypatch.setenv("FAR_KEY", VALUE)
-    async with (
-        serving(unused_tcp_port, "http", "header"),
-        pool_of(at(unused_tcp_port, header_env={"X-Key": "FAR_KEY"}), tmp_path) as pool,
-        pool.lease() as session,
-    ):
-        assert (await session.call("act", {"text": "headers"})).content == "None [key]"
+    config = at(unused_tcp_port, header_env={"X-Key": "FAR_KEY"})
+    async with serving(unused_tcp_port, "http", "header"), session_of(config, tmp_path) as session:
+        assert await said_to(session, "headers") == "None [key]"
 
 
 async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(
@@ -86,8 +68,8 @@ async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(
         pool.lease() as session,
         pool.lease() as other,
     ):
-        assert (await session.call("act", {"text": "headers"})).content == "Bearer [key] None"
-        assert (await other.call("act", {"text": "far"})).content == "FAR"
+        assert await said_to(session, "headers") == "Bearer [key] None"
+        assert await said_to(other, "far") == "FAR"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +128,9 @@ async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_i
             async with serving(unused_tcp_port, transport):
                 with pytest.raises(ToolServerDied, match="'far'"):
                     async with pool.lease() as session:
-                        await session.call("act", {"text": "die"})
+                        await said_to(session, "die")
             async with serving(unused_tcp_port, transport), pool.lease() as session:
-                assert (await session.call("act", {"text": "far"})).content == "FAR"
+                assert await said_to(session, "far") == "FAR"
 
 
 async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_the_session_which_is_no_response(
@@ -158,13 +140,13 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
         async with serving(unused_tcp_port, "http"):
             lease = pool.lease()
             session = await lease.__aenter__()
-            assert (await session.call("act", {"text": "far"})).content == "FAR"
+            assert await said_to(session, "far") == "FAR"
         async with serving(unused_tcp_port, "http"):
             with pytest.raises(ToolServerDied, match=r"HTTP 404|ended"):
-                await session.call("act", {"text": "far"})
+                await said_to(session, "far")
             await lease.__aexit__(None, None, None)
             async with pool.lease() as other:
-                assert (await other.call("act", {"text": "far"})).content == "FAR"
+                assert await said_to(other, "far") == "FAR"
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
@@ -174,9 +156,9 @@ async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(
     async with serving(unused_tcp_port, transport), pool_of(at(unused_tcp_port, transport), tmp_path) as pool:
         with pytest.raises(ToolServerDied, match="HTTP 500"):
             async with pool.lease() as session:
-                await session.call("act", {"text": "http 500"})
+                await said_to(session, "http 500")
         async with pool.lease() as session:
-            assert (await session.call("act", {"text": "far"})).content == "FAR"
+            assert await said_to(session, "far") == "FAR"
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
@@ -185,7 +167,7 @@ async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp
     async with serving(unused_tcp_port, transport), pool_of(config, tmp_path) as pool, asyncio.timeout(60):
         with pytest.raises(ToolServerDied, match=r"within 0\.5 s"):
             async with pool.lease() as session:
-                await session.call("act", {"text": "sleep"})
+                await said_to(session, "sleep")
 
 
 async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path, unused_tcp_port):
@@ -220,16 +202,10 @@ async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_ti
     assert len(starts) == 2
 
 
-async def test_a_server_that_is_down_stops_in_one_line(tmp_path, unused_tcp_port):
-    async with pool_of(at(unused_tcp_port), tmp_path) as pool:
-        with pytest.raises(ToolServerUnavailable, match="'far' does not start: ConnectError") as refused:
-            await pool.source_server()
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({}, "either `command` or `url`"),
         ({"command": ("x",), "bearer_env": "T"}, "environment_from"),
         ({"url": "http://x", "environment": {"A": "b"}}, "beside `command`"),
         ({"url": "http://x", "sse_url": "http://x"}, "either `command` or `url`"),
@@ -244,17 +220,18 @@ def test_settings_that_contradict_one_another_end_in_one_line(settings, said):
 async def test_a_started_server_has_the_keys_that_are_named_and_they_do_not_show(tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
     monkeypatch.setenv("OTHER_TOKEN", VALUE)
-    (tmp_path / "server.py").write_text(
-        "import os\nfrom mcp.server.mcpserver import MCPServer\nserver = MCPServer('test')\n"
-        "@server.tool()\ndef act(text: str) -> str:\n    'Do something.'\n    return os.environ.get(text, 'unset')\n"
-        "server.run()\n"
-    )
-    config = McpServerConfig(
-        name="near", command=("python", str(tmp_path / "server.py")), environment_from=("FAR_TOKEN",)
-    )
-    async with pool_of(config, tmp_path) as pool, pool.lease() as session:
-        assert (await session.call("act", {"text": "FAR_TOKEN"})).content == "[key]"
-        assert (await session.call("act", {"text": "OTHER_TOKEN"})).content == "unset"
+    config = scripted_server(tmp_path, "return os.environ.get(text, 'unset')", environment_from=("FAR_TOKEN",))
+    async with session_of(config, tmp_path) as session:
+        assert await said_to(session, "FAR_TOKEN") == "[key]"
+        assert await said_to(session, "OTHER_TOKEN") == "unset"
+
+
+def run_with(out: Path, server: McpServerConfig, **changes) -> TrajectoriesConfig:
+    """Return the config of a run of a few conversations with one server of two tools."""
+    small = {"count": 4, "shipped_examples": False, "refuse_share": 0, "ask_back_share": 0, "min_chain_length": 1}
+    filters = ToolDocumentFilters(min_tools=2)
+    some = {"out": out, "mcp_servers": (server,), "filters": filters, "max_attempts_per_trajectory": 20}
+    return TrajectoriesConfig(**(small | some | changes))
 
 
 async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
@@ -263,11 +240,8 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
     caplog.set_level("DEBUG")
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
     async with serving(unused_tcp_port, "http", "bearer"):
-        config = TrajectoriesConfig(
-            count=4, out=tmp_path / "out", shipped_examples=False, refuse_share=0, ask_back_share=0,
-            mcp_servers=(at(unused_tcp_port, bearer_env="FAR_TOKEN", argument_values={"text": ["headers", "far"]}),),
-            filters=ToolDocumentFilters(min_tools=2), max_attempts_per_trajectory=20, min_chain_length=1,
-        )  # fmt: skip
+        server = at(unused_tcp_port, bearer_env="FAR_TOKEN", argument_values={"text": ["headers", "far"]})
+        config = run_with(tmp_path / "out", server)
         line = io.StringIO()
         await synthesize_trajectories(config, ProceduralTeacher(), progress=line)
     records = list(RecordSource(tmp_path / "out", Trajectory))
@@ -285,15 +259,11 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
 async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_command_goes_on_to_the_same_records(
     tmp_path, serving, unused_tcp_port, monkeypatch
 ):
-    def config(name: str) -> TrajectoriesConfig:
-        return TrajectoriesConfig(
-            count=5, out=tmp_path / name, shipped_examples=False, refuse_share=0, ask_back_share=0, concurrency=1,
-            mcp_servers=(at(unused_tcp_port, argument_values={"text": ["near", "far"]}, start_seconds=10),),
-            filters=ToolDocumentFilters(min_tools=2), max_attempts_per_trajectory=20, min_chain_length=1,
-        )  # fmt: skip
+    far = at(unused_tcp_port, argument_values={"text": ["near", "far"]}, start_seconds=10)
 
     async def run(name: str) -> dict[str, bytes]:
-        await synthesize_trajectories(config(name), ProceduralTeacher(), progress=io.StringIO())
+        config = run_with(tmp_path / name, far, count=5, concurrency=1)
+        await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
     async with serving(unused_tcp_port, "http"):
@@ -309,7 +279,7 @@ async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_comm
             return await live_call(session, tool, arguments)
 
         monkeypatch.setattr(McpSession, "call", mortal_call)
-        with pytest.raises(ToolServerUnavailable, match="'far' does not start") as stopped:
+        with pytest.raises(ToolServerUnavailable, match="'far' does not start: ConnectError") as stopped:
             await run("killed")
     assert "\n" not in str(stopped.value)
     async with serving(unused_tcp_port, "http"):

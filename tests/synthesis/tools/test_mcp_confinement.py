@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 
 from synthesis.tools import mcp_confinement
-from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerUnavailable
+from tests.synthesis.tools.servers import pool_of, said_to, session_of
 
 SERVER = """
 import glob, json, os, pathlib, socket, sys
@@ -73,13 +73,8 @@ def server_in(places: Path, **settings) -> McpServerConfig:
 async def answer(config: McpServerConfig, places: Path) -> dict:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asked = {"home": f"{places}/home", "named": f"{places}/named", "process": os.getpid()}
-        pool = McpPool(config, places / "w")
-        try:
-            async with pool.lease() as session:
-                arguments = {"text": json.dumps({**asked, "port": listening.getsockname()[1]})}
-                return json.loads((await session.call("act", arguments)).content)
-        finally:
-            await pool.close()
+        async with session_of(config, places) as session:
+            return json.loads(await said_to(session, json.dumps({**asked, "port": listening.getsockname()[1]})))
 
 
 async def test_a_server_reads_what_is_named_writes_into_its_workspace_and_has_the_network(places, capfd):
@@ -110,17 +105,12 @@ async def test_the_command_that_prepares_a_workspace_is_confined_as_its_server_i
         f"found = os.path.exists({str(places / 'home')!r})\n"
         "pathlib.Path('deep').mkdir()\npathlib.Path('deep/found').write_text(f'{found} {os.environ[\"HOME\"]}')"
     )
-    pool = McpPool(server_in(places, prepare=("python", "-c", script)), places / "w")
-    try:
-        assert (places / "w" / "pristine" / "deep" / "found").read_text() == "False /tmp"
-        async with pool.lease() as session:
-            assert (session.workspace / "deep").stat().st_uid == (os.geteuid() or 65534)
-    finally:
-        await pool.close()
+    async with session_of(server_in(places, prepare=("python", "-c", script)), places) as session:
+        assert (session.workspace / "deep" / "found").read_text() == "False /tmp"
+        assert (session.workspace / "deep").stat().st_uid == (os.geteuid() or 65534)
 
 
 async def test_no_link_that_a_server_makes_leads_this_process_out_of_the_workspace(places, monkeypatch):
-    pool = McpPool(server_in(places, prepare=("/bin/sh", "-c", "mkdir deep; touch deep/file")), places / "w")
     (places / "elsewhere").mkdir()
     removed = Path.iterdir
 
@@ -129,13 +119,12 @@ async def test_no_link_that_a_server_makes_leads_this_process_out_of_the_workspa
         if folder.name == "session-1" and not (folder / "deep").is_symlink():
             (folder / "deep").symlink_to(places / "elsewhere")
 
-    try:
-        monkeypatch.setattr(Path, "iterdir", and_a_link_is_made)
-        with pytest.raises(ToolServerUnavailable, match=r"found deep .*; set one_task_per_process"):
-            await pool.source_server()
-    finally:
-        monkeypatch.undo()
-        await pool.close()
+    config = server_in(places, prepare=("/bin/sh", "-c", "mkdir deep; touch deep/file"))
+    async with pool_of(config, places) as pool:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "iterdir", and_a_link_is_made)
+            with pytest.raises(ToolServerUnavailable, match=r"found deep .*; set one_task_per_process"):
+                await pool.source_server()
     assert list((places / "elsewhere").iterdir()) == []
 
 
@@ -155,26 +144,20 @@ async def test_where_a_machine_cannot_confine_it_a_server_runs_and_one_line_says
 )
 async def test_a_path_that_cannot_be_shown_is_one_line_and_starts_nothing(places, readable, message):
     (places / "code" / "server.py").write_text(f"open({str(places / 'ran')!r}, 'w').close()")
-    pool = McpPool(server_in(places, readable=(places / readable,)), places / "w")
-    try:
+    async with pool_of(server_in(places, readable=(places / readable,)), places) as pool:
         with pytest.raises(ToolServerUnavailable, match=f"'test'.*{message}") as told:
             await pool.source_server()
-        assert "\n" not in str(told.value)
-        assert str(told.value).count("'test'") == 1
-    finally:
-        await pool.close()
+    assert "\n" not in str(told.value)
+    assert str(told.value).count("'test'") == 1
     assert not (places / "ran").exists()
 
 
 async def test_a_server_that_lacks_a_folder_is_told_how_to_name_it(places):
     (places / "code" / "beside.py").touch()
     (places / "code" / "server.py").write_text("import beside\n")
-    pool = McpPool(server_in(places), places / "w")
-    try:
+    async with pool_of(server_in(places), places) as pool:
         with pytest.raises(ToolServerUnavailable, match=r"it runs confined: name folders .* in `readable`"):
             await pool.source_server()
-    finally:
-        await pool.close()
 
 
 def test_readable_is_for_servers_that_are_started(tmp_path):

@@ -15,12 +15,10 @@ from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.tools.documents import SourceServer, SourceTool, ToolDocumentFilters, normalise_server
 from synthesis.tools.mcp_group import McpGroup, Route, joined
-from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.worker import opened_worker
-from tests.synthesis.tools.test_mcp_addresses import at
-from tests.synthesis.tools.test_mcp_servers import GIT, TIME, scripted_server
+from tests.synthesis.tools.servers import GIT, TIME, at, pool_of, scripted_server
 
 TOGETHER = McpServerGroup(name="Both", servers=("one", "two"))
 
@@ -33,6 +31,10 @@ def listing(name: str, *tools: str, **values) -> SourceServer:
         tools=[SourceTool(tool, f"Do {tool} with a text.", schema) for tool in tools],
         argument_values=values,
     )
+
+
+ROUTES = {"near": Route(0, "act"), "far": Route(1, "act")}
+DOCUMENTS = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
 
 
 def test_a_name_that_two_servers_have_gets_the_servers_name_before_it_and_no_other_name_changes():
@@ -76,46 +78,38 @@ def test_without_groups_nothing_changes_in_what_a_run_is_called(tmp_path):
 async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, serving, unused_tcp_port):
     near = scripted_server(tmp_path, "return text + ' near'")
     async with serving(unused_tcp_port, "sse"):
-        configs = [near.model_copy(update={"name": "near"}), at(unused_tcp_port, "sse")]
-        pools = [McpPool(config, tmp_path / config.name) for config in configs]
-        try:
-            source, routes = joined(
-                McpServerGroup(name="Both", servers=("near", "far")), [await pool.source_server() for pool in pools]
-            )
+        near = near.model_copy(update={"name": "near"})
+        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port, "sse"), tmp_path) as other:
+            group = McpServerGroup(name="Both", servers=("near", "far"))
+            source, routes = joined(group, [await pool.source_server() for pool in (one, other)])
             tools = {tool.name: tool for tool in normalise_server(source, ToolDocumentFilters()).tools}
             assert sorted(tools) == ["far__act", "near__act", "search"]
-            async with McpGroup(pools, routes).lease() as backend:
+            async with McpGroup([one, other], routes).lease() as backend:
                 answers = [
                     await backend.call("c", tools[name], {"text": "x"}) for name in ("near__act", "far__act", "search")
                 ]
-            assert [answer.content for answer in answers] == ["x near", "X", "found x"]
-        finally:
-            for pool in pools:
-                await pool.close()
+    assert [answer.content for answer in answers] == ["x near", "X", "found x"]
 
 
 async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_others_live_on(
     tmp_path, serving, unused_tcp_port
 ):
     near = scripted_server(tmp_path, "return str(os.getpid())")
-    async with serving(unused_tcp_port, "http"):
-        pools = [McpPool(near, tmp_path / "near"), McpPool(at(unused_tcp_port), tmp_path / "far")]
-        routes = {"near": Route(0, "act"), "far": Route(1, "act")}
-        document = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
-        group = McpGroup(pools, routes)
-        try:
-            async with asyncio.timeout(120):
+    async with (
+        serving(unused_tcp_port, "http"),
+        pool_of(near, tmp_path) as one,
+        pool_of(at(unused_tcp_port), tmp_path) as other,
+    ):
+        group = McpGroup([one, other], ROUTES)
+        async with asyncio.timeout(120):
+            async with group.lease() as backend:
+                before = await backend.call("c", DOCUMENTS[0], {"text": "x"})
+            with pytest.raises(ToolServerDied, match="'far' ended the session with HTTP 500"):
                 async with group.lease() as backend:
-                    before = await backend.call("c", document[0], {"text": "x"})
-                with pytest.raises(ToolServerDied, match="'far' ended the session with HTTP 500"):
-                    async with group.lease() as backend:
-                        await backend.call("c", document[1], {"text": "http 500"})
-                async with group.lease() as backend:
-                    assert await backend.call("c", document[0], {"text": "x"}) == before
-                    assert (await backend.call("c", document[1], {"text": "far"})).content == "FAR"
-        finally:
-            for pool in pools:
-                await pool.close()
+                    await backend.call("c", DOCUMENTS[1], {"text": "http 500"})
+            async with group.lease() as backend:
+                assert await backend.call("c", DOCUMENTS[0], {"text": "x"}) == before
+                assert (await backend.call("c", DOCUMENTS[1], {"text": "far"})).content == "FAR"
 
 
 @pytest.mark.slow
@@ -151,16 +145,12 @@ async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_what_is_sent_t
 ):
     near = scripted_server(tmp_path, "return text + ' near'")
     async with serving(unused_tcp_port, "http"):
-        routes = {"near": Route(0, "act"), "far": Route(1, "act")}
-        pools = [McpPool(near, tmp_path / "near"), McpPool(at(unused_tcp_port), tmp_path / "far")]
-        sent = pickle.loads(pickle.dumps(McpGroup(pools, routes).routed))
-        for pool in pools:
-            await pool.close()
-        tools = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
+        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:
+            sent = pickle.loads(pickle.dumps(McpGroup([one, other], ROUTES).routed))
         config = TrajectoriesConfig(count=1, out=tmp_path / "out")
         async with (
             opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker,
             worker._groups["server-1"].lease() as backend,
         ):
-            answers = [(await backend.call("c", tool, {"text": "x"})).content for tool in tools[:2]]
+            answers = [(await backend.call("c", tool, {"text": "x"})).content for tool in DOCUMENTS[:2]]
     assert answers == ["x near", "X"]

@@ -1,4 +1,4 @@
-"""Tools of which the source does not say what they take: told from those that take nothing, completed, or left out."""
+"""Tools of unknown parameters are told from tools without parameters, and completed or left out."""
 
 import asyncio
 import io
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.parameter_completion import CompletedParameter, CompletedParameters, CompleteParameters
-from synthesis.prompts.tool_document_writing import WriteToolDocument
+from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument, ToolDocument, Trajectory
 from synthesis.stage import NothingKept, Rejected
@@ -29,12 +29,8 @@ from tests.shared_data import shared_data
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TITLE: dict[str, Any] = {
-    "name": "title",
-    "type": "string",
-    "description": "Title of the issue",
-    "required": True,
-    "example": "Slow",
-}
+    "name": "title", "type": "string", "description": "Title of the issue", "required": True, "example": "Slow",
+}  # fmt: skip
 STATED = [
     {"name": f"get_{what}", "description": f"Get the {what} of a city.", "input_schema": CITY}
     for what in ("weather", "forecast", "humidity")
@@ -42,12 +38,9 @@ STATED = [
 UNSAID = {"name": "create_issue", "description": "Create a new issue in a project.", "parameters": []}
 
 
-def crawled(*tools: dict[str, Any], name: str = "Weather and issues") -> dict[str, Any]:
-    return {"metadata": {"server_name": name, "server_info_crawled": {"name": name, "tools": list(tools)}}}
-
-
 def written(path: Path, *tools: dict[str, Any], name: str = "Weather and issues") -> Path:
-    path.write_text(json.dumps(crawled(*tools, name=name)), encoding="utf-8")
+    server = {"server_name": name, "server_info_crawled": {"name": name, "tools": list(tools)}}
+    path.write_text(json.dumps({"metadata": server}), encoding="utf-8")
     return path
 
 
@@ -85,28 +78,16 @@ def test_a_document_that_says_what_its_tool_takes_has_the_bytes_that_it_had(tmp_
 @pytest.mark.parametrize(
     "changes",
     [
-        {"example": 3},
-        {"example": ""},
-        {"type": "integer", "example": True},
-        {"type": "integer", "example": 2.5},
-        {"type": "array", "example": ["a"]},
-        {"type": "array", "items": "integer", "example": ["a"]},
-        {"type": "array", "items": "integer", "example": []},
-        {"items": "string"},
-        {"description": "Title"},
-        {"description": "标题"},
-        {"name": "issue title"},
-        {"name": "api_key"},
-        {"type": "file"},
+        {"example": 3}, {"example": ""}, {"type": "integer", "example": True}, {"type": "integer", "example": 2.5},
+        {"type": "array", "example": ["a"]}, {"type": "array", "items": "integer", "example": ["a"]},
+        {"type": "array", "items": "integer", "example": []}, {"items": "string"}, {"description": "Title"},
+        {"description": "标题"}, {"name": "issue title"}, {"name": "api_key"}, {"type": "file"},
     ],
-)
+)  # fmt: skip
 def test_a_parameter_that_cannot_be_called_with_is_no_answer(changes):
     CompletedParameter(**TITLE)
     with pytest.raises(ValidationError):
         CompletedParameter(**(TITLE | changes))
-
-
-def test_a_parameter_that_is_written_twice_is_no_answer():
     with pytest.raises(ValidationError, match="title"):
         CompletedParameters(parameters=[TITLE, TITLE])
 
@@ -130,10 +111,15 @@ async def test_a_tool_takes_what_the_teacher_writes_and_says_who_wrote_it(tmp_pa
 
 async def test_what_a_teacher_cannot_complete_is_left_out_with_its_reason(tmp_path):
     server = server_of(tmp_path, UNSAID, *STATED)
-    for teacher in (ProceduralTeacher(), ScriptedTeacher({CompleteParameters: [BadReply("no JSON")]})):
+    endless = CompletedParameters(parameters=[TITLE | {"type": "number", "example": float("inf")}])  # 1e999 in JSON
+    for teacher, reason in (
+        (ProceduralTeacher(), UNKNOWN),
+        (ScriptedTeacher({CompleteParameters: [BadReply("no JSON")]}), UNKNOWN),
+        (ScriptedTeacher({CompleteParameters: [endless]}), "schema cannot be used"),
+    ):
         with pytest.raises(Rejected) as rejected:
             await complete_tool(teacher, server, server.tools[0], seed=0)
-        assert rejected.value.reason == UNKNOWN
+        assert rejected.value.reason == reason
     left = with_completed_tools(server, {}, ToolDocumentFilters())
     assert [tool.name for tool in left.tools] == [tool["name"] for tool in STATED]
     assert f"tool left out: {UNKNOWN}" in left.repairs
@@ -227,11 +213,3 @@ def test_of_the_real_crawled_documents_no_tool_without_parameters_is_taken_for_o
                     assert tool.parameters_status == "unknown" or source["input_schema"].keys() - {"type"}, tool.name
                     unknown.add(tool.name)
     assert {"create_merge_request", "drive_restore"} <= unknown
-
-
-async def test_parameters_that_cannot_be_kept_leave_the_tool_out(tmp_path):
-    server = server_of(tmp_path, UNSAID, *STATED)
-    endless = TITLE | {"type": "number", "example": float("inf")}  # as Python reads 1e999
-    teacher = ScriptedTeacher({CompleteParameters: [CompletedParameters(parameters=[endless])]})
-    with pytest.raises(Rejected, match="schema cannot be used"):
-        await complete_tool(teacher, server, server.tools[0], seed=0)

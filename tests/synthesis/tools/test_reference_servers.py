@@ -30,7 +30,7 @@ from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from tests.synthesis.tools.test_mcp_servers import GIT, TIME
+from tests.synthesis.tools.servers import GIT, TIME
 from tests.synthesis.trajectories.test_pipeline import bytes_of
 
 COUNT = 6
@@ -94,7 +94,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "sequential-thinking": {"command": ["mcp-server-sequential-thinking"], "one_task_per_process": True},
     "fetch": {"command": ["mcp-server-fetch", "--allow-private-ips"]},
 }  # fmt: skip
-"""How each is started, and what exists on it; `fetch` is told the address of a page of ours."""
+"""The command of each server and the values that exist on it; `fetch` gets the address of a page of ours."""
 
 
 @pytest.fixture

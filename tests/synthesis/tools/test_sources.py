@@ -1,4 +1,4 @@
-"""Whatever stands in a document, in any place of any format, the document ends as a server or as a reason."""
+"""Any value at any place of a document of any format gives a server or a reason."""
 
 import copy
 import itertools

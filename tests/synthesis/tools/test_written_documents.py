@@ -1,4 +1,4 @@
-"""What a written document says of its tool is a usable schema, or it is rejected in one line that says what is not."""
+"""A document that a model wrote has usable schemas, or is rejected in one line that names the fault."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Both tracks know what they were made with: an edited prompt neither mixes wordings nor costs paid-for work."""
+"""The fingerprints of both tracks: after an edit of a prompt, wordings are not mixed and paid work is kept."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ ROOT = Path(__file__).parents[3]
 def tree(tmp_path, monkeypatch) -> Path:
     """A copy of the source that fingerprints are taken of, to edit."""
     for package in ("synthesis", "sandbox"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=ignored)
+        shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(code, "ROOT", tmp_path / "tree")
     return tmp_path / "tree"
 
@@ -55,10 +54,8 @@ class Outage(ProceduralTeacher):
         return await super().ask(request, seed=seed)
 
 
-class NoSandbox:
-    """An address that nothing listens at: these tests end before a tool runs."""
-
-    url = "http://127.0.0.1:9"
+NO_SANDBOX = "http://127.0.0.1:9"
+"""An address that nothing listens at: these tests end before a tool runs."""
 
 
 def trajectories(out: Path, teacher=None, **changes) -> StageReport:
@@ -69,13 +66,13 @@ def trajectories(out: Path, teacher=None, **changes) -> StageReport:
 
 def environments(out: Path, teacher=None, **changes) -> StageReport:
     config = EnvironmentsConfig.model_validate({"seed": 0, "count": 6, "out": out, "concurrency": 1} | changes)
-    return asyncio.run(synthesize_environments(config, teacher or ProceduralTeacher(), NoSandbox.url))
+    return asyncio.run(synthesize_environments(config, teacher or ProceduralTeacher(), NO_SANDBOX))
 
 
 @pytest.mark.parametrize(
     ("synthesize", "journal", "answers", "prompt"),
     [
-        (trajectories, "out.work/chains.sqlite", 20, "synthesis/prompts/task_writing.py"),
+        (trajectories, "out.work/chains.sqlite", 20, "synthesis/prompts/tasks.py"),
         (environments, "out.drafted.sqlite", 5, "synthesis/prompts/tool_merging.py"),
         (environments, "out.drafted.sqlite", 5, "synthesis/environments/proving/merging.py"),
     ],
@@ -110,10 +107,10 @@ def test_prompts_that_a_track_does_not_ask_are_not_its_wording():
     tracks = ("synthesis.environments.pipeline", "synthesis.trajectories.pipeline")
     of_environments, of_trajectories = ({name for name in source_of(track) if "/prompts/" in name} for track in tracks)
     prompts = {f"source of synthesis/prompts/{path.name}" for path in (ROOT / "synthesis" / "prompts").glob("*.py")}
-    in_evaluation = {"source of synthesis/prompts/ending.py"}  # what judges episodes decides no record
+    in_evaluation = {"source of synthesis/prompts/ending.py"}  # a judge of episodes decides no record
     assert of_environments | of_trajectories == prompts - in_evaluation
     assert "source of synthesis/prompts/tool_merging.py" in of_environments - of_trajectories
-    assert "source of synthesis/prompts/task_writing.py" in of_trajectories - of_environments
+    assert "source of synthesis/prompts/tasks.py" in of_trajectories - of_environments
 
 
 def test_a_finished_synthesis_is_already_complete_and_with_another_config_refused(tmp_path):
@@ -168,26 +165,12 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
 
 def test_a_journal_without_an_item_is_taken_over(tmp_path):
     path = tmp_path / "journal.sqlite"
-    Journal(path, "drafted", {"seed": 0}).close()
-    Journal(path, "drafted", {"seed": 1}).close()
-    journal = Journal(path, "drafted", {"seed": 2})
-    journal.append(0, {"result": None})
-    journal.close()
+    for seed in range(3):
+        with closing(Journal(path, "drafted", {"seed": seed})) as journal:
+            if seed == 2:
+                journal.append(0, {"result": None})
     with pytest.raises(MadeOtherwise, match="seed: 2 before, 3 now"):
         Journal(path, "drafted", {"seed": 3})
-
-
-def test_a_journal_of_an_older_version_is_refused(tmp_path):
-    path = tmp_path / "journal.sqlite"
-    with closing(sqlite3.connect(path)) as older:
-        older.execute("CREATE TABLE purpose (text TEXT)")
-        older.execute("CREATE TABLE outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL)")
-        older.execute("INSERT INTO purpose VALUES ('drafted 1f0c procedural')")
-        older.execute("INSERT INTO outcomes VALUES (0, '{}')")
-        older.commit()
-    with pytest.raises(MadeOtherwise, match=r"found that of another version\. To start afresh"):
-        Journal(path, "drafted", {"seed": 0})
-    assert finished_items(path) == [0]
 
 
 def test_tables_beside_the_modules_and_in_folders_of_tables_are_among_the_sources() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synthesis.prompts.chain_vote import Vote, VoteOnChain
+from synthesis.prompts.chains import Vote, VoteOnChain
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher

@@ -12,8 +12,8 @@ from synthesis.prompts import judges
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.usage import Usage, metered_usage
 from synthesis.trajectories.reward_axes import judge_axes
+from tests.synthesis.teacher.asking import key, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.test_openai import key, teacher_of  # noqa: F401 - a fixture
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 from tests.synthesis.trajectories.servers import HOTELS
 from tests.synthesis.trajectories.test_reward_axes import GOOD, TASK

@@ -1,0 +1,68 @@
+"""Additions to instructions: for hard questions, for tools that no other split has, for packages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from synthesis.prompts.rendering import version_of
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import NeededPackage
+
+HARD_WORDING_VERSION: Final = "hard-wording-1"
+ASK_AROUND: Final = (
+    "\n- Circumscribe in the main question what is asked for, as people do who do not know the words of the trade: a "
+    "reader knows what is meant, but no technical term stands there. Prefer answers that are computed; composition may "
+    "also be times or days_after, with an operand."
+)
+NAME_BY_THE_TRADE: Final = (
+    "\n- Name and describe the tool in terms of the trade. None of the content words of the sub-question, and none of "
+    "those by which a lay person would ask for it, stands in the name or the description."
+)
+
+UNSEEN_TOOLS_VERSION: Final = "unseen-tools-1"
+SELDOM_ASKED: Final = "\n- Ask for facts of this domain that questions seldom ask for."
+SELDOM_NAMED: Final = (
+    "\n- Name and describe the tools and their parameters in words that are seldom used for such tools: no name, no "
+    "description and no parameter may be one that another system has."
+)
+
+_MAY_IMPORT: Final = (
+    "\n- Where they make the code simpler it may import, beside the standard library, these packages and no others: "
+    "{}. Values that are returned are plain JSON all the same (`float(x)`, `x.tolist()`)."
+)
+PACKAGES_VERSION: Final = f"packages-{version_of(_MAY_IMPORT)}"
+
+
+def harder(instructions: str, sentence: str, knowledge: Knowledge) -> str:
+    """Add the sentence to the instructions if the words of a question must not lead to its tool.
+
+    >>> harder("Write.", ASK_AROUND, Knowledge(domain="library", language="en"))
+    'Write.'
+    """
+    return instructions if knowledge.difficulty == "plain" else instructions + sentence
+
+
+def seldom(instructions: str, sentence: str, knowledge: Knowledge) -> str:
+    """Add the sentence to the instructions if more than the worlds of a split must be unseen.
+
+    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en"))
+    'Write.'
+    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en", unseen="tools"))
+    'Write.\\n- Ask for facts of this domain that questions seldom ask for.'
+    """
+    return instructions if knowledge.unseen == "worlds" else instructions + sentence
+
+
+def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:
+    """Add the list of packages to the instructions if there are any.
+
+    >>> with_packages("Write.", ())
+    'Write.'
+    >>> with_packages("Write.", [NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))]).splitlines()[1][:102]
+    '- Where they make the code simpler it may import, beside the standard library, these packages and no o'
+    """
+    if not packages:
+        return instructions
+    listed = "; ".join(f"{each.name} {each.version} (import {', '.join(each.modules)})" for each in packages)
+    return instructions + _MAY_IMPORT.format(listed)

@@ -1,0 +1,16 @@
+"""Record directories of each kind, for the tests of every format."""
+
+from pathlib import Path
+
+import pytest
+
+from synthesis.record_io import write_records
+from tests.synthesis.export.test_export import RECORDS
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> dict[str, Path]:
+    for kind, records in RECORDS.items():
+        made_with = {"seed": 3, "count": len(records)}
+        write_records(tmp_path / kind, records, kind=kind, config_hash="c0ffee", made_with=made_with)
+    return {kind: tmp_path / kind for kind in RECORDS}
