@@ -11,9 +11,9 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from astra_jax.chat.format import Source, render, segments
 from astra_jax.chat.template import template_message
-from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer, train_tiny_tokenizer
+from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, train_tiny_tokenizer
 from synthesis.records import Message, ToolCall, ToolDocument
-from tests.shared_data import SHARED_DATA, shared_data
+from tests.shared_data import shared_data
 
 pieces = st.sampled_from(
     ["What", " is ", "房价", "\n", "\n\n", "{}", '"', "<think>", "</think>", "<tool_call>", "<tool_response>",
@@ -107,20 +107,11 @@ def test_rendering_is_append_only_inside_one_user_turn():
         assert render(messages).startswith(render(messages[:length]))
 
 
-@pytest.fixture(scope="module", params=["official", "tiny"])
-def tokenizer(request) -> Tokenizer:
-    if request.param == "official":
-        if not SHARED_DATA.exists():
-            pytest.skip("needs qwen_tokenizer of the shared data; set ASTRA_SHARED_DATA to where it lies")
-        return Tokenizer.load(shared_data("qwen_tokenizer"))
-    return train_tiny_tokenizer([render(one_episode())] * 3, vocab_size=400)
-
-
-def test_tokens_decode_to_the_rendered_text_and_carry_their_writer(tokenizer):
-    encoded = tokenizer.encode_segments(segments(one_episode()))
-    assert tokenizer.decode(encoded.ids) == render(one_episode())
-    assert list(encoded.ids) == tokenizer.encode(render(one_episode()))
-    by_model = tokenizer.decode(encoded.ids[encoded.sources == Source.MODEL])
+def test_tokens_decode_to_the_rendered_text_and_carry_their_writer(either):
+    encoded = either.encode_segments(segments(one_episode()))
+    assert either.decode(encoded.ids) == render(one_episode())
+    assert list(encoded.ids) == either.encode(render(one_episode()))
+    by_model = either.decode(encoded.ids[encoded.sources == Source.MODEL])
     assert by_model == "".join(s.text for s in segments(one_episode()) if s.source is Source.MODEL)
 
 

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from astra_jax.chat.template import template_message
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.chat.tool_calls import ParsedToolCall, parse_turn
 from astra_jax.episodes.rollout import Start
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.records import Message
 from tests.astra_jax.episodes.scripted_policy import run_scripted
-from tests.shared_data import shared_data
 
 pytest.importorskip("renderers", reason="needs renderers of the extra `dev`", exc_type=ImportError)
 from renderers.base import ToolCallParseStatus
@@ -32,16 +30,11 @@ words = st.sampled_from(["look", " up", "房价", "é", "\n", "  ", "\n\n", '"',
 texts = st.lists(words, max_size=5).map("".join)
 
 
-@pytest.fixture(scope="module", params=["official", "tiny"])
-def both(request, tokenizer, tmp_path_factory):
+@pytest.fixture(scope="module")
+def both(either, tokenizer_folder):
     """Our tokenizer, and theirs of the same files, for a renderer that thinks or does not."""
-    if request.param == "official":
-        folder = shared_data("qwen_tokenizer", "tokenizer_config.json").parent
-    else:
-        folder = tmp_path_factory.mktemp("tiny")
-        tokenizer.save(folder, model_max_length=1024)
-    theirs = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    return Tokenizer.load(folder), lambda thinks: Qwen3Renderer(theirs, Qwen3RendererConfig(enable_thinking=thinks))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder, local_files_only=True)
+    return either, lambda thinks: Qwen3Renderer(theirs, Qwen3RendererConfig(enable_thinking=thinks))
 
 
 def rendered_by(renderer, messages, tools=(), **options):

@@ -7,12 +7,11 @@ import json
 import pytest
 
 from astra_jax.chat.template import PROBES, ChatFormatDiffers, require_chat_template
-from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer
+from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import write_records
-from tests.shared_data import shared_data
 
 OURS = CHAT_TEMPLATE_PATH.read_text()
 
@@ -30,13 +29,8 @@ def give(folder, template: str | None) -> None:
     path.write_text(json.dumps(config if template is None else config | {"chat_template": template}))
 
 
-def test_our_own_template_passes(folder, tokenizer):
-    require_chat_template(folder, tokenizer)
-
-
-def test_the_official_tokenizer_and_template_pass():
-    folder = shared_data("qwen_tokenizer", "tokenizer_config.json").parent
-    require_chat_template(folder, Tokenizer.load(folder))
+def test_our_own_template_and_the_official_one_pass(tokenizer_folder, either):
+    require_chat_template(tokenizer_folder, either)
 
 
 def test_a_template_in_a_file_of_its_own_is_read(folder, tokenizer):

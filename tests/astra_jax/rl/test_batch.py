@@ -107,36 +107,35 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
             assert (np.delete(row, columns, axis=0) == padding).all(), name
 
 
-def test_episodes_that_have_not_one_prompt_share_no_row():
-    with pytest.raises(ValueError, match="expected the episodes of a group to begin with one prompt, found 2"):
-        make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, episodes_per_row=2)
-    with pytest.raises(ValueError, match="expected groups of a multiple of 3 episodes, found 2"):
-        make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9, episodes_per_row=3)
+CUT_OFF = dataclasses.replace(SHORT, stop_reason="deadline")
+ONE_SIZE = "expected groups of one size whose episodes have all ended"
+KEPT_IDS = "kept ids of each sampled token, found {}: the episode was not"
 
 
-def test_episodes_of_another_truncation_make_no_batch():
-    """Their log-probs are those of other distributions than the loss would take."""
-    for episodes, top_k, found in ((TRUNCATED, None, 2), (TRUNCATED, 2, 3), ([LONG, SHORT], 3, 0)):
-        groups = [ScoredGroup(episodes, (0.0, 1.0), 0)]
-        with pytest.raises(ValueError, match=rf"kept ids of each sampled token, found {found}: the episode was not"):
-            make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, top_k=top_k)
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        ([LONG, SHORT], {"episodes_per_row": 2}, "expected the episodes of a group to begin with one prompt, found 2"),
+        ([LONG, SHORT], {"episodes_per_row": 3}, "expected groups of a multiple of 3 episodes, found 2"),
+        # The log-probs of another truncation are those of other distributions than the loss would take.
+        (TRUNCATED, {"top_k": None}, KEPT_IDS.format(2)),
+        (TRUNCATED, {"top_k": 2}, KEPT_IDS.format(3)),
+        ([LONG, SHORT], {"top_k": 3}, KEPT_IDS.format(0)),
+        (ScoredGroup([LONG, SHORT], (1.0, 1.0), 0), {}, "without reward variance"),
+        ([LONG, CUT_OFF], {}, ONE_SIZE),
+        (ScoredGroup([LONG, SHORT], (0.0, 1.0, 1.0), 0), {}, ONE_SIZE),
+    ],
+)
+def test_groups_that_make_no_batch_are_refused(groups, options, message):
+    group = groups if isinstance(groups, ScoredGroup) else ScoredGroup(groups, (0.0, 1.0), 0)
+    with pytest.raises(ValueError, match=message):
+        make_rl_batch([group], length_bucket_tokens=4, pad_id=9, **options)
 
 
-def test_a_group_without_variance_makes_no_batch():
-    with pytest.raises(ValueError, match="without reward variance"):
-        make_rl_batch([ScoredGroup([LONG, SHORT], (1.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9)
-
-
-def test_an_episode_without_a_reward_and_groups_of_two_sizes_make_no_batch():
-    cut_off = dataclasses.replace(SHORT, stop_reason="deadline")
-    whole = ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)
-    for groups in (
-        [ScoredGroup([LONG, cut_off], (0.0, 1.0), 0)],
-        [whole, ScoredGroup([LONG, SHORT, SHORT], (0.0, 1.0, 1.0), 0)],
-        [ScoredGroup([LONG, SHORT], (0.0, 1.0, 1.0), 0)],
-    ):
-        with pytest.raises(ValueError, match="expected groups of one size whose episodes have all ended"):
-            make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)
+def test_groups_of_two_sizes_make_no_batch():
+    groups = [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0), ScoredGroup([LONG, SHORT, SHORT], (0.0, 1.0, 1.0), 0)]
+    with pytest.raises(ValueError, match=ONE_SIZE):
+        make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)
 
 
 @pytest.mark.parametrize("episodes_per_row", [1, 2])

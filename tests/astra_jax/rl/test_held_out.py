@@ -50,22 +50,17 @@ def config(taught, tmp_path_factory) -> RLConfig:
     return config.model_copy(update={"held_out": held_out})
 
 
-def test_environments_that_are_learnt_from_are_refused_in_one_line(config, tmp_path):
-    assert config.held_out is not None
-    same = config.held_out.model_copy(update={"environments": config.environments})
+async def test_environments_that_are_learnt_from_are_refused_in_one_line_and_nothing_is_written(config, tmp_path):
     one = [tiny_environment(rent=7), tiny_environment(rent=100)]
     write_records(tmp_path / "shared", one, kind="environment")
-    shared = config.held_out.model_copy(update={"environments": tmp_path / "shared"})
-    for held_out, message in ((same, "found 3 of 3 in .*, tiny-"), (shared, f"found 1 of 2 in .*, {one[1].id} first")):
-        with pytest.raises(ConfigError, match=f"^expected held-out environments that .*{message}.*$"):
-            held_out_environments(config, held_out)
-
-
-async def test_a_run_that_is_refused_leaves_nothing_behind(config, tmp_path):
-    held_out = config.held_out.model_copy(update={"environments": config.environments})
-    with pytest.raises(ConfigError, match="that the run does not learn from"):
-        await run_rl(config.model_copy(update={"out": tmp_path / "run", "held_out": held_out}), InProcessSandbox())
-    assert not (tmp_path / "run").exists()
+    for directory, message in (
+        (config.environments, "found 3 of 3 in .*, tiny-"),
+        (tmp_path / "shared", f"found 1 of 2 in .*, {one[1].id} first"),
+    ):
+        held_out = config.held_out.model_copy(update={"environments": directory})
+        with pytest.raises(ConfigError, match=f"^expected held-out environments that the run does not .*{message}.*$"):
+            await run_rl(config.model_copy(update={"out": tmp_path / "run", "held_out": held_out}), InProcessSandbox())
+        assert not (tmp_path / "run").exists()
 
 
 def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(config):

@@ -12,20 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra_jax.chat.format import Source
-from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.mesh.placement import place_batch
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import OPTIONAL_COLUMNS, Objective
 from astra_jax.rl.metrics import learner_flops
 from astra_jax.rl.train import rl_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training import accumulation
-from tests.astra_jax.rl.configs import tiny_rl_config
 
 OBJECTIVE = Objective(temperature=0.7, clip_epsilon=0.2, chunk_tokens=16)
 TOP_K = 5
@@ -229,9 +226,3 @@ def test_packed_rows_hold_every_bundle_once_in_the_first_parts(spans, parts, mul
     of_parts = [sum(row % parts == part for row in rows) for part in range(parts)]
     assert of_parts == sorted(of_parts, reverse=True)
     assert sum(0 < count < num_rows // parts for count in of_parts) <= 1
-
-
-def test_rows_that_do_not_divide_a_group_are_refused_in_one_line(taught, tmp_path):
-    config = tiny_rl_config(tmp_path, taught, steps=1)
-    with pytest.raises(ConfigError, match=r"^[^\n]*expected episodes_per_row that divides group_size = 4, found 3.*$"):
-        parse_config(RLConfig, {**config.model_dump(), "episodes_per_row": 3}, where="rl.toml")

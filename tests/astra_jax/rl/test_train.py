@@ -72,20 +72,25 @@ async def test_a_batch_that_stays_smaller_is_learnt_from_as_if_it_were_whole(con
     assert capsys.readouterr().err.count("step 0 learns from 1 of 2 groups: ") == 1
 
 
-def test_greedy_training_is_refused_in_one_line(config, tmp_path):
-    changes = {"rollout": {**config.rollout.model_dump(), "temperature": 0}}
-    with pytest.raises(
-        ConfigError, match=r"rollout\.temperature: .*greedy episodes of a group are all alike.*found 0$"
-    ):
-        parse_config(RLConfig, {**config.model_dump(), **changes}, where="rl.toml")
+TRUNCATED = r"rollout: .*expected top_k of at most 64 beside top_p and min_p"
 
 
-@pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 65}])
-def test_training_on_what_was_truncated_to_any_number_of_ids_is_refused_in_one_line(config, truncation):
-    changes = {"rollout": config.rollout.model_dump() | truncation}
-    with pytest.raises(ConfigError, match=r"^[^\n]*rollout: .*expected top_k of at most 64 beside top_p and min_p.*$"):
-        parse_config(RLConfig, {**config.model_dump(), **changes}, where="rl.toml")
-    assert RolloutConfig.model_validate(changes["rollout"]), "an evaluation may"
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0}, r"rollout\.temperature: .*greedy episodes of a group are all alike.*found 0$"),
+        *(({name: value}, TRUNCATED) for name, value in {"top_p": 0.9, "min_p": 0.1, "top_k": 65}.items()),
+        ({"episodes_per_row": 3}, "expected episodes_per_row that divides group_size = 4, found 3"),
+    ],
+)
+def test_a_config_that_nothing_can_be_learnt_with_is_refused_in_one_line(config, changes, message):
+    values = config.model_dump()
+    (key,) = changes
+    table = values["rollout"] if key in values["rollout"] else values
+    table.update(changes)
+    with pytest.raises(ConfigError, match=rf"^[^\n]*{message}[^\n]*$"):
+        parse_config(RLConfig, values, where="rl.toml")
+    assert RolloutConfig.model_validate(values["rollout"]), "an evaluation may"
 
 
 async def test_a_run_that_truncates_learns_from_what_was_kept(config, tmp_path):

@@ -252,13 +252,14 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_
         np.testing.assert_allclose(packed[sample], expected, atol=1e-5, rtol=0)
 
 
-def test_a_run_has_either_steps_or_epochs(records):
-    for until in ({"steps": 3, "epochs": 1}, {"steps": None, "epochs": None}):
-        with pytest.raises(ValidationError, match="expected either steps or epochs"):
-            a_config(records, **until)
-
-
-@pytest.mark.parametrize("buckets", [[], [0], [96, 96], [224, 96]])
-def test_length_buckets_rise(records, buckets):
-    with pytest.raises(ValidationError, match="length_buckets"):
-        a_config(records, length_buckets=buckets)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 3, "epochs": 1}, "expected either steps or epochs"),
+        ({"steps": None, "epochs": None}, "expected either steps or epochs"),
+        *(({"length_buckets": buckets}, "length_buckets") for buckets in ([], [0], [96, 96], [224, 96])),
+    ],
+)
+def test_a_run_has_either_steps_or_epochs_and_rising_buckets(records, changes, message):
+    with pytest.raises(ValidationError, match=message):
+        a_config(records, **changes)

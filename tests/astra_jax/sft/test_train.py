@@ -168,36 +168,28 @@ def state_after(run: SFTConfig, step: int) -> list[np.ndarray]:
 
 
 def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturbed, tmp_path, monkeypatch, capsys):
-    made = spoil_batches(monkeypatch, {9})
+    """And the schedule of the learning rate goes on where it stood."""
+    made = spoil_batches(monkeypatch, {2, 3, 9})
     run = undisturbed.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 1})
     figures = run_sft(run)
-    lines = strict_lines(run.out / "metrics.jsonl")
-    assert [line["applied"] for line in lines] == [1] * 9 + [0]
+    lines, rate = strict_lines(run.out / "metrics.jsonl"), learning_rate_schedule(run.optimizer, STEPS)
+    assert [line["applied"] for line in lines] == [1, 1, 0, 0, 1, 1, 1, 1, 1, 0]
+    assert [line["learning_rate"] for line in lines] == [float(rate(n)) for n in (0, 1, 2, 2, 2, 3, 4, 5, 6, 7)]
     assert (lines[9]["loss"], lines[9]["grad_norm"]) == (None, None)
-    assert [line["loss"] for line in lines[:9]] == [line["loss"] for line in curve(undisturbed.out)[:9]]
+    assert [line["loss"] for line in lines[:2]] == [line["loss"] for line in curve(undisturbed.out)[:2]]
+    assert figures["loss"] == lines[8]["loss"] < lines[0]["loss"]
     before, after = state_after(run, 9), state_after(run, 10)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
-    assert figures["loss"] == lines[8]["loss"]
     told = [line for line in capsys.readouterr().err.splitlines() if "not applied" in line]
     path = run.out / "not_finite" / "step-000009.npz"
-    assert len(told) == 1
-    assert told[0].startswith("sft: step 9 is not applied: loss nan, gradient norm nan; its batch is ")
-    assert told[0].endswith(str(path))
+    assert len(told) == 3
+    assert told[2].startswith("sft: step 9 is not applied: loss nan, gradient norm nan; its batch is ")
+    assert told[2].endswith(str(path))
     with np.load(path) as kept:
         assert set(kept.files) == {"step", "loss", "grad_norm", *SFTBatch._fields}
         assert (kept["step"], np.isfinite(kept["loss"]), np.isfinite(kept["grad_norm"])) == (9, False, False)
         for name, expected in made[9]._asdict().items():
             np.testing.assert_array_equal(kept[name], expected)
-
-
-def test_after_steps_that_are_not_finite_the_schedule_goes_on_where_it_stood(undisturbed, tmp_path, monkeypatch):
-    spoil_batches(monkeypatch, {2, 3})
-    run = undisturbed.model_copy(update={"out": tmp_path / "run"})
-    run_sft(run)
-    lines, rate = strict_lines(run.out / "metrics.jsonl"), learning_rate_schedule(run.optimizer, STEPS)
-    assert [line["applied"] for line in lines] == [1, 1, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert [line["learning_rate"] for line in lines] == [float(rate(n)) for n in (0, 1, 2, 2, 2, 3, 4, 5, 6, 7)]
-    assert lines[-1]["loss"] < lines[0]["loss"]
 
 
 def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_on(undisturbed, tmp_path, monkeypatch):

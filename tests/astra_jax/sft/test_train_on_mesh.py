@@ -162,26 +162,22 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradients, expected)
 
 
-def test_a_mesh_that_does_not_fit_is_refused_before_anything_is_read(config, tmp_path):
-    nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
-    for mesh, problem in (
-        (MeshConfig(fsdp=4), "needs 4 devices, found 8"),
-        (MeshConfig(data=8), "multiple of accumulation × data × fsdp = 1 × 8 rows, found 4"),
-        (MeshConfig(tensor=8), "tensor = 8 does not divide num_heads = 4"),
-    ):
-        with pytest.raises(ConfigError, match=problem):
-            run_sft(config.model_copy(update={**nowhere, "mesh": mesh}))
-
-
-def test_sequences_and_tokenizers_that_the_model_cannot_take_are_refused_before_anything_is_read(config, tmp_path):
-    nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
-    for change, problem in (
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"mesh": MeshConfig(fsdp=4)}, "needs 4 devices, found 8"),
+        ({"mesh": MeshConfig(data=8)}, "multiple of accumulation × data × fsdp = 1 × 8 rows, found 4"),
+        ({"mesh": MeshConfig(tensor=8)}, "tensor = 8 does not divide num_heads = 4"),
         ({"max_position_embeddings": 256}, "sequences of 320 tokens exceed the model's context of 256"),
         ({"vocab_size": 300}, "expected a tokenizer of at most 300 tokens"),
-    ):
-        model = config.model.model_copy(update=change)
-        with pytest.raises(ConfigError, match=problem):
-            run_sft(config.model_copy(update={**nowhere, "model": model}))
+    ],
+)
+def test_a_mesh_or_a_model_that_does_not_fit_is_refused_before_anything_is_read(config, tmp_path, changes, problem):
+    if "mesh" not in changes:
+        changes = {"model": config.model.model_copy(update=changes)}
+    nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
+    with pytest.raises(ConfigError, match=problem):
+        run_sft(config.model_copy(update={**nowhere, **changes}))
 
 
 @pytest.mark.slow
