@@ -112,7 +112,7 @@ def texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Bring a text to one width, with one space where several stand: patterns would try each of them."""
+    """Bring a text to one width, with one space for several: patterns would try each of them."""
     return _SPACES.sub(" ", nfkc(text))
 
 

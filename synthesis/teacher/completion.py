@@ -57,7 +57,7 @@ def completion_of(body: JsonValue) -> Completion | None:
 
 
 def _count(tokens: JsonValue) -> int:
-    """Return a count of tokens, 0 where the endpoint gives none: the budget adds them up.
+    """Return a count of tokens, 0 if the endpoint gives none: the budget adds them up.
 
     Raises:
         ValueError, TypeError, OverflowError: it is no count.

@@ -302,7 +302,7 @@ class _Repair:
             mended["required"] = required
 
     def _number(self, mended: JsonObject) -> None:
-        """Take a string for a number where its default is one, or its limits: as a string it could not have them."""
+        """Make a string a number if its default or its limits are numbers, which no string can have."""
         stated = [mended[keyword] for keyword in ("default", *sorted(_BOUNDS)) if keyword in mended]
         if mended.get("type") == "string" and stated and all(map(_is_number, stated)) and "enum" not in mended:
             self.rules.add("number_typed_as_string")
