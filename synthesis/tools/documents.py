@@ -95,7 +95,7 @@ def objects_in(found: JsonValue) -> list[JsonObject]:
 
 
 class ToolDocumentFilters(BaseModel):
-    """The conditions on which servers are kept (paper: three or more tools, clear descriptions, convertible schemas)."""
+    """The conditions of keeping a server (paper: three or more tools, clear descriptions, convertible schemas)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
