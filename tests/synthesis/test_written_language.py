@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.run.json_values import texts_in
+from synthesis.written_language import foreign_passages
 
 ENGLISH = [
     ("Find a hotel in Oslo for two nights.", ()),

@@ -25,10 +25,11 @@ from synthesis.questions.decomposition import (
 )
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, JsonValue, Language, SubQuestion
+from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.written_language import foreign_passages
 
 _SCALARS: Final = (str, int, float, bool)
 

@@ -15,11 +15,12 @@ from synthesis.prompts.tool_writing import ScaleToolDocument, WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import JsonValue, Language, ToolDocument
+from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.written_documents import check_written
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.written_language import foreign_passages
 
 
 async def write_document(
