@@ -15,7 +15,7 @@ SLOW_3 := astra_jax/benchmarks astra_jax/cli astra_jax/engine astra_jax/episodes
 SLOW_4 := synthesis sandbox scripts
 SLOW_PART ?= $(shell cat .ci/slow_part)
 
-.PHONY: setup check test slow mutation quickstart lock sbom
+.PHONY: setup check test slow newest mutation quickstart lock sbom
 
 setup: $(VENV)/installed-dev
 
@@ -46,15 +46,36 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
-# What compiles for a TPU where there is none, of the version that jax 0.10.2 is made for.
+# What compiles for a TPU where there is none, of the version that the installed JAX asks for.
+LIBTPU := from importlib.metadata import requires; print(*(each.split(";")[0] for each in requires("jax") if "libtpu" in each))
 $(VENV)/tpu_compiler: $(VENV)/installed-dev
-	$(PIP) --no-deps --upgrade --target $@ "libtpu==0.0.42.*" \
+	$(PIP) --no-deps --upgrade --target $@ "$$($(BIN)/python -c '$(LIBTPU)')" \
 	|| { rm -rf $@; echo "no TPU compiler from pip: tests that compile for a TPU are skipped" >&2; mkdir $@; }
 	touch $@
 
 slow: setup $(VENV)/tpu_compiler
 	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=10 $(addprefix tests/, $(or $(SLOW_$(SLOW_PART)), \
 	$(error expected a part from 1 to 4 in SLOW_PART or .ci/slow_part, found "$(SLOW_PART)")))
+
+# A quarter of the fast tests with the newest Python that is here: every fourth file, beginning with the one that
+# .ci/slow_part says. It has an environment of its own, without torch. One line tells if the Python or its packages are
+# not to be had; then nothing is tested, and nothing fails.
+NEWEST := .venv-newest
+NEWEST_PYTHON ?= $(shell for version in 3.13 3.12; do \
+	for python in python$$version $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python; do \
+	$$python -c "import ensurepip" 2> /dev/null && { echo $$python; exit; }; done; done)
+NEWEST_TESTS = $(shell find tests astra_jax synthesis sandbox -name "*.py" ! -name conftest.py ! -name __main__.py \
+	| LC_ALL=C sort | awk "NR % 4 == $(SLOW_PART) % 4")
+newest:
+	@if test -z "$(NEWEST_PYTHON)"; then echo "no Python 3.13 or 3.12 is here: tests with the newest Python are skipped"; \
+	elif ! $(MAKE) --no-print-directory --silent $(NEWEST)/installed; then \
+	echo "no packages for $(NEWEST_PYTHON): tests with the newest Python are skipped"; \
+	else $(NEWEST)/bin/python -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10 $(NEWEST_TESTS); fi
+
+$(NEWEST)/installed: pyproject.toml
+	test -x $(NEWEST)/bin/python || $(NEWEST_PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[mcp,dev]"
+	touch $@
 
 # How many mutants of the arithmetic the fast tests kill: minutes, so not one of them.
 mutation: setup

@@ -7,27 +7,34 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from astra_jax.config_keys import keys_of
 from astra_jax.errors import UsageError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 _LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
 
 CONFIGS = Path(__file__).with_name("configs").resolve()
-"""The configs that are shipped: `configs/` of a checkout, to which a link leads, and part of the package elsewhere."""
+"""Folder of the shipped configs: in a checkout a link to `configs/`, elsewhere part of the package."""
+
+
+class Frozen(BaseModel):
+    """A model that cannot be changed, and that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ConfigError(UsageError, ValueError):
-    """A config cannot be used; the message names the key, what was expected, what was found, and the file."""
+    """A config cannot be used; the message names the file, the key, and the expected and the found value."""
 
 
 def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
-    An override of a key that takes a list may be one value: `tool_documents=mydocs` is a list of one.
+    An override of a key that takes a list may be one value: `tool_documents=mydocs` becomes a list of one.
 
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
@@ -66,15 +73,15 @@ def _toml(path: Path) -> dict[str, Any]:
 def parse_config(
     config_type: type[ConfigT], values: dict[str, Any], *, where: str, folder: Path | None = None
 ) -> ConfigT:
-    """Validate the values of a config; functions that it names may lie in `folder`.
+    """Validate the values of a config; the files of functions that it names may be in `folder`.
 
     Raises:
-        ConfigError: the first value at fault, with its full path.
+        ConfigError: a value is wrong; the error names the first one with its full path.
     """
     try:
         config = config_type.model_validate(values, context={"folder": folder})
     except ValidationError as error:
-        # Of a value that may be one of several types, what is wrong with each is told; an unknown key says most.
+        # A value that may have one of several types has a fault for each; an unknown key is the most telling one.
         faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         raise ConfigError(f"{where}: {_in_words(config_type, values, faults[0])}") from error
     require_local_paths(dict(config), where=where)
@@ -82,10 +89,10 @@ def parse_config(
 
 
 def require_local_paths(values: Mapping[str, Any], *, where: str) -> None:
-    """See to it that no path among the values, at any depth, is a URL, which would become a folder `gs:`.
+    """Require that no path among the values, at any depth, is a URL, which would become a folder `gs:`.
 
     Raises:
-        ConfigError: one is.
+        ConfigError: a path is a URL.
 
     >>> require_local_paths({"data": (Path("records"),), "out": Path("gs://bucket/run")}, where="sft.toml")
     Traceback (most recent call last):
@@ -99,7 +106,7 @@ def require_local_paths(values: Mapping[str, Any], *, where: str) -> None:
 
 
 def _paths(value: Any) -> Iterator[tuple[tuple[str, ...], Path]]:
-    """Every path in a value, with the keys that lead to it."""
+    """Yield every path in a value, with the keys that lead to it."""
     if isinstance(value, Path):
         yield (), value
     if isinstance(value, BaseModel):
@@ -118,7 +125,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     if fault["type"] == "missing":
         return f"expected a value for {key}, found none"
     if fault["type"] != "extra_forbidden":
-        # A whole table is not shown: its owner has it, and a value in it may be a key.
+        # A whole table is not shown: one of its values may be a secret.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
         is_list = fault["type"] in _LIST_FAULTS
         expected = (
@@ -127,7 +134,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
             else fault["msg"].removeprefix("Value error, ")
         )
         return f"{key}: {expected}{found}"
-    known = list(_field_paths(config_type))
+    known = [tuple(key.path.split(".")) for key in keys_of(config_type)]
     path = tuple(part for part in parts if isinstance(part, str))
     siblings = sorted(each[-1] for each in known if each[:-1] == path[:-1])
     # A misspelt key of this table first; then the same key of another table, where it may belong.
@@ -138,7 +145,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
 
 
 def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
-    """The keys that somebody has written of where pydantic saw a fault, which also names the types that it tried.
+    """Return the keys of the file in the location of pydantic's fault, which also names the types that it tried.
 
     >>> _keys_of({"model": {"layers": 1}}, ("model", "ModelConfig", "layers"))
     ['model', 'layers']
@@ -154,21 +161,6 @@ def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
     return keys
 
 
-def _field_paths(config_type: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every key of a config and of the configs within it."""
-    for name, field in config_type.model_fields.items():
-        yield (*above, name)
-        for nested in _configs_in(field.annotation):
-            yield from _field_paths(nested, (*above, name))
-
-
-def _configs_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _configs_in(argument)
-
-
 def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], keys: Sequence[tuple[str, ...]]) -> None:
     """Make a list of one of each value at these keys that has to be a list."""
     try:
@@ -177,7 +169,8 @@ def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], key
         for fault in error.errors():
             value: Any = fault["input"]
             where: Any = values
-            is_one = not isinstance(value, dict) and not str(value).startswith("[")  # that a shell took the quotes of
+            # A text that begins with "[" is a list whose quotes the shell has removed.
+            is_one = not isinstance(value, dict) and not str(value).startswith("[")
             if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
                 *parents, last = fault["loc"]
                 for parent in parents:

@@ -19,13 +19,13 @@ class Key(NamedTuple):
     """One key of a config, or the head of a table of keys."""
 
     path: str
-    """Names from the outermost table on, with dots between them."""
+    """Names from the outermost table to the key, with dots between them."""
     default: str
-    """Value that counts if the key is left out, as in TOML; `required` without one, `none` for nothing."""
+    """Value of a key that is left out, written as in TOML; `required` without a default, `none` for nothing."""
     explanation: str
     """First sentence of the field's docstring; empty without one."""
     is_table: bool
-    """Whether keys of its own follow: it is set by setting them."""
+    """Whether the key is the head of a table: it is set by setting the keys that follow."""
 
 
 def keys_of(config_type: type[BaseModel], above: str = "") -> Iterator[Key]:
@@ -42,16 +42,11 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = to_jsonable_python(field.get_default(call_default_factory=True))
-    if value is None:
-        return "none"
-    if isinstance(value, dict):
-        pairs = (f"{key} = {_in_toml(part)}" for key, part in value.items())
-        return f"{{ {', '.join(pairs)} }}" if value else "{}"
-    return _in_toml(value)
+    return "none" if value is None else _in_toml(value)
 
 
 def _in_toml(value: Any) -> str:
-    if isinstance(value, dict):
+    if value and isinstance(value, dict):
         return f"{{ {', '.join(f'{key} = {_in_toml(part)}' for key, part in value.items())} }}"
     return json.dumps(value, ensure_ascii=False)
 

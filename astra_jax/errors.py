@@ -1,23 +1,22 @@
-"""What the learner may fail with.
+"""The errors of the learner.
 
     AstraError
-    ├── UsageError                what was asked for cannot be, whatever the files hold                      usage
+    ├── UsageError                the config or the command line is at fault by itself                       usage
     │   └── ConfigError           a config: no file, no TOML, an unknown key, a wrong value
     │       └── ChatFormatDiffers   a checkpoint's chat template or tokenizer is not Qwen3's
     ├── CheckpointError           a checkpoint is absent, damaged, or of another model
     ├── HFCheckpointError         a HuggingFace folder does not hold the model that was expected
-    ├── ProvenanceError           what a checkpoint says of where it comes from is damaged
+    ├── ProvenanceError           the provenance of a checkpoint is damaged
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
-    ├── ConversationUnreadable    a line of a file of conversations is none
+    ├── ConversationUnreadable    a line of a file is not a conversation
     ├── RunFolderError            a folder to report on holds no run
-    ├── AblationsUnreadable       the rows of an ablation are damaged
     ├── EpisodeLogError           a file of episodes is damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
     ├── NoVerdict                 whether a message refuses, or asks back, could not be judged
     ├── NoneFinished              an evaluation's episodes were all cut off
     ├── EvaluationUnreadable      a folder to compare holds no finished evaluation
-    ├── DecoderError              a decoder was asked for what it cannot do
+    ├── DecoderError              a request to a decoder is beyond its limits
     ├── CannotServe               the server of a policy cannot start
     ├── RequestRefused            a request to that server is refused
     ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
@@ -27,27 +26,35 @@
     ├── NotJoined                 the hosts of a job did not find each other
     ├── HostFailed                another host of a job has failed
     ├── HostLost                  another host of a job is gone
-    ├── HostsEnd                  a signal at one of several hosts ends what they compute; a run saves
+    ├── HostsEnd                  a signal at one of several hosts ends the work of all; a run saves
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
-    └── QuickstartFailed          a stage of the quickstart ended without what the next one needs
+    └── QuickstartFailed          the result of a stage of the quickstart did not pass its check
 
-`KeyboardInterrupt`, `GivenUp` and `Terminated` (termination.py) are no errors: somebody has ended the run.
+`KeyboardInterrupt`, `GivenUp` and `Terminated` (termination.py) are not errors: the user has ended the run.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import ValidationError
+
 
 class AstraError(Exception):
-    """The root: the message says what was expected, what was found, where, and what to do."""
+    """The root; a message says what is wrong and where, and what to do."""
 
     is_usage: ClassVar[bool] = False
     """Whether the config or the command line is at fault by itself: the command then ends with 2, else with 1."""
 
 
 class UsageError(AstraError):
-    """What was asked for cannot be, whatever the files hold."""
+    """The config or the command line is at fault by itself."""
 
     is_usage = True
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault of a document: its place and the reason."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {fault['msg']}"

@@ -1,8 +1,7 @@
-"""What was freed goes back to the operating system: before and after each long compilation, after each step of RL, and
-when a decoder closes. Commands have fewer places in which it could stay.
+"""Freed memory goes back to the system: around each long compilation, after each RL step, when a decoder closes.
 
-glibc keeps what threads free for their next allocations, in up to eight arenas a core. What XLA's compiler leaves there
-was a good part of a decoder's peak; what the calls of hundreds of steps leave there adds up.
+glibc keeps memory that threads have freed for their next allocations, in up to eight arenas a core. The share of XLA's
+compiler was a good part of a decoder's peak, and that of hundreds of steps adds up.
 
 Decided: docs/decisions/commands.md, “Memory that the compiler freed is returned to the system”.
 """
@@ -21,32 +20,31 @@ _LONG_SECONDS: Final = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": 0.02,
     "/jax/core/compile/backend_compile_duration": 0.2,
 }
-"""By what JAX says when it has lowered a program, which it then compiles, and when it has compiled it: what takes less
-leaves little; giving back took 3 to 100 ms."""
+"""Shortest duration after which memory is given back, by JAX's event of a lowered and of a compiled program.
 
-
+Giving back takes 3 to 100 ms."""
 _M_ARENA_MAX: Final = -8  # <malloc.h>
 
 
 def share_arenas() -> None:
-    """Let all threads of this process share two of glibc's arenas a core, not eight; call this before they begin.
+    """Let the threads of this process share two of glibc's arenas a core, not eight; call this before they begin.
 
-    What an arena keeps between what stays is not given back. Where `MALLOC_ARENA_MAX` or another C library is,
-    nothing happens.
+    Freed memory between allocations of an arena cannot be given back. Nothing happens if `MALLOC_ARENA_MAX` is set or
+    the C library is another one.
     """
     if "MALLOC_ARENA_MAX" not in os.environ and (set_option := _glibc("mallopt")) is not None:
         set_option(_M_ARENA_MAX, 2 * len(os.sched_getaffinity(0)))
 
 
 def give_back() -> None:
-    """Give back what nobody uses; where the C library knows no such call, nothing happens."""
+    """Give back unused memory; nothing happens if the C library has no such call."""
     if (trim := _glibc("malloc_trim")) is not None:
         trim(0)
 
 
 @functools.cache
 def give_back_around_compiling() -> None:
-    """From now on give back before and after each long compilation here; a second call changes nothing."""
+    """Give back unused memory before and after each long compilation from now on; a second call changes nothing."""
     jax.monitoring.register_event_duration_secs_listener(_took)
 
 
@@ -57,7 +55,7 @@ def _took(event: str, duration_secs: float, **_: str | int) -> None:
 
 @functools.cache
 def _glibc(name: str) -> Any:
-    """Return one of glibc's own calls; None of another C library."""
+    """Return a call of glibc; None if the C library does not have it."""
     try:
         return getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""`metrics.jsonl` as it lies in a run's folder: one JSON object per step."""
+"""The file `metrics.jsonl` of a run: one JSON object per step."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_metric(path: Path, name: str) -> float | None:
-    """Return a figure of the last step that was written down with one; None where there is none."""
+    """Return a figure of the last step that has it; None if no step has it."""
     values = [line.get(name) for line in read_metrics(path)]
     return next((value for value in reversed(values) if value is not None), None)
 
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a line that follow from config, data and seed, whatever clock and machine said.
+    """Return the figures of a line that follow from config, data and seed, without those of clock and machine.
 
     >>> without_times({"step": 3, "seconds": 2.5, "learnt_tokens_per_second": 9.0, "other_share": 0.1, "mfu": 0.5})
     {'step': 3}
@@ -31,7 +31,7 @@ def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metric_totals(path: Path, part: str) -> dict[str, float]:
-    """Return the sums over all steps of those figures whose name holds `part`, by name."""
+    """Return the sums over all steps of the figures whose name contains `part`, by name."""
     totals: Counter[str] = Counter()
     for line in read_metrics(path):
         totals.update({name: value for name, value in line.items() if part in name and value is not None})
@@ -39,7 +39,7 @@ def metric_totals(path: Path, part: str) -> dict[str, float]:
 
 
 def whole_lines(path: Path) -> Iterator[str]:
-    """Yield the lines that end: a crash may have cut the last one short. None where there is no file."""
+    """Yield the lines of a file that end, since a crash may have cut the last one short; none without a file."""
     if path.exists():
         with path.open() as lines:
             yield from (line for line in lines if line.endswith("\n"))

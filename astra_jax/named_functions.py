@@ -20,8 +20,8 @@ def function_named(name: str, built_in: Mapping[str, Function], folder: Path | N
     """Return the function that a config names; `folder` is that of the config.
 
     Raises:
-        ValueError: there is no such name, module or function; the message says what to do, and not the name itself,
-            which the error of a config shows.
+        ValueError: there is no such name, module or function. The message leaves out the name, which the error of a
+            config shows.
 
     >>> function_named("math:sqrt", {})(9)
     3.0
@@ -67,7 +67,7 @@ def _imported(module_name: str, folder: Path | None) -> ModuleType:
         try:
             return importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            # Else a module that the user's own module imports is missing.
+            # Otherwise a module that the user's own module imports is missing.
             if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
                 places = " or ".join(dict.fromkeys(map(str, searched)))
                 file = module_name.replace(".", "/")

@@ -50,7 +50,7 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def tiny_environment(*, owner: str = "Quartz Heron", flat: str = "Amber Falcon", rent: int = 2150) -> Environment:
-    """Return a two-hop environment with two tools: which flat somebody owns, and what that flat costs.
+    """Return a two-hop environment with two tools: the flat of an owner, and the rent of a flat.
 
     Both tools also know a second owner and flat, and raise ValueError for a name they do not know.
 
@@ -106,7 +106,7 @@ def _look_up(name: str, argument: str, description: str, table: Mapping[str, Any
 
 
 class InProcessSandbox(AsyncSandboxClient):
-    """Answers like the sandbox service but runs tools in this process: fast, and only for tools one wrote oneself."""
+    """A fast sandbox for trusted tools: it answers like the service, but runs them in this process."""
 
     def __init__(self) -> None:
         self.num_calls = 0
@@ -131,7 +131,7 @@ class InProcessSandbox(AsyncSandboxClient):
         with_state = {"state": state} if takes_state else {}
         try:
             value = module[function](**arguments, **with_state)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
+        except Exception as error:  # noqa: BLE001 - any exception of a tool is its answer
             failure = ToolError(kind=ErrorKind.EXCEPTION, message=f"{type(error).__name__}: {error}")
             return ExecuteReply(status="error", error=failure, usage=_NO_USAGE)
         return ExecuteReply(status="ok", value=value, state=state, usage=_NO_USAGE)

@@ -1,4 +1,4 @@
-"""HuggingFace's `transformers`: what reads and writes its configs, chat templates and generation settings. No torch.
+"""HuggingFace's `transformers`, without torch: it reads and writes configs, chat templates and generation settings.
 
 Decided: docs/decisions/packaging.md, “Configs and templates are read by transformers, weights and tokens by our own
 code”.
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def transformers_library() -> Any:
-    """Return `transformers`, loaded where it is first used: it takes seconds, so no command starts with it.
+    """Return `transformers`, loaded when it is first used, since loading takes seconds.
 
-    It reports errors alone: its warnings are of models in torch, which we run none of.
+    It reports errors alone: its warnings are about models in torch, which we do not run.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     return importlib.import_module("transformers")

@@ -1,4 +1,4 @@
-"""Where caches are, of compiled programs and of benchmarks' environments; and what keeps them apart, and small."""
+"""The folder of caches of compiled programs and of benchmarks' environments, by processor and of limited size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """Return `~/.cache/astra-jax`, or its like where `$XDG_CACHE_HOME` says so; it may not exist yet."""
+    """Return `astra-jax` in `$XDG_CACHE_HOME` or else in `~/.cache`; the folder may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astra-jax"
 
 
 def processor() -> str:
-    """Name this kind of processor: a home may be on a network disk, where others must not take its programs."""
+    """Return a name of this kind of processor: machines that share a home must not share compiled programs."""
     kind = {platform.machine()}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         kind |= {line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))}
@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def trim(folder: Path, *, most_bytes: int) -> None:
-    """Let go of the oldest half when there is more than `most_bytes`."""
+    """Delete the oldest half of the files in a folder if they have more than `most_bytes`."""
     with os.scandir(folder) as entries:
         files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries)
     total = sum(size for _, size, _ in files)

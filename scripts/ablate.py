@@ -1,4 +1,4 @@
-"""What the parts of the RL recipe are for: a tiny run without each, or with another in its place, beside the recipe's.
+"""Ablations of the RL recipe: a tiny run without one of its parts, or with another in its place, beside the recipe.
 
     python scripts/ablate.py runs/quickstart --arms recall precision --out runs/ablations
 
@@ -6,7 +6,7 @@ Each arm trains from the SFT policy of a finished quickstart (any seed; name sev
 RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
 Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
-means over the quickstarts, and adds its rows to those of OUT/ablations.json, which `astra report OUT` draws.
+means over the quickstarts, and adds its rows to those of OUT/ablations.json.
 
     recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
@@ -33,6 +33,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -43,7 +44,6 @@ from typing import Any, NamedTuple
 
 from astra_jax.config import load_config
 from astra_jax.metrics_file import read_metrics
-from astra_jax.report.ablations import AblationRow, calls_by_arm
 from astra_jax.report.charts import line_chart
 from synthesis.environments.config import RL_SPLIT, EnvironmentsConfig, held_out_configs
 from synthesis.record_io import RecordSource, write_records
@@ -111,16 +111,16 @@ def astra(*words: str | Path, **overrides: Any) -> None:
 
 
 class Arm(NamedTuple):
-    """What one run changes."""
+    """The changes of one run."""
 
     overrides: Mapping[str, str] = MappingProxyType({})
     init: str = "sft/policy"
     environments: Callable[[Path, Path], None] | None = None
     """Writes other environments than the quickstart's for RL, from its folder into another."""
     sft: Mapping[str, str] | None = None
-    """What an SFT of its own changes, which RL then begins with."""
+    """Changes of an SFT of its own, which RL then begins with."""
     limits: Mapping[str, str] = MappingProxyType({})
-    """What its episodes change in RL and when it is evaluated."""
+    """Changes of its episodes in RL and in the evaluation."""
 
 
 ARMS = {
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
-    """Train an arm, or go on with it; return what it took."""
+    """Train an arm, or go on with it; return its seconds and its curve."""
     started = time.monotonic()
     environments = quickstart / "rl_environments"
     if arm.environments is not None:
@@ -207,13 +207,13 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
 
 def written(write_them: Callable[[Path, Path], None], quickstart: Path, out: Path) -> Path:
     """Let an arm write environments, unless it has."""
-    if not (out / "dataset.json").exists():  # it comes last: what was killed is made again, or goes on
+    if not (out / "dataset.json").exists():  # it is written last: a killed arm is made again, or goes on
         write_them(quickstart, out)
     return out
 
 
 def curve(metrics: Path) -> dict[str, Any]:
-    """Return what a run's steps came to."""
+    """Return the curve of a run's steps, and the number of environments that were rolled out."""
     lines = read_metrics(metrics)
     return {
         "environments_rolled_out": lines[-1]["groups_valid"] + lines[-1]["groups_degenerate"],
@@ -240,7 +240,7 @@ def evaluated(
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write what is known so far, beside what an earlier call has written of other arms and quickstarts."""
+    """Write the rows so far, beside the rows of earlier calls on other arms and quickstarts."""
     file = out / "ablations.json"
     with (out / ".ablations.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another call may have arms of its own under way
@@ -258,7 +258,11 @@ def placed(percent: re.Match[str]) -> str:
 
 def drawn(rows: list[dict[str, Any]]) -> str:
     """Return an SVG of the calls per episode over the steps of each arm."""
-    means = calls_by_arm([AblationRow.model_validate(row) for row in rows])
+    runs: dict[str, list[list[float]]] = {}
+    for row in rows:
+        if calls := row.get("train_calls_per_episode"):
+            runs.setdefault(row["arm"], []).append(calls)
+    means = {arm: [statistics.fmean(step) for step in zip(*of_arm, strict=False)] for arm, of_arm in runs.items()}
     steps = range(max(map(len, means.values())))
     lines = [{"step": step, **{arm: mean[step] for arm, mean in means.items() if step < len(mean)}} for step in steps]
     chart = line_chart("Tool calls per episode", lines, {arm: arm for arm in means}, from_zero=True)

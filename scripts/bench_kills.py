@@ -4,8 +4,8 @@ python scripts/bench_kills.py [kills] [--kills 20] [--steps 30] [--seed 0]
 python scripts/bench_kills.py soak --run runs/quickstart [--steps 500] [--seed 0]
 
 kills   one run is left alone; each of the others is killed with SIGKILL at a random moment and begun again by the
-        same command. Printed: how many kills met which phase (`tests/astra_jax/rl/kills.py` lists them), and how
-        many runs ended with the bytes of the first: weights, episodes, metrics without times
+        same command. Printed: the steps that were done at each kill, and the number of runs that ended with the
+        bytes of the first: weights, episodes, metrics without times
 soak    a long run from a quickstart's SFT policy through a proxy in front of a real sandbox: of all replies 5 %
         hang, 5 % are HTTP 500 and 2 % are cut, and after a third of the steps the sandbox is killed and started
         again. Steps are small (2 groups of 4) and the learning rate is a tenth. Printed: the longest step, the

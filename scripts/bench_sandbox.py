@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass
 class Load:
-    """What a service did under load for a while."""
+    """The figures of a service under load."""
 
     calls_per_second: float
     cpu_milliseconds_per_call: float
@@ -171,7 +171,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Work:
-    """What callers ask for."""
+    """The requests of callers."""
 
     connections: int
     loops_of_20: int = 0
@@ -181,7 +181,7 @@ class Work:
 
 
 def requests(calls_per_source: int | None) -> Iterator[bytes]:
-    """Yield requests of the realistic tool without end; what differs between its sources is a comment."""
+    """Yield requests of the realistic tool without end; its sources differ in a comment."""
     source, serial, load = realistic_tool(), itertools.count(), secrets.token_hex(4)
     if calls_per_source is None:
         yield from itertools.cycle([body(source, city) for city in CITIES])

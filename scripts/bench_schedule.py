@@ -1,4 +1,4 @@
-"""How rows stay busy while tools run, and what deciding so costs, at the size of a pod and on no accelerator.
+"""The share of busy rows while tools run, and the cost of the schedule, at the size of a pod without an accelerator.
 
     python scripts/bench_schedule.py pod      # two hosts with 256 rows each, which make all calls together
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
@@ -65,7 +65,7 @@ class Lengths:
     most_prompt: int
     most_message: int
     most: int
-    """Of a whole sequence: what is drawn beyond ends there."""
+    """Tokens of the longest sequence; a longer draw ends there."""
 
 
 def lengths_with(turns: Distribution, most_turns: int) -> Lengths:
@@ -97,7 +97,7 @@ def lengths_in(log: Path, turns: int | None) -> Lengths:
 
 @dataclass
 class Measured:
-    """What a run was like."""
+    """The figures of a run."""
 
     waits: list[float] = field(default_factory=list)
     """Of each episode."""
@@ -107,14 +107,15 @@ class Measured:
     """Sampled tokens over rows and steps, when the first episode had ended."""
 
 
-def limits_for(episodes: int, rows: int, lengths: Lengths) -> Limits:
-    """Pages for half of what all episodes at full length would fill."""
+def limits_for(hosts: int, episodes: int, rows: int, lengths: Lengths) -> Limits:
+    """Return pages for half of the tokens that all episodes have at full length; several hosts sample in one shape."""
+    row_shapes = (RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1))
     return Limits(
         max_prompt_tokens=lengths.most_prompt,
         max_tokens=lengths.most,
         num_pages=episodes * -(-lengths.most // 32) // 2,
         page_tokens=32,
-        row_shapes=(RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1)),
+        row_shapes=row_shapes if hosts == 1 else row_shapes[:1],
         sample_tokens=16,
         read_rows=8,
         first_read_rows=8,
@@ -167,7 +168,7 @@ async def run_hosts(
     hosts: int, episodes: int, rows: int, lengths: Lengths, tools: bool, calls_away: int | None
 ) -> dict[str, Any]:
     """Run all episodes of all hosts, each with a decoder of its own, which make all calls together."""
-    limits, measured = limits_for(episodes, rows, lengths), Measured()
+    limits, measured = limits_for(hosts, episodes, rows, lengths), Measured()
     devices = clock_devices_of_hosts(hosts, limits, costs=COSTS, message_tokens=lengths.message, end_ids=(END_ID,))
     decoders = [PagedDecoder(device, limits, end_ids=(END_ID,), calls_away=calls_away) for device in devices]
     for decoder in decoders:

@@ -140,7 +140,7 @@ async def conversation(http: aiohttp.ClientSession) -> dict[str, Any]:
 
 @dataclass
 class Chat:
-    """What was seen of one."""
+    """The observation of one request."""
 
     computed: int = 0
     distinct: int = 0
@@ -191,7 +191,7 @@ async def first_tokens_seconds(http: aiohttp.ClientSession) -> float:
 
 
 async def overhead(http: aiohttp.ClientSession, server: Server, vocab_size: int) -> dict[str, Any]:
-    """Streams over HTTP, and the same messages without it: in turns, and the median of what each pair differs by."""
+    """Streams over HTTP and the same messages without it, in turns: the median difference of the pairs."""
     prompts = [prompt(1000 + seed, vocab_size) for seed in range(STREAMS)]
     served = served_policy(server.folder, rows=ROWS, most_tokens=MOST_TOKENS)
     decoder = served.decoder()

@@ -50,7 +50,7 @@ from starlette.routing import Route
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.recipes.process_memory import PeakMemory
+from astra_jax.recipes.stages import PeakMemory
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
@@ -72,7 +72,7 @@ LOST = "unusable reply"
 
 
 def astra(*words: str) -> str:
-    """Run one command of this tree; return what it prints."""
+    """Run one command of this tree; return its output."""
     command = [sys.executable, "-m", "astra_jax.cli", *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -259,7 +259,7 @@ def spoiled_turns(turn: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 class Sloppy:
-    """The endpoint: answers what it was told that the embedded teacher would, a share of it spoiled."""
+    """The endpoint: it gives the answers of the embedded teacher that it was told, a share of them spoiled."""
 
     def __init__(self, share: float, seed: int):
         self.replies: dict[str, Any] = {}
@@ -268,7 +268,7 @@ class Sloppy:
         self._share, self._rng = share, random.Random(seed)
 
     async def complete(self, request: HttpRequest) -> JSONResponse:
-        """Answer one call; one that quotes what was wrong is another try at the same question."""
+        """Answer one call; a call that quotes a fault is another try at the same question."""
         body = await request.json()
         self.calls += 1
         seed, messages = body["seed"], body["messages"]
@@ -315,7 +315,7 @@ def asked(messages: list[Any], seed: int) -> str:
 
 
 class ToldTeacher(OpenAITeacher):
-    """Tells the endpoint, which lives in this process, what the embedded teacher would say to each question."""
+    """Tells the endpoint in this process the embedded teacher's answer to each question."""
 
     endpoint: Sloppy
 

@@ -19,7 +19,7 @@ _OF_THE_MACHINE = ("second", "rss", "mfu", "other_share", "service_errors")
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """What two runs of one seed must have in common, by name."""
+    """The parts that two runs of one seed must have in common, by name."""
     shards = {str(path.relative_to(run)): _sha256(path) for path in sorted(run.glob("*/*.array_record"))}
     curves = {
         str(path.relative_to(run)): [_comparable(json.loads(line)) for line in path.read_text().splitlines()]
@@ -47,7 +47,7 @@ def figures_of(content: Any, name: str = "") -> dict[str, Any]:
 
 
 def difference(first: Any, second: Any) -> str:
-    """Say which figures differ; nothing of what is known by its digest alone.
+    """Return the figures that differ; parts that are known by their digest alone have none.
 
     >>> difference({"f1": 0.5, "calls": 2}, {"f1": 0.75, "calls": 2})
     ': 1 of 2 figures, f1'

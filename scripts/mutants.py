@@ -50,7 +50,7 @@ def fault(row: Row, root: Path) -> str | None:
 
 
 def killers_of(file: str, root: Path) -> list[str]:
-    """Return what may kill a mutant of a file: its own test file, its doctests, its folder's tests."""
+    """Return the tests that may kill a mutant of a file: its own test file, its doctests, its folder's tests."""
     folder = root / "tests" / Path(file).parent
     while not folder.is_dir():
         folder = folder.parent

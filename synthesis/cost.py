@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, get_args
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.selection.frontier import Frontier
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.worlds import domains
 from synthesis.prompts.chains import ProposeChains, VoteOnChain
@@ -212,9 +211,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
 
 
-async def estimate_environments(
-    config: EnvironmentsConfig, sandbox_url: str, frontier: Frontier | None = None
-) -> CostEstimate:
+async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
     """Estimate calls and tokens of the environments track.
 
     Raises:
@@ -226,7 +223,7 @@ async def estimate_environments(
         # No embedding model is opened, and the splits to stay apart from need not exist yet.
         out = Path(folder) / "estimate"
         changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": (), "ray": None}
-        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url, frontier)
+        await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from tests.test_import_rules import OURS, ROOT, imported_modules
 
 DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint", "git": "gitpython"}
@@ -54,6 +56,15 @@ def test_a_module_that_is_not_declared_is_found(tmp_path):
     (tmp_path / "sandbox").mkdir()
     (tmp_path / "sandbox" / "pool.py").write_text("def f():\n    import msgpack\n    import yaml\n    import json")
     assert undeclared(tmp_path, declared()) == ["sandbox/pool.py: msgpack"]
+
+
+def test_every_dependency_has_an_upper_bound():
+    """Its own, or that of another line: pydantic pins its core, and the extra `plan` has the bound of jax."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    lines = [Requirement(line) for part in (project["dependencies"], *extras) for line in part]
+    bounded = {each.name for each in lines if any(bound.operator in ("<", "==") for bound in each.specifier)}
+    assert {each.name for each in lines} - bounded == {"pydantic-core", project["name"]}
 
 
 def test_the_core_has_transformers_and_no_torch():

@@ -24,6 +24,12 @@ test "$TORCH_IS" = "known to uv"
 """
 
 
+@pytest.fixture(autouse=True)
+def no_settings_of_an_outer_make(monkeypatch) -> None:
+    """`make newest SLOW_PART=2` runs these tests, and would hand its part to their own make."""
+    monkeypatch.delenv("MAKEFLAGS", raising=False)
+
+
 def make(folder: Path, target: str, torch_is: str) -> tuple[int, list[str], str]:
     """Run a target with a pip and a uv that only write down what they are asked for."""
     shutil.copy(ROOT / "Makefile", folder)
@@ -65,6 +71,53 @@ def test_setup_without_a_cpu_torch_ends_in_one_line_and_is_not_done(tmp_path):
 def test_the_quickstart_installs_no_torch(tmp_path):
     code, installed, _ = make(tmp_path, "quickstart", "on the index")
     assert (code, installed) == (0, [".[mcp]"])
+
+
+NEWEST = """#!/bin/sh
+case "$*" in
+  "-m venv "*) mkdir -p $3/bin; cp $0 $3/bin/python;;
+  *"pip install"*) test "$PACKAGES" = "on the index";;
+  *"-m pytest"*) echo "$*";;
+esac
+"""
+
+
+def newest(folder: Path, *arguments: str, packages: str = "on the index") -> tuple[int, str]:
+    """Run `make newest` with a Python that only prints what it is to test, in a tree of five files."""
+    for package in ("tests", "astra_jax", "synthesis", "sandbox", "sandbox/jail"):
+        (folder / package).mkdir(exist_ok=True)
+        (folder / package / "file.py").touch()
+    (folder / "tests" / "conftest.py").touch()
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "pyproject.toml").touch()
+    python = folder / "python3.13"
+    python.write_text(NEWEST)
+    python.chmod(0o755)
+    command = ["make", "-s", "newest", f"NEWEST_PYTHON={python}", *arguments]
+    environment = {**os.environ, "PACKAGES": packages}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def test_the_newest_python_tests_each_file_in_one_of_four_runs(tmp_path):
+    tested = []
+    for part in "1234":
+        code, printed = newest(tmp_path, f"SLOW_PART={part}")
+        assert code == 0
+        files = [word for word in printed.split() if word.endswith(".py")]
+        assert files
+        tested += files
+    assert sorted(tested) == sorted(
+        f"{package}/file.py" for package in ("tests", "astra_jax", "synthesis", "sandbox", "sandbox/jail")
+    )
+
+
+def test_without_a_newer_python_or_its_packages_one_line_says_so_and_nothing_fails(tmp_path):
+    skipped = "tests with the newest Python are skipped\n"
+    assert newest(tmp_path, "SLOW_PART=1", "NEWEST_PYTHON=") == (0, f"no Python 3.13 or 3.12 is here: {skipped}")
+    code, printed = newest(tmp_path, "SLOW_PART=1", packages="nowhere")
+    assert (code, printed) == (0, f"no packages for {tmp_path}/python3.13: {skipped}")
+    assert not (tmp_path / ".venv-newest" / "installed").exists()
 
 
 def slow_parts(tmp_path: Path) -> list[list[Path]]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def installed(tmp_path_factory) -> Path:
     """The contents of a wheel, built without the network and laid out as pip does."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a build leaves traces beside its sources
-    ignored = shutil.ignore_patterns(".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", folder, source]
     subprocess.run(build, check=True, timeout=300)
@@ -60,6 +61,22 @@ def test_every_data_file_of_the_packages_is_in_the_wheel(installed):
     } | {f"astra_jax/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
     assert len(expected) > 25
     assert [name for name in sorted(expected) if not (installed / name).is_file()] == []
+
+
+def test_a_wheel_holds_the_three_packages_and_says_what_it_needs(installed):
+    [wheel] = distributions(path=[str(installed)])
+    assert {path.name for path in installed.iterdir()} == {
+        *("astra_jax", "synthesis", "sandbox"),
+        f"astra_jax-{wheel.version}.dist-info",
+    }
+    headers = wheel.metadata
+    assert headers["Requires-Python"] == ">=3.11"
+    pythons = [line.rpartition(" ")[2] for line in headers.get_all("Classifier") if "Python :: 3." in line]
+    assert pythons == ["3.11", "3.12", "3.13"]
+    assert headers["License-Expression"] == "Apache-2.0"
+    assert "jax<0.13,>=0.10" in headers.get_all("Requires-Dist")
+    assert headers.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [entry.value for entry in wheel.entry_points if entry.name == "astra"] == ["astra_jax.cli.__main__:astra"]
 
 
 def test_the_quickstart_and_every_config_are_read_from_a_wheel_in_an_empty_folder(installed, tmp_path):

@@ -29,12 +29,12 @@ from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, last_lin
 from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import (
+    Answer,
     BenchmarkFailed,
-    Failure,
     ProgramFailed,
     Sample,
     Summary,
-    first_cause,
+    sample_of,
     whole_lines,
 )
 from astra_jax.benchmarks.scores import sum_up
@@ -267,16 +267,13 @@ class ACEBench(Benchmark):
             settings={"top_k": config.top_k, "seed": request_seed(config.seed, which.id, which.trial)},
             replaced={"temperature": config.temperature, "top_p": config.top_p},
             max_tokens_floor=config.max_tokens_floor,
-            tool_names=None,
             log=request_log(which.folder, "agent"),
             empty_as="",  # the code would end at null
         )
         user = Relay(
             config.user.endpoint(),
-            settings={},
             replaced={"temperature": config.user.temperature},
             max_tokens_floor=config.user.max_tokens,
-            tool_names=None,
             log=request_log(which.folder, "user"),
             empty_as="",
         )
@@ -332,38 +329,33 @@ class ACEBench(Benchmark):
 
     def _sample(self, which: Conversation, outcome: Outcome | None, fault: str, seconds: float) -> Sample:
         of_agent, of_user = (whole_lines(request_log(which.folder, who)) for who in _WHO)
-        answers, said_by_user = _answered(of_agent), _answered(of_user)
+        answers, said_by_user = _answers(of_agent), _answers(of_user)
         lost = [lines[-1] for lines in (of_agent, of_user) if lines and lines[-1]["status"] != 200]
-        cut, empty = sum(line["finish"] == "length" for line in answers), sum(line["is_empty"] for line in answers)
-        is_right = outcome is not None and outcome.is_right
-        causes: dict[Failure, bool] = {
-            "transport": outcome is None and bool(lost),
-            "cut": cut > 0,
-            "empty": empty > 0,
-            "user": any(line["finish"] == "length" or line["is_empty"] for line in said_by_user),
-            "step_limit": which.had_most_messages(self.config.max_messages),
-        }
         detail = f"the official code ended: {fault}" if outcome is None else outcome.error
-        if causes["transport"]:
+        if is_lost := outcome is None and bool(lost):
             detail = str(lost[0].get("error"))[:200]
-        return Sample(
+        return sample_of(
+            answers,
+            passed=outcome is not None and outcome.is_right,
+            causes={
+                "transport": is_lost,
+                "user": any(said.is_cut or said.is_empty for said in said_by_user),
+                "step_limit": which.had_most_messages(self.config.max_messages),
+            },
+            seconds=seconds,
             id=which.id,
             category=which.category,
             trial=which.trial,
-            score=float(is_right),
-            passed=is_right,
-            failure=None if is_right else first_cause(causes),
             turns=len(said_by_user) if which.category == "multi_turn" else 1,
-            steps=len(answers),
             tool_calls=0 if outcome is None else outcome.executed_messages,
-            cut_answers=cut,
-            empty_answers=empty,
-            prompt_tokens=sum(line["prompt_tokens"] for line in answers),
-            completion_tokens=sum(line["completion_tokens"] for line in answers),
-            seconds=round(seconds, 3),
             detail=detail,
         )
 
 
-def _answered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [line for line in lines if line["status"] == 200]
+def _answers(lines: Sequence[dict[str, Any]]) -> list[Answer]:
+    """Return the answers in the log of a relay."""
+    return [
+        Answer(line["finish"] == "length", line["is_empty"], line["prompt_tokens"], line["completion_tokens"])
+        for line in lines
+        if line["status"] == 200
+    ]

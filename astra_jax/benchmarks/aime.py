@@ -19,16 +19,17 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, request_seed, work_through
 from astra_jax.benchmarks.relay import chat_client
 from astra_jax.benchmarks.results import (
+    Answer,
     BenchmarkFailed,
-    Failure,
     HarnessDocument,
     Sample,
     Summary,
-    first_cause,
+    sample_of,
     whole_lines,
 )
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
+from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.code import source_of
 from synthesis.run.destination import whole_file
@@ -197,9 +198,7 @@ def read_problems(path: Path) -> list[Problem]:
         try:
             problem = Problem.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise BenchmarkFailed(f"{expected} in {path}, found in line {number}: {where} {first['msg']}") from None
+            raise BenchmarkFailed(f"{expected} in {path}, found in line {number}: {first_fault(error)}") from None
         if problem.id in problems:
             raise BenchmarkFailed(f"expected another id for each problem in {path}, found {problem.id!r} twice")
         problems[problem.id] = problem
@@ -259,24 +258,19 @@ def _fields(document: Any) -> dict[str, Any]:
 
 def _sample(answer: _Answer, problem: Problem) -> Sample:
     """Score one answer, without the thoughts before it."""
-    is_cut, is_empty = answer.finish == "length", answer.content is not None and not answer.content.strip()
-    found = None if answer.content is None else answer_of(answer.content)
-    is_right = found == problem.answer
-    causes: dict[Failure, bool] = {"transport": answer.content is None, "cut": is_cut, "empty": is_empty}
-    return Sample(
+    answers, found = [], None
+    if answer.content is not None:
+        is_empty, found = not answer.content.strip(), answer_of(answer.content)
+        answers = [Answer(answer.finish == "length", is_empty, answer.prompt_tokens, answer.completion_tokens)]
+    return sample_of(
+        answers,
+        passed=found == problem.answer,
+        causes={"transport": not answers},
+        seconds=answer.seconds,
         id=answer.id,
         category=answer.id.partition("/")[0],
         trial=answer.trial,
-        score=float(is_right),
-        passed=is_right,
-        failure=None if is_right else first_cause(causes),
         turns=1,
-        steps=int(answer.content is not None),
         tool_calls=0,
-        cut_answers=int(is_cut),
-        empty_answers=int(is_empty),
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-        seconds=answer.seconds,
         detail=answer.error or ("no whole number in a box" if found is None else ""),
     )

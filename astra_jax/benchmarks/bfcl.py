@@ -19,8 +19,9 @@ from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, cases_of_
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import BFCL_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import BenchmarkFailed, Failure, Sample, Summary, first_cause, whole_lines
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of, whole_lines
 from astra_jax.benchmarks.scores import sum_up
+from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
 
@@ -167,7 +168,7 @@ def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], a
                 result = _Result.model_validate(line)
             except ValidationError as error:
                 raise BenchmarkFailed(
-                    f"expected a result of BFCL in line {number} of {path}, found a fault: {error.errors()[0]['msg']}"
+                    f"expected a result of BFCL in line {number} of {path}, found a fault at {first_fault(error)}"
                 ) from None
             found[result.id] = result
     wrong = _read_scores(scores, Counter(category_of(case) for case in found))
@@ -203,33 +204,24 @@ def _reason(line: Mapping[str, Any]) -> str:
 
 
 def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]]) -> Sample:
-    turns: Sequence[Sequence[Any]] = [] if isinstance(result.result, str) else result.result
-    prompt, completion = list(chain(*result.input_token_count)), list(chain(*result.output_token_count))
-    num_cut = sum((before, said) in cut for before, said in zip(prompt, completion, strict=True))
-    num_empty = sum(_is_empty(step) for turn in turns for step in turn)
     is_lost = isinstance(result.result, str)
-    causes: dict[Failure, bool] = {
-        "transport": is_lost,
-        "cut": num_cut > 0,
-        "empty": num_empty > 0,
-        "step_limit": any(len(turn) > _MOST_STEPS for turn in turns),
-    }
     if wrong is None and is_lost:
         raise BenchmarkFailed(f"expected BFCL to fail {result.id}, whose answers were lost, found that it passed")
-    return Sample(
+    turns: Sequence[Sequence[Any]] = [] if isinstance(result.result, str) else result.result
+    steps, tokens = list(chain(*turns)), (chain(*result.input_token_count), chain(*result.output_token_count))
+    answers = [
+        Answer((before, said) in cut, _is_empty(step), before, said)
+        for step, before, said in zip(steps, *tokens, strict=True)
+    ]
+    return sample_of(
+        answers,
+        passed=wrong is None,
+        causes={"transport": is_lost, "step_limit": any(len(turn) > _MOST_STEPS for turn in turns)},
+        seconds=sum(chain(*result.latency)),
         id=result.id,
         category=category_of(result.id),
-        score=float(wrong is None),
-        passed=wrong is None,
-        failure=None if wrong is None else first_cause(causes),
         turns=len(turns),
-        steps=sum(map(len, turns)),
-        tool_calls=sum(len(step) for turn in turns for step in turn if isinstance(step, list)),
-        cut_answers=num_cut,
-        empty_answers=num_empty,
-        prompt_tokens=sum(prompt),
-        completion_tokens=sum(completion),
-        seconds=round(sum(chain(*result.latency)), 3),
+        tool_calls=sum(len(step) for step in steps if isinstance(step, list)),
         detail=(result.result[:200] if isinstance(result.result, str) else wrong) or "",
     )
 

@@ -51,7 +51,7 @@ class SimulatedUser(BaseModel):
 
     def endpoint(self) -> Endpoint:
         """Return the endpoint that answers for the user."""
-        return Endpoint(self.url.rstrip("/"), self.model, 0, False, None, USER_KEY_VARIABLE)
+        return Endpoint(self.url.rstrip("/"), self.model, 0, None, USER_KEY_VARIABLE)
 
 
 def named_model(policy: Path | None, url: str | None) -> ModelDocument:

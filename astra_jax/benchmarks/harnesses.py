@@ -1,4 +1,4 @@
-"""The official harnesses: package, version, and the modules by which one sees that it is there.
+"""The official harnesses: the package, version and modules of each.
 
 `locks/NAME.in` lists the packages that a harness needs, and `locks/NAME.txt` has their versions and the digests of
 their wheels. `uv pip compile --universal --generate-hashes --only-binary :all: --python-version 3.11 --no-annotate`
@@ -13,26 +13,28 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Harness:
-    """The parts of an environment, beside the lock of its name."""
+    """The recipe of an environment, beside the lock of its name."""
 
     name: str
     package: str
     version: str
     imports: str
-    """The modules that must be importable in the end."""
+    """Modules that must be importable in the end."""
     writes_to: str | None = None
-    """The variable that names the folder into which it writes while it is imported."""
+    """Variable that names the folder into which the harness writes while it is imported."""
     source: str | None = None
-    """A harness that no package index has: the description of its checkout. `version` is how its version begins."""
-    commit: str | None = None
-    """The one commit of a checkout whose files are taken; None takes the commit that is checked out."""
+    """Description of the checkout of a harness that no package index has; None for a package."""
+    commit: str = ""
+    """Commit or tag of the checkout whose files are taken."""
     modules: str = "."
-    """The folder of a checkout in which its modules lie."""
+    """Folder of the checkout in which its modules lie."""
     program: tuple[str, str] | None = None
-    """The name of a checkout's program, and the module that it runs."""
+    """Name of the checkout's program, and the module that it runs."""
+    newest_python: tuple[int, int] | None = None
+    """Newest Python for which each of its packages has a wheel; None if today's newest is one."""
     stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Modules that it imports at its start and never calls, with the names that it imports from them; empty modules
-    stand in their place."""
+    """Modules that the harness imports and never calls, with the names that it imports from them; empty modules stand
+    in their place."""
 
 
 BFCL_HARNESS: Final = Harness(
@@ -41,14 +43,16 @@ BFCL_HARNESS: Final = Harness(
     version="2026.3.23",
     imports="bfcl_eval.constants.model_config",
     writes_to="BFCL_PROJECT_ROOT",
+    newest_python=(3, 12),  # it pins numpy 1.26.4
 )
 
 TAU2_HARNESS: Final = Harness(
     name="tau2",
     package="tau2",  # on the index that name is another project's
-    version="0.2",
+    version="0.2.0",
     imports="tau2.cli",
-    source="τ²-bench (sierra-research/tau2-bench) at its tag v0.2.0, the line that the paper can have used",
+    source="τ²-bench (sierra-research/tau2-bench) that has its tag v0.2.0, of the line that the paper can have used",
+    commit="v0.2.0",
     modules="src",
     program=("tau2", "tau2.cli"),
 )
@@ -61,7 +65,7 @@ ACEBENCH_HARNESS: Final = Harness(
     imports="model_inference.inference_map, model_eval.evaluation_helper",
     source=f"ACEBench (ACEBench/ACEBench) that has its commit {_ACEBENCH_COMMIT[:7]} of 2025-10-29",
     commit=_ACEBENCH_COMMIT,
-    # For models that it would run itself, and for Gemini.
+    # These serve models that it would run itself, and Gemini.
     stubs=(("vllm", ("LLM", "SamplingParams")), ("google.generativeai", ())),
 )
 

@@ -1,8 +1,8 @@
-"""The environment of a harness: a venv in the user's cache, made once, whole or not at all.
+"""The environment of a harness: a venv in the user's cache that is made once, whole or not at all.
 
-The harnesses' pins conflict with JAX's and with one another's, so none of them is ever imported here. No code of a
-harness runs outside the jail: pip takes wheels alone, of locked digests, and runs nothing of theirs; a checkout's files
-are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
+The pins of the harnesses conflict with JAX's and with one another's, so no harness is imported into this process. No
+code of a harness runs outside the jail: pip takes only wheels of locked digests and runs no code of theirs; the files
+of a checkout are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
 
 Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
@@ -21,11 +21,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from astra_jax.benchmarks.harness_process import last_line, run_harness
 from astra_jax.benchmarks.harnesses import Harness
@@ -36,14 +35,14 @@ from synthesis.run.destination import whole_file
 from synthesis.run.lock import run_lock
 
 _WHOLE: Final = "whole.json"
-"""Written last."""
+"""The manifest of an environment, which is written last."""
 _LOCKS: Final = Path(__file__).with_name("locks")
 _OF_THE_NETWORK: Final = frozenset(
     {"http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle"}
     | {"pip_index_url", "pip_extra_index_url", "pip_find_links", "pip_no_index", "pip_trusted_host", "pip_proxy"}
     | {"pip_cert", "pip_client_cert", "pip_config_file", "pip_default_timeout", "pip_retries"}
 )
-"""The variables of this process that pip gets, in lower or upper case. An index's password reaches pip alone."""
+"""Variables of this process that pip gets, in lower or upper case. The password of an index reaches pip alone."""
 
 
 class HarnessMissing(AstraError):
@@ -84,7 +83,7 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
     """Return the environment of a harness.
 
     Raises:
-        HarnessMissing: it was not made, or is another version's.
+        HarnessMissing: it was not made, or was made for another version.
     """
     folder = environment_folder(harness)
     if (manifest := _manifest(folder)) is None or manifest.get("recipe") != _recipe(harness):
@@ -101,15 +100,21 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
     `source` is a checkout of a harness that no package index has; its data are copied.
 
     Raises:
-        HarnessMissing: a package cannot be had. Nothing is left then.
+        HarnessMissing: a package cannot be had, at all or for this Python. Nothing is left then.
         AnotherRun: another process is making it.
     """
+    if harness.newest_python is not None and sys.version_info[:2] > harness.newest_python:
+        needed, own = (".".join(map(str, version[:2])) for version in (harness.newest_python, sys.version_info))
+        raise HarnessMissing(
+            f"{harness.package} {harness.version} has no wheels for Python {own}; install astra-jax with Python "
+            f"{needed} and run the same command there"
+        )
     folder = environment_folder(harness)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with run_lock(folder.with_name(f"{folder.name}.lock")):
         try:
             found = managed_environment(harness)
-            if source is None or found.document.commit == (harness.commit or _commit(source)):
+            if source is None or found.document.commit == _commit(harness, source):
                 return found, False
         except HarnessMissing:
             pass
@@ -126,44 +131,29 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
         return managed_environment(harness), True
 
 
-@dataclass(frozen=True)
-class _Checkout:
+class _Checkout(NamedTuple):
     folder: Path
-    version: str
-    commit: str | None
+    commit: str
 
 
 def _checkout(harness: Harness, source: Path | None) -> _Checkout:
-    """Return the checkout at `source`.
+    """Return the checkout at `source`, and its commit that the harness needs.
 
     Raises:
-        HarnessMissing: it is not a checkout of the harness, or one of another version.
+        HarnessMissing: `source` is no checkout that has the commit.
     """
     expected = f"expected a checkout of {harness.source}"
     get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
     if source is None:
         raise HarnessMissing(f"{expected}, found no --source; {get_one}")
-    if harness.commit is not None:
-        try:
-            _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}")
-        except HarnessMissing as missing:
-            raise HarnessMissing(f"{expected}, found no such commit in {source} ({missing}); {get_one}") from None
-        return _Checkout(source, harness.version, harness.commit)
     try:
-        project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        name, version = str(project["name"]), str(project["version"])
-    except (OSError, ValueError, LookupError, TypeError):
-        raise HarnessMissing(f"{expected}, found no pyproject.toml of a project in {source}; {get_one}") from None
-    if name != harness.package or not f"{version}.".startswith(f"{harness.version}."):
-        raise HarnessMissing(f"{expected}, found {name} {version} in {source}; {get_one}")
-    if not (source / "data" / harness.package).is_dir():
-        raise HarnessMissing(f"{expected}, found none of its data in {source / 'data'}; {get_one}")
-    return _Checkout(source, version, _commit(source))
+        return _Checkout(source, _commit(harness, source))
+    except HarnessMissing as missing:
+        raise HarnessMissing(f"{expected}, found no such commit in {source} ({missing}); {get_one}") from None
 
 
-def _commit(source: Path) -> str | None:
-    """Return the commit that is checked out; None if the folder is not the top of a git checkout."""
-    return _git(source, "rev-parse", "HEAD").decode().strip() if (source / ".git").exists() else None
+def _commit(harness: Harness, source: Path) -> str:
+    return _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}").decode().strip()
 
 
 def _git(source: Path, *arguments: str) -> bytes:
@@ -197,7 +187,7 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
     _confined(imports, [folder], f"a {harness.package} {harness.version} that imports", advice, variables)
     document = HarnessDocument(
         package=harness.package,
-        version=harness.version if checkout is None else checkout.version,
+        version=harness.version,
         commit=None if checkout is None else checkout.commit,
         packages_sha256=hashlib.sha256(json.dumps(packages).encode()).hexdigest(),
     )
@@ -209,15 +199,10 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
 def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvironment) -> None:
     """Copy the files of a checkout's commit, without other files such as keys; write the program that runs them."""
     source = environment.source()
+    archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
     try:
-        if checkout.commit is None:
-            hidden = shutil.ignore_patterns(".*")
-            # Links stay links: one may lead to a file of the user's.
-            shutil.copytree(checkout.folder, source, symlinks=True, ignore=hidden, copy_function=shutil.copyfile)
-        else:
-            archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
-            with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-                files.extractall(source, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(source, filter="data")
     except (tarfile.TarError, OSError) as error:
         raise HarnessMissing(f"expected the files of {harness.source}, found: {error}; get another checkout") from None
     for module, names in harness.stubs:

@@ -50,9 +50,9 @@ class Relay:
     """The server that one harness asks.
 
     Args:
+      log: the file to which a line is added for each request.
       settings: fields that are added to a request that lacks them; a field that is None is left out.
       tool_names: the only names that a call may have; None if the harness looks names up and runs no text.
-      log: the file to which a line is added for each request.
       replaced: values of fields that a harness writes into every request; a field that is None stays as it is.
       max_tokens_floor: the least limit of an answer, to which a lower one is raised.
       empty_as: the text in place of an answer without a word and without a call, at which a harness would end its run.
@@ -62,15 +62,15 @@ class Relay:
         self,
         endpoint: Endpoint,
         *,
-        settings: Mapping[str, Any],
-        tool_names: Collection[str] | None,
         log: Path,
+        settings: Mapping[str, Any] | None = None,
+        tool_names: Collection[str] | None = None,
         replaced: Mapping[str, Any] | None = None,
         max_tokens_floor: int | None = None,
         empty_as: str | None = None,
     ):
         self._endpoint = endpoint
-        self._settings = {name: value for name, value in settings.items() if value is not None}
+        self._settings = {name: value for name, value in (settings or {}).items() if value is not None}
         self._replaced = {name: value for name, value in (replaced or {}).items() if value is not None}
         self._max_tokens_floor = max_tokens_floor
         self._tool_names = tool_names

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from astra_jax.errors import AstraError
+from astra_jax.errors import AstraError, first_fault
 from synthesis.run.destination import Result, whole_file
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
@@ -23,9 +23,8 @@ from synthesis.run.manifest import earlier_manifest, write_manifest
 BENCHMARK: Final = Result("run of a benchmark", "run.json", "benchmark")
 BenchmarkName = Literal["bfcl", "aime", "tau2", "acebench"]
 Failure = Literal["transport", "cut", "empty", "user", "step_limit", "wrong"]
-"""Why a sample failed, by the first cause that holds: an answer of the model was lost on its way, cut off at its
-longest, or empty; a message of the simulated user was lost, cut off or empty; there were too many steps; none of these.
-"""
+"""Cause of a failed sample, the first that holds: an answer of the model was lost on its way, cut off at its longest,
+or empty; a message of the simulated user was lost, cut off or empty; there were too many steps; none of these."""
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
@@ -117,13 +116,38 @@ class Sample(_Document):
     """The harness's own words on the failure."""
 
 
-def first_cause(causes: Mapping[Failure, bool]) -> Failure:
-    """Return the first cause that holds, or else `wrong`.
+class Answer(NamedTuple):
+    """One answer of the model."""
 
-    >>> first_cause({"transport": False, "cut": True, "empty": True}), first_cause({"cut": False})
-    ('cut', 'wrong')
+    is_cut: bool
+    is_empty: bool
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def sample_of(
+    answers: Sequence[Answer], *, passed: bool, causes: Mapping[Failure, bool], seconds: float, **fields: Any
+) -> Sample:
+    """Return the sample of one case; `causes` are the causes of a failure beside cut and empty answers.
+
+    >>> fields = {"id": "a", "category": "base", "seconds": 1, "turns": 1, "tool_calls": 0}
+    >>> sample_of([Answer(True, True, 10, 5)], passed=False, causes={"transport": False}, **fields).failure
+    'cut'
     """
-    return next((cause for cause, holds in causes.items() if holds), "wrong")
+    cut, empty = sum(answer.is_cut for answer in answers), sum(answer.is_empty for answer in answers)
+    holds = {"cut": cut > 0, "empty": empty > 0, "wrong": True, **causes}
+    return Sample(
+        **fields,
+        score=float(passed),
+        passed=passed,
+        failure=None if passed else next(cause for cause in FAILURES if holds.get(cause)),
+        steps=len(answers),
+        cut_answers=cut,
+        empty_answers=empty,
+        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+        completion_tokens=sum(answer.completion_tokens for answer in answers),
+        seconds=round(seconds, 3),
+    )
 
 
 class Figure(_Document):
@@ -206,10 +230,9 @@ def read_results(out: Path) -> BenchmarkResults:
             f"expected a finished run of a benchmark in {out}, found no {Path(error.filename).name}; finish it first"
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
         raise BenchmarkFailed(
-            f"expected the results of a benchmark in {out}, found a fault at {'.'.join(map(str, first['loc']))}: "
-            f"{first['msg']}; run it again elsewhere"
+            f"expected the results of a benchmark in {out}, found a fault at {first_fault(error)}; run it again "
+            "elsewhere"
         ) from None
 
 

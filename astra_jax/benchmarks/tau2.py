@@ -23,8 +23,9 @@ from astra_jax.benchmarks.benchmark import (
 from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import TAU2_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import BenchmarkFailed, Failure, Sample, Summary, first_cause
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of
 from astra_jax.benchmarks.scores import sum_up
+from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 
 Domain = Literal["retail", "telecom"]
@@ -74,14 +75,9 @@ class Tau2(Benchmark):
             (data / "tau2").unlink(missing_ok=True)
             (data / "tau2").symlink_to(self.environment.folder / "data" / "tau2")
         settings = {"top_p": config.top_p, "top_k": config.top_k, "max_tokens": config.max_tokens}
-        agent = Relay(endpoint, settings=settings, tool_names=None, log=request_log(raw, "agent"), empty_as=_EMPTY)
-        user = Relay(
-            config.user.endpoint(),
-            settings={"max_tokens": config.user.max_tokens},
-            tool_names=None,
-            log=request_log(raw, "user"),
-            empty_as=_EMPTY,
-        )
+        agent = Relay(endpoint, settings=settings, log=request_log(raw, "agent"), empty_as=_EMPTY)
+        settings = {"max_tokens": config.user.max_tokens}
+        user = Relay(config.user.endpoint(), settings=settings, log=request_log(raw, "user"), empty_as=_EMPTY)
         async with agent, user:
             for domain in config.domains:
                 simulations = _simulations(raw, domain)
@@ -186,10 +182,9 @@ def read_simulations(path: Path, domain: Domain) -> list[Sample]:
     try:
         results = _Results.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
         raise BenchmarkFailed(
-            f"expected the simulations of τ²-bench in {path}, found a fault at {'.'.join(map(str, first['loc']))}: "
-            f"{first['msg']}; move it away and run again"
+            f"expected the simulations of τ²-bench in {path}, found a fault at {first_fault(error)}; move it away and "
+            "run again"
         ) from None
     samples = [_sample(each, domain, path) for each in results.simulations]
     return sorted(samples, key=lambda sample: (sample.id, sample.trial))
@@ -221,33 +216,31 @@ def _sample(run: _Simulation, domain: Domain, path: Path) -> Sample:
     if run.reward_info is None:
         raise BenchmarkFailed(f"expected a reward of task {run.task_id} trial {run.trial} in {path}, found none")
     # The greeting has no raw data: the model did not say it.
-    answers = [message for message in run.messages if message.role == "assistant" and message.raw_data is not None]
+    said = [message for message in run.messages if message.role == "assistant" and message.raw_data is not None]
     users = [message for message in run.messages if message.role == "user"]
-    cut = sum(message.is_cut for message in answers)
-    empty = sum(message.content == _EMPTY and not message.tool_calls for message in answers)
+    answers = [
+        Answer(
+            message.is_cut,
+            message.content == _EMPTY and not message.tool_calls,
+            (message.usage or {}).get("prompt_tokens", 0),
+            (message.usage or {}).get("completion_tokens", 0),
+        )
+        for message in said
+    ]
     # An empty answer would have ended the official run, so that the conversation is no success.
-    passed = run.reward_info.reward >= ALMOST_ONE and not empty
-    causes: dict[Failure, bool] = {
-        "cut": cut > 0,
-        "empty": empty > 0,
-        "user": any(message.is_cut or message.content == _EMPTY for message in users),
-        "step_limit": run.termination_reason in ("max_steps", "too_many_errors"),
-    }
-    usages = [message.usage or {} for message in answers]
-    return Sample(
+    passed = run.reward_info.reward >= ALMOST_ONE and not any(answer.is_empty for answer in answers)
+    return sample_of(
+        answers,
+        passed=passed,
+        causes={
+            "user": any(message.is_cut or message.content == _EMPTY for message in users),
+            "step_limit": run.termination_reason in ("max_steps", "too_many_errors"),
+        },
+        seconds=run.duration,
         id=f"{domain}/{run.task_id}",
         category=domain,
         trial=run.trial,
-        score=float(passed),
-        passed=passed,
-        failure=None if passed else first_cause(causes),
         turns=sum(bool(message.content) for message in users),
-        steps=len(answers),
-        tool_calls=sum(len(message.tool_calls or ()) for message in answers),
-        cut_answers=cut,
-        empty_answers=empty,
-        prompt_tokens=sum(usage.get("prompt_tokens", 0) for usage in usages),
-        completion_tokens=sum(usage.get("completion_tokens", 0) for usage in usages),
-        seconds=round(run.duration, 3),
+        tool_calls=sum(len(message.tool_calls or ()) for message in said),
         detail="" if passed else f"{run.termination_reason}, reward {run.reward_info.reward:g}",
     )

@@ -1,7 +1,7 @@
 """The Qwen3 chat format: messages and tool documents in, the exact text the model reads out.
 
-Byte for byte what the official Qwen3 chat template renders, cut into segments that say who wrote what, so that the loss
-mask never has to be guessed from the text:
+The text is that of the official Qwen3 chat template, byte for byte, cut into segments that name their writer, so that
+the loss mask is never guessed from the text:
 
     <|im_start|>user\\n What is …? <|im_end|>\\n        PROMPT
     <|im_start|>assistant\\n                            TEMPLATE
@@ -42,7 +42,7 @@ TOOLS_FOOT = (
 
 
 class Source(IntEnum):
-    """Who wrote a token."""
+    """The writer of a token."""
 
     PROMPT = 0
     TEMPLATE = 1
@@ -51,12 +51,12 @@ class Source(IntEnum):
 
 
 class Segment(NamedTuple):
-    """A piece of the rendered text and who wrote it."""
+    """A piece of the rendered text, and its writer."""
 
     text: str
     source: Source
     said: tuple[int, int] = (0, 0)
-    """From which character to which it is what somebody said: there a control token's name is only a text."""
+    """First and last character + 1 of a said text, in which the name of a control token is only text."""
 
 
 def _framed(before: str, said: str, after: str, source: Source) -> Segment:
@@ -115,7 +115,7 @@ def segments(messages: Sequence[Message], tools: Sequence[ToolDocument] = ()) ->
 
 
 def user_segment(content: str) -> Segment:
-    """Render what a user says.
+    """Render a user's message.
 
     >>> user_segment("Hi").text
     '<|im_start|>user\\nHi<|im_end|>\\n'
@@ -131,7 +131,7 @@ def tool_response_segments(content: str, *, is_first: bool, is_last: bool) -> It
 
 
 def assistant_body(message: Message, *, after_query: bool = True, is_last: bool = False) -> str:
-    """Render what an assistant message says, without the role header and `<|im_end|>`."""
+    """Render the thoughts, text and calls of an assistant message, without the role header and `<|im_end|>`."""
     reasoning, content = _reasoning_and_content(message)
     body = content
     if after_query and (is_last or reasoning):
@@ -167,7 +167,7 @@ def _reasoning_and_content(message: Message) -> tuple[str, str]:
 
 
 def _last_query_index(messages: Sequence[Message]) -> int:
-    """Index of the last message a user really wrote; tool responses that were pasted as user text do not count."""
+    """Return the index of the user's last own message; tool responses that were pasted as user text do not count."""
     for index in range(len(messages) - 1, -1, -1):
         content = messages[index].content
         pasted = content.startswith(TOOL_RESPONSE) and content.endswith(END_TOOL_RESPONSE)

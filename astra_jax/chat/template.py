@@ -1,7 +1,7 @@
-"""The chat template of a checkpoint, held against our rendering before a run learns or samples a token.
+"""The chat template of a checkpoint, compared with our rendering before a run learns or samples a token.
 
-Whoever serves the result renders with the template that lies beside the weights. A checkpoint with another one would be
-taught a format that nobody asks it in.
+A server renders with the template beside the weights. A checkpoint with another template would be taught a format in
+which no server asks it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from astra_jax.transformers_library import transformers_library
 from synthesis.records import Message, ToolCall, ToolDocument
 
 _SHOWN_TOKENS = 8
-_NO_TEMPLATE = (
-    "{folder}: expected a chat template in tokenizer_config.json or chat_template.jinja, found none; "
-    "put that of a Qwen3 checkpoint there"
-)
 
 
 class ChatFormatDiffers(ConfigError):
@@ -92,11 +88,9 @@ class ChatTemplate:
             ChatFormatDiffers: it has none.
         """
         self._tokenizer = _their_tokenizer(folder)
-        if self._tokenizer.chat_template is None:
-            raise ChatFormatDiffers(_NO_TEMPLATE.format(folder=folder))
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        """Return the text of a conversation, up to where the assistant's next message begins.
+        """Return the text of a conversation, up to the beginning of the assistant's next message.
 
         Raises:
             jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError: the template does not take it.
@@ -114,8 +108,6 @@ def require_chat_template(folder: Path, tokenizer: Tokenizer) -> None:
         ChatFormatDiffers: a token differs, or the checkpoint has no chat template.
     """
     theirs = _their_tokenizer(folder)
-    if theirs.chat_template is None:
-        raise ChatFormatDiffers(_NO_TEMPLATE.format(folder=folder))
     for probe in PROBES:
         options = {"add_generation_prompt": probe.add_generation_prompt, "enable_thinking": probe.enable_thinking}
         try:
@@ -151,7 +143,11 @@ def _first_difference(
 
 
 def _their_tokenizer(folder: Path) -> Any:
-    """The tokenizer as `transformers` makes it, by the class that its config names: the automatic one imports torch."""
+    """Return the tokenizer of `transformers`, of the class in its config (the automatic one imports torch).
+
+    Raises:
+        ChatFormatDiffers: its config is damaged, or it has no chat template.
+    """
     path = folder / "tokenizer_config.json"
     try:
         name = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class") if path.is_file() else None
@@ -159,7 +155,13 @@ def _their_tokenizer(folder: Path) -> Any:
         raise ChatFormatDiffers(f"{path}: expected a JSON object, found something else: {error}") from error
     library = transformers_library()
     tokenizer_class = getattr(library, name or "PreTrainedTokenizerFast", library.PreTrainedTokenizerFast)
-    return tokenizer_class.from_pretrained(folder, local_files_only=True)
+    tokenizer = tokenizer_class.from_pretrained(folder, local_files_only=True)
+    if tokenizer.chat_template is None:
+        raise ChatFormatDiffers(
+            f"{folder}: expected a chat template in tokenizer_config.json or chat_template.jinja, found none; "
+            "put that of a Qwen3 checkpoint there"
+        )
+    return tokenizer
 
 
 def template_message(message: Message) -> dict[str, Any]:

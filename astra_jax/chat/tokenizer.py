@@ -37,7 +37,7 @@ from astra_jax.errors import AstraError
 
 SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 _CONTROL_NAME = re.compile(r"<\|.*\|>")
-"""Some control tokens are not marked as special, such as `<|fim_prefix|>`."""
+"""Names of control tokens, some of which are not marked as special, such as `<|fim_prefix|>`."""
 FORMAT_TOKENS = (TOOL_CALL, END_TOOL_CALL, TOOL_RESPONSE, END_TOOL_RESPONSE, THINK, END_THINK)
 
 TOKENIZER = "tokenizer.json"
@@ -45,17 +45,17 @@ CHAT_TEMPLATE_PATH = Path(__file__).with_name("qwen3_chat_template.jinja")
 
 
 class TokenizerError(AstraError):
-    """A tokenizer is missing or is not a Qwen3 one; the message says what was expected and where."""
+    """A tokenizer is missing or is not a Qwen3 one; the message names the expected file or tokens, and the place."""
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Token ids and who wrote each of them."""
+    """Token ids, and the writer of each."""
 
     ids: np.ndarray
-    """int32 [tokens]"""
+    """Token ids, int32 [tokens]."""
     sources: np.ndarray
-    """int8 [tokens], values of `chat.format.Source`"""
+    """Writers as values of `chat.format.Source`, int8 [tokens]."""
 
 
 class Tokenizer:
@@ -84,7 +84,7 @@ class Tokenizer:
         """Read `tokenizer.json` from a checkpoint folder.
 
         Raises:
-            TokenizerError: there is none, it is damaged, or it lacks the Qwen3 control tokens.
+            TokenizerError: the file is missing, damaged, or without the Qwen3 control tokens.
         """
         path = Path(folder) / TOKENIZER
         if not path.is_file():
@@ -119,9 +119,9 @@ class Tokenizer:
         return self.backend.decode(list(ids), skip_special_tokens=False)
 
     def shortened(self, text: str, max_tokens: int) -> str:
-        """Return a text as it is, or its first `max_tokens` tokens, to the last whole character, and how many follow.
+        """Return a text, or its first `max_tokens` tokens to the last whole character and the number that follow.
 
-        "a b c d" with 2 tokens becomes "a b\n[2 more tokens are not shown]", where each letter is a token.
+        "a b c d" with 2 tokens becomes "a b\n[2 more tokens are not shown]" if each letter is a token.
         """
         ids = self.encode(text)
         if len(ids) <= max_tokens:
@@ -130,12 +130,12 @@ class Tokenizer:
         return f"{kept}\n[{len(ids) - max_tokens} more tokens are not shown]"
 
     def encode_segments(self, segments: Iterable[Segment]) -> EncodedText:
-        """Tokenise the joined text of segments at once, and give every token the writer of its first character.
+        """Tokenise the joined text of segments; every token has the writer of its first character.
 
-        Control tokens are those of the format: in what somebody said their names are text, and their tokens others.
+        Only the format makes control tokens: their names in a text of user, tool or document stay text.
         """
         segments = list(segments)
-        # Joined first: a token may span two segments, and cutting it there would give other ids than the template's.
+        # Joined first: a token may span two segments, and a cut there would give other ids than the template's.
         text = "".join(segment.text for segment in segments)
         ends = np.cumsum([len(segment.text) for segment in segments])
         ids: list[int] = []
@@ -150,9 +150,9 @@ class Tokenizer:
         return EncodedText(np.array(ids, dtype=np.int32), sources[segment_of_token])
 
     def _cuts(self, text: str, segments: Sequence[Segment]) -> Iterator[int]:
-        """Yield where to cut the joined text of segments: inside every control token's name that somebody said.
+        """Yield the places to cut the joined text of segments: inside every name of a control token in a said text.
 
-        The two parts, encoded apart, are the text of the name and not the token.
+        The two parts are encoded apart: they are the text of the name and not the token.
         """
         start = 0
         for segment in segments:
@@ -162,9 +162,9 @@ class Tokenizer:
             start += len(segment.text)
 
 
-# Words, numbers and Chinese characters are cut the same way wherever they stand, so that a tiny model can copy them,
-# and find in a tool's name the words of a question: spaces and underscores are pieces of their own. Digits go in pairs:
-# one digit often stands twice in a number, and then what follows it cannot be copied from what followed it before.
+# Words, numbers and Chinese characters are cut the same way everywhere, so that a tiny model can copy them and find the
+# words of a question in a tool's name: spaces and underscores are pieces of their own. Digits go in pairs, since a
+# digit that stands twice in a number has two successors, and copying finds the wrong one.
 _TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*|\p{Ll}+|[ _]|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n _]+")
 
 
@@ -198,7 +198,7 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    # `vocab_size` counts all tokens: those that are added after training leave so much less to learn.
+    # `vocab_size` counts all tokens: the tokens that are added after training are left out of it here.
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(FORMAT_TOKENS) - len(_FORMAT_PHRASES),
         special_tokens=list(SPECIAL_TOKENS),

@@ -1,7 +1,7 @@
-"""Reading an assistant message back: its reasoning, its text and its tool calls.
+"""The parser of an assistant message: its reasoning, its text and its tool calls.
 
-The only parser of model output. A block that cannot be read is kept as a `MalformedToolCall`, which is answered with an
-error and counted as a call; nothing is repaired and nothing is guessed.
+It is the only parser of model output. A block that cannot be read becomes a `MalformedToolCall`, which is answered with
+an error and counted as a call; nothing is repaired or guessed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from synthesis.records import JsonObject, canonical_json
 
 _BLANKS: Final = re.compile(r"\s*")
 _FIRST_OF_JSON: Final = frozenset('{["-0123456789tfnNI')
-"""What a value begins with, as `json` reads it."""
+"""First characters of a value that `json` reads."""
 
 
 @dataclass(frozen=True)
 class ParsedToolCall:
-    """A call the environment can be asked for."""
+    """A call that can be sent to the environment."""
 
     name: str
     arguments: JsonObject
@@ -32,7 +32,7 @@ class ParsedToolCall:
 
 @dataclass(frozen=True)
 class MalformedToolCall:
-    """A block between tool-call tags that is not a call; `problem` is what the model is told."""
+    """A block between tool-call tags that is not a call; `problem` is the message to the model."""
 
     text: str
     problem: str
@@ -62,7 +62,7 @@ def parse_turn(text: str) -> ParsedTurn:
 
 
 def _cut_off_thoughts(text: str) -> tuple[str, str]:
-    """Return the reasoning, without its end tag, and what is said after it."""
+    """Return the reasoning, without its end tag, and the text after it."""
     end, called = text.find(END_THINK), text.find(TOOL_CALL)
     # A tag inside the JSON of a call is part of an argument.
     while 0 <= called < end:
@@ -71,7 +71,7 @@ def _cut_off_thoughts(text: str) -> tuple[str, str]:
         called = text.find(TOOL_CALL, after)
     if end >= 0:
         return text[:end], text[end + len(END_THINK) :]
-    # Thinking that never ends holds no call: the message was cut off, or the policy never came to say anything.
+    # Thoughts that never end contain no call: the message was cut off, or the policy never stopped thinking.
     thinks = THINK in text.partition(TOOL_CALL)[0]
     return (text, "") if thinks else ("", text)
 
@@ -92,7 +92,7 @@ def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
 def _json_end(text: str, start: int) -> int:
     """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
     start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # of any length, none as well
-    if text[start : start + 1] not in _FIRST_OF_JSON:  # each failure below counts the lines of all text before it
+    if text[start : start + 1] not in _FIRST_OF_JSON:  # a failure below would count the lines of all text before it
         return start
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]
@@ -101,17 +101,17 @@ def _json_end(text: str, start: int) -> int:
 
 
 def parse_call(block: str) -> ParsedToolCall | MalformedToolCall:
-    """Read what stands between the tags of a tool call: an object of `name` and `arguments`, and nothing else.
+    """Read the block between the tags of a tool call: an object of `name` and `arguments`, without any other key.
 
-    The prompt prescribes both keys. A call without `arguments`, or with others such as `parameters`, is malformed: run
-    with no arguments it would do something else than it says.
+    The prompt prescribes both keys. A call with another key such as `parameters` in place of `arguments` is malformed:
+    without its arguments it would do something else.
 
     >>> parse_call('{"name": "f", "parameters": {}}').problem
     'the tool call must have "name" and "arguments", and no other key'
     """
     try:
         value = from_json(block.encode(), allow_inf_nan=False)
-        canonical_json(value)  # refuses what JSON cannot express but Python reads: 1e999 is infinity
+        canonical_json(value)  # refuses values that Python reads but JSON cannot express: 1e999 is infinity
     except ValueError:
         return MalformedToolCall(block, "the tool call is not valid JSON")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):

@@ -1,16 +1,16 @@
-"""Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half of one never counts.
+"""Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half a save never counts.
 
-A save copies the arrays to the host and returns; they are written, and then the manifest, while training goes on.
+A save copies the arrays to the host and returns; they, and then the manifest, are written while training goes on.
 
     DIRECTORY/00000100/
         params/  Orbax arrays                    params.json  the ModelConfig           params.whole.json
         train/   Orbax optimiser state           train.json   step and data position    train.whole.json
 
 A part counts only when its manifest (`*.whole.json`: size and CRC-32 of each of its files) exists and agrees with them.
-Each host has the checksums of what it wrote itself, and the first joins them; when a run resumes, each checks a share.
-Weights are kept for analysis; the train part only for the newest saves. A killed process leaves at most a folder
-without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each call
-here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
+Each host computes the checksums of the files that it wrote, and the first joins them; when a run resumes, each checks
+a share. Weights are kept for analysis, the train part only for the newest saves. A killed process leaves at most a
+folder without manifest, which the next save of that step replaces. Where there are several hosts, all of them make each
+call here, on one file system: each writes and reads its parts of the arrays, the first writes the rest.
 
 Decided: docs/decisions/checkpoints.md, “A checkpoint counts once its manifest is written, and a thread writes it”.
 Decided: docs/decisions/checkpoints.md, “Each host computes the checksums of the files that it wrote”.
@@ -53,22 +53,24 @@ _log = logging.getLogger(__name__)
 
 
 class _ToldAsError(logging.Filter):
-    """Lets no log of Orbax's threads through that says again what `told_as_os_errors` tells as an error."""
+    """Drops the log lines of Orbax's threads about failures that `told_as_os_errors` raises as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         return "os_error_code" not in f"{record.getMessage()} {error}"
 
 
-for _name in ("absl", "asyncio"):  # what Orbax logs with, and what its event loops do
+for _name in ("absl", "asyncio"):  # the loggers of Orbax and of its event loops
     logging.getLogger(_name).addFilter(_ToldAsError())
-_AS_IT_IS = ModelOverrides()
+NO_OVERRIDES: Final = ModelOverrides()
 _MANIFEST: Final = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
-"""File to size and CRC-32; a part has at least its description."""
+"""Size and CRC-32 of each file by its name; a part has at least its description."""
+_TRAIN_STATES_KEPT: Final = 2
+"""The number of newest saves whose optimiser state is kept."""
 _CHECKSUM_THREADS: Final = 8
 _JOINED_WITHIN_MS: Final = 600_000
 _joined: Counter[Path] = Counter()
-"""How many times hosts have waited for one another's checksums of a part: each time has a name of its own."""
+"""The number of barriers at which hosts have waited for the checksums of a part: each barrier has a name of its own."""
 
 
 class CheckpointError(AstraError, ValueError):
@@ -77,13 +79,13 @@ class CheckpointError(AstraError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """All that a run needs to go on as if it had never stopped: what `OUT/checkpoints/STEP` holds.
+    """All that a run restores when it resumes: the content of `OUT/checkpoints/STEP`.
 
-    `TrainingRun.end_step` has it written, `TrainingRun.restore` read. Everything else is read again where the run
-    first read it (the model's shape and tokenizer from `init`, records); `run.json` refuses records, `init`, settings
-    or files that decide what is learnt other than the run was begun with. All draws are derived from the config's seed
-    and the position, so there is no generator to keep. What was done since this state begins anew, a batch that is half
-    filled included. How many steps in a row were not finite, `metrics.jsonl` says.
+    `TrainingRun.end_step` saves it, `TrainingRun.restore` reads it. Everything else is read again from its source (the
+    model's shape and tokenizer from `init`, records), and `training.run_record.open_run` refuses a run whose sources
+    have changed. All random draws follow from the config's seed and the position, so no generator is saved. Work after
+    this state begins anew, a half-filled batch included. `metrics.jsonl` has the number of steps in a row that were not
+    finite.
     """
 
     step: int
@@ -91,37 +93,30 @@ class TrainState:
     params: Params
     optimizer_state: Any
     data_position: dict[str, Any]
-    """JSON, where the data stands. SFT: the step of its schedule, and what the schedule was made from. RL: how many
-    groups have been submitted, which gives the next environments and seeds; the counts of groups by what became of
-    them; and the groups that wait for their update, whole, with tokens, log-probs and rewards
-    (`Rollouts.position` in `rl/rollouts.py` makes it, `go_on_from` takes it up)."""
+    """Position in the data, as JSON. SFT: empty, since its step is the whole position. RL: the number of submitted
+    groups, which gives the next environments and seeds; the counts of groups; and the groups that wait for their
+    update, whole, with tokens, log-probs and rewards (`Rollouts.position` and `go_on_from` in `rl/rollouts.py`)."""
     unfinished_line: dict[str, Any] | None = None
-    """The last step's metrics, where a signal came before held-out environments had said theirs of the policy."""
+    """Metrics of the last step, if a signal interrupted the evaluation that follows it."""
 
 
 _DESCRIBED = ("step", "data_position", "unfinished_line")
 
 
 class Checkpoints:
-    """The checkpoints of one run, in `directory`; left as a context, it waits for this host's part of the last save."""
+    """The checkpoints of one run; at the end of a `with` block it waits for this host's part of the last save."""
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        config: ModelConfig,
-        *,
-        keep_train_states: int = 2,
-        keep_weights: int | None = None,
+        self, directory: str | os.PathLike[str], config: ModelConfig, *, keep_weights: int | None = None
     ) -> None:
-        """Keep optimiser state for the newest `keep_train_states` saves, weights for `keep_weights` (None: all)."""
+        """Keep the weights of the newest `keep_weights` saves (None: of all)."""
         self.directory = Path(directory)
         self.config = config
-        self._keep_train_states = keep_train_states
         self._keep_weights = keep_weights
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self.newest_step: int | None = None
-        """Of the state that was saved or restored last; none was."""
+        """Step of the newest saved or restored state; None before the first."""
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -131,12 +126,12 @@ class Checkpoints:
         self._writer.shutdown()
 
     def save(self, state: TrainState) -> Path:
-        """Start to write the state of one step, when the save before has ended; `wait` says when it is whole.
+        """Start to write the state of one step, after the end of the save before; `wait` returns when it is whole.
 
-        Parts that the retention rule no longer keeps are removed.
+        Parts of older saves that are no longer kept are removed.
 
         Raises:
-            OSError: a disk is full or not writable, for this save or the one before.
+            OSError: the disk was full or not writable for this save or the one before.
         """
         self._end_writing()
         path = self.directory / f"{state.step:08d}"
@@ -182,8 +177,7 @@ class Checkpoints:
     def restore_latest(self, optimizer: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState | None:
         """Return the newest whole state of a run with `optimizer`, over `mesh` or on the first device; or None.
 
-        It works from shapes alone: only what is read is allocated. A damaged checkpoint is passed over with a
-        warning that names it.
+        No second state is allocated for it. A damaged checkpoint is passed over with a warning that names it.
 
         Raises:
             CheckpointError: the checkpoint is of another model.
@@ -210,7 +204,7 @@ class Checkpoints:
 
     def _restore(self, path: Path, optimizer: optax.GradientTransformation, mesh: Mesh | None) -> TrainState:
         found = read_model(path)
-        # Compared as HuggingFace would know them: remat and numerics of the products may change when a run resumes.
+        # Compared as HuggingFace configs: remat and the numerics of products may change when a run resumes.
         if found.to_hf() != self.config.to_hf():
             raise CheckpointError(f"{path} holds another model: expected {self.config}, found {found}")
         described = json.loads((path / "train.json").read_text(encoding="utf-8"))
@@ -224,15 +218,14 @@ class Checkpoints:
         )
 
     def _retire(self, newest: int) -> None:
-        # Only now that the newest is whole: until then the older ones are what a killed run goes on from. A later
-        # folder is half of a save that was killed before this run went on from an earlier one: it keeps nothing alive.
-        steps = [step for step in self.steps() if step <= newest]
-        weightless = [] if self._keep_weights is None else steps[: -self._keep_weights]
-        for step in steps[: -self._keep_train_states]:
-            _remove_part(self.directory / f"{step:08d}", "train")
-        for step in weightless:
-            _remove_part(self.directory / f"{step:08d}", "params")
-            shutil.rmtree(self.directory / f"{step:08d}")
+        # Only now that the newest is whole: a run that was killed before would need the older ones. A later folder is
+        # half of a save of an earlier process; it does not count among the saves that are kept.
+        folders = [self.directory / f"{step:08d}" for step in self.steps() if step <= newest]
+        for folder in folders[:-_TRAIN_STATES_KEPT]:
+            _remove_part(folder, "train")
+        for folder in [] if self._keep_weights is None else folders[: -self._keep_weights]:
+            _remove_part(folder, "params")
+            shutil.rmtree(folder)
 
 
 def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
@@ -248,7 +241,7 @@ def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Param
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelConfig:
-    """Read which model the weights of a checkpoint folder are of, and nothing more.
+    """Read the model of a checkpoint folder, without its weights.
 
     Raises:
         CheckpointError: there are none, or their description is damaged.
@@ -264,7 +257,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
 
 
 def load_params(
-    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES
 ) -> tuple[ModelConfig, Params]:
     """Read the weights of a checkpoint folder, over `mesh` or onto the first device; a host reads its own part.
 
@@ -280,26 +273,26 @@ def load_params(
 
 
 def require_whole(path: Path) -> None:
-    """See to it that every byte of the weights is found as it was written; every host calls it, and reads a share.
+    """Require that every byte of the weights is as it was written; every host calls it, and reads a share.
 
     Raises:
-        CheckpointError: one is not.
+        CheckpointError: a file is missing or has changed.
     """
     if (fault := _fault(path, "params")) is not None:
         raise CheckpointError(f"{path} is damaged: {fault}; restore an earlier checkpoint")
 
 
 def declare_whole(path: Path, config: ModelConfig) -> None:
-    """Make the arrays in `path`/params a checkpoint: from now on they count."""
+    """Write the manifest of the arrays in `path`/params: from now on they count as a checkpoint."""
     files = (file for file in (path / "params").rglob("*") if file.is_file())
     _write_manifest(path, "params", config.model_dump(mode="json"), _checksums(path, files))
 
 
 def _require_room(path: Path, tree: Any) -> None:
-    """See to it that a disk has room for a state, before a part of it is written.
+    """Require that a disk has room for a state, before a part of it is written.
 
     Raises:
-        OSError: it has not.
+        OSError: the disk is too full.
     """
     needed_bytes = sum(array.nbytes for array in jax.tree.leaves(tree))
     free_bytes = shutil.disk_usage(path).free
@@ -313,7 +306,7 @@ def _require_room(path: Path, tree: Any) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Takes away what a folder held, before any host writes there."""
+    """Remove the parts in a folder before any host writes there."""
     if jax.process_index() == 0:
         for part in ("train", "params"):
             _remove_part(path, part)
@@ -324,15 +317,15 @@ def _clear(path: Path) -> None:
 def _begin_part(
     path: Path, part: str, tree: Any, description: dict[str, Any], save_args: Any = None
 ) -> Callable[[], None]:
-    """Copies the arrays to the host and starts to write them; what it returns makes the part whole."""
+    """Copy the arrays to the host and start to write them; return the function that makes the part whole."""
     checkpointer = ocp.StandardCheckpointer()
     with told_as_os_errors(path):
         checkpointer.save((path / part).absolute(), tree, save_args=save_args)
 
     def finish() -> None:
         with told_as_os_errors(path):
-            checkpointer.close()  # waits until all hosts have written, and the first has made their files one
-        # At once, while they are in the memory of the host that wrote them; other parts are still being written.
+            checkpointer.close()  # waits until all hosts have written and the first has merged their files
+        # At once, while the files are in the memory of the host that wrote them; other parts are still being written.
         own = _checksums(path, _files_of_this_host(path, part))
         all_files = _joined_checksums(path, part, own)
         if jax.process_index() == 0:
@@ -343,10 +336,10 @@ def _begin_part(
 
 @contextlib.contextmanager
 def told_as_os_errors(path: Path) -> Iterator[None]:
-    """Tell of TensorStore's failure to write as Python does: a full disk, a missing right.
+    """Raise TensorStore's failure to write, such as a full disk or a missing right, as Python's own error.
 
     Raises:
-        OSError: it could not write; it names `path`.
+        OSError: TensorStore could not write; the error names `path`.
     """
     try:
         yield
@@ -359,7 +352,7 @@ def told_as_os_errors(path: Path) -> Iterator[None]:
 
 
 def _chunks(params: Params) -> Any:
-    """Chunks that are read alone: a layer, or some rows. Who exports a checkpoint never needs all of a parameter."""
+    """Return chunks of a layer or of some rows, so that an export never reads all of a parameter at once."""
 
     def chunks(path: jax.tree_util.KeyPath, _: Any) -> ocp.SaveArgs:
         stacked = path[0] == jax.tree_util.DictKey("layers")
@@ -369,7 +362,7 @@ def _chunks(params: Params) -> Any:
 
 
 def _files_of_this_host(path: Path, part: str) -> Iterator[Path]:
-    """Yield what this host has written of a part: the folders of its number are its own, all else is the first's."""
+    """Yield the files of a part that this host wrote: those in folders with its number; the first wrote all others."""
     for file in (path / part).rglob("*"):
         writer = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", file.relative_to(path).as_posix())
         if int(writer[1] if writer else 0) == jax.process_index() and file.is_file():
@@ -387,15 +380,15 @@ def _checksums(path: Path, files: Iterable[Path]) -> dict[str, tuple[int, int]]:
 
 
 def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Return, on the first host, what all have of the part; each waits until every one has its own."""
+    """Return the checksums of all hosts on the first host; each host waits until all have computed their own."""
     if jax.process_count() == 1:
         return own
     of_host = [path / f"{part}.host-{host}.json" for host in range(jax.process_count())]
     if jax.process_index() > 0:
         with whole_file(of_host[jax.process_index()]) as unnamed:
             unnamed.write_text(json.dumps(own), encoding="utf-8")
-    # Not over the devices, as this is beside training; and no host looks for a file before it is there: network disks
-    # remember for a while what they did not find.
+    # Not over the devices, which train meanwhile. No host looks for a file before it is there, since network disks
+    # remember for a while that a file was missing.
     _joined[path / part] += 1
     key = f"checksums of {path / part}, {_joined[path / part]}"
     ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=_JOINED_WITHIN_MS)
@@ -407,7 +400,7 @@ def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) ->
 
 
 def _write_manifest(path: Path, part: str, description: dict[str, Any], files: dict[str, tuple[int, int]]) -> None:
-    # The description first, since the manifest vouches for it as well.
+    # The description first: the manifest has its checksum as well.
     described = path / f"{part}.json"
     described.write_text(json.dumps(description, indent=2), encoding="utf-8")
     with whole_file(path / f"{part}.whole.json") as unnamed:
@@ -429,14 +422,14 @@ def _remove_part(path: Path, part: str) -> None:
 
 
 def _told_by_hosts(text: str) -> list[str]:
-    """Return what each host says, in their order. All call it."""
+    """Return the text of each host, in the order of hosts; every host calls it."""
     if jax.process_count() == 1:
         return [text]
     return [told.decode() for told in gather_bytes_from_hosts(text.encode())]
 
 
 def _fault(path: Path, part: str) -> str | None:
-    """Why a part is not whole, by the first host that finds it is not; None when it is. Every host checks a share."""
+    """Return why a part is not whole, or None if it is; every host calls it and checks a share of the files."""
     own = _fault_in_share(path, part, jax.process_index(), jax.process_count())
     return next((fault for fault in _told_by_hosts(own or "") if fault), None)
 
@@ -449,12 +442,12 @@ def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str |
         manifest = _MANIFEST.validate_json(manifest_path.read_bytes())
     except ValidationError as error:
         return f"{manifest_path.name} is no manifest: {error.errors()[0]['msg']}"
-    # Dealt out by size, so that shares are alike; the order of names decides between equals.
+    # Dealt out by size, so that shares are equally large; the order of names decides between equals.
     names = sorted(sorted(manifest), key=lambda name: -manifest[name][0])[share::num_shares]
     for name in names:
         if not (path / name).is_file():
             return f"{name} is missing"
-        # The size costs nothing to look at, and tells of most damage before a byte is read.
+        # Sizes first: they show most damage before a byte is read.
         if (found := (path / name).stat().st_size) != manifest[name][0]:
             return f"{name} has {found} bytes, expected {manifest[name][0]}"
     for name, (_, crc32) in _checksums(path, [path / name for name in names]).items():

@@ -1,7 +1,7 @@
 """Checkpoints to and from HuggingFace, a layer or some rows at a time: memory does not grow with the model.
 
-In a checkpoint of ours each parameter is a Zarr array whose chunks are a layer, or some rows: a piece is written and
-read without the rest. The arrays are TensorStore's here, all that surrounds them is Orbax's.
+In a checkpoint of ours each parameter is a Zarr array whose chunks are a layer or some rows: a piece is written and
+read without the rest. The arrays are written and read by TensorStore, everything around them by Orbax.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from astra_jax.model.qwen3 import abstract_params
 from synthesis.run.destination import MARK, Result, require_destination, whole_folder
 
 CHECKPOINT: Final = Result("converted checkpoint", MARK, "checkpoint", is_replaced=True)
-"""What `hf_to_orbax` makes. A checkpoint that was trained is none: it is never replaced."""
+"""The folder that `hf_to_orbax` makes. A trained checkpoint is not one, so it is never replaced."""
 
 
 def hf_to_orbax(
@@ -51,12 +51,12 @@ def hf_to_orbax(
 ) -> ModelConfig:
     """Make a checkpoint folder of a HuggingFace folder, with tokenizer, chat template and generation config.
 
-    It appears whole or not at all, replacing an earlier conversion.
+    The folder appears whole or not at all, replacing an earlier conversion.
 
     Raises:
         HFCheckpointError: as `open_hf`, before anything is written.
         DestinationRefused: something else is at its place.
-        ProvenanceError: what the folder says of where it comes from is damaged.
+        ProvenanceError: the provenance of the source is damaged.
         OSError: the disk is full or not writable.
     """
     require_destination(Path(destination), CHECKPOINT, sources=[Path(source)])
@@ -90,7 +90,7 @@ def orbax_to_hf(
 
 
 def _say_if_no_tokenizer(source: Path) -> None:
-    """Weights alone are converted all the same: a tokenizer can be put beside them later."""
+    """Print a line if there is no tokenizer; weights alone are converted, since one can be put beside them later."""
     if not (source / TOKENIZER).is_file():
         print(
             f"astra: {source}: expected a {TOKENIZER} beside the weights, found none; they are converted without one, "
@@ -100,9 +100,9 @@ def _say_if_no_tokenizer(source: Path) -> None:
 
 
 def _save(params: Params, folder: Path) -> None:
-    """Write the parameters; whoever is interrupted goes on only when nothing is written any more.
+    """Write the parameters; an interruption is raised only when nothing is written any more.
 
-    A write that TensorStore has begun ends by itself, and makes a folder anew that was removed meanwhile.
+    A write that TensorStore has begun cannot be stopped, and would make a folder anew that was removed meanwhile.
     """
     is_given_up = threading.Event()
     registry = ocp.type_handlers.create_type_handler_registry(
@@ -118,7 +118,7 @@ def _save(params: Params, folder: Path) -> None:
 
 
 class _PieceByPiece(ocp.type_handlers.NumpyHandler):
-    """How Orbax writes a parameter that is still in a HuggingFace folder; no piece is begun after `is_given_up`."""
+    """Orbax's writer of parameters that are still in a HuggingFace folder; it begins no piece after `is_given_up`."""
 
     def __init__(self, is_given_up: threading.Event) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _PieceByPiece(ocp.type_handlers.NumpyHandler):
             array = ts.open(
                 {
                     "driver": "zarr",
-                    # Where Orbax has the arrays of each host until it merges them: here of the only one.
+                    # The folder in which Orbax has the arrays of a host until it merges them.
                     "kvstore": _store(info.parent_dir / "ocdbt.process_0", info.name),
                     "metadata": {"chunks": parameter.piece_shape, "compressor": {"id": "zstd", "level": 1}},
                 },
@@ -147,14 +147,14 @@ class _PieceByPiece(ocp.type_handlers.NumpyHandler):
                 if self._is_given_up.is_set():
                     raise asyncio.CancelledError
                 array[rows] = piece
-        return []  # all of it is written: there is nothing that Orbax would have to wait for
+        return []  # everything is written: Orbax has nothing to wait for
 
 
 def _open_params(path: Path, config: ModelConfig) -> Params:
-    """The parameters of a checkpoint as arrays on disk: a part is read when it is made a NumPy array.
+    """Return the parameters of a checkpoint as arrays on disk: a part is read when it is made a NumPy array.
 
     Raises:
-        CheckpointError: parameters are not what their model says; it names each.
+        CheckpointError: parameters do not fit their model; the error names each.
     """
     folder = (path / "params").absolute()
     with ocp.StandardCheckpointer() as checkpointer:
@@ -177,12 +177,12 @@ def _open_params(path: Path, config: ModelConfig) -> Params:
 
 
 def _store(folder: Path, name: str) -> dict[str, Any]:
-    """Where Orbax keeps the chunks of an array, in TensorStore's terms."""
+    """Return the place of the chunks of one of Orbax's arrays, in TensorStore's terms."""
     return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
 
 
 def _layout(tree: Params) -> dict[str, str]:
-    """Shape and type of each parameter by its name."""
+    """Return shape and type of each parameter by its name."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): f"{leaf.shape} {leaf.dtype}" for path, leaf in leaves

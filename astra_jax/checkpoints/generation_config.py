@@ -14,21 +14,21 @@ from astra_jax.transformers_library import transformers_library
 GENERATION_CONFIG = "generation_config.json"
 
 _QWEN3_SAMPLING = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
-"""What every Qwen3 is published with (arXiv 2505.09388, section 4.7, thinking mode)."""
+"""The sampling settings of every published Qwen3 (arXiv 2505.09388, section 4.7, thinking mode)."""
 
 
 def ending_at_turns(hf_config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the `config.json` that ends a text where an assistant message ends.
+    """Return the `config.json` with the end of an assistant message among the tokens that end a text.
 
-    A base model's says that only `<|endoftext|>` does: it would write the user's next message as well.
+    A base model ends a text at `<|endoftext|>` only: it would write the user's next message as well.
     """
     return {**hf_config, "eos_token_id": _with_end(hf_config.get("eos_token_id"), tokenizer)}
 
 
 def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
-    """Return the text of `generation_config.json`, that of the folder `source` or Qwen3's, with every token that ends.
+    """Return the text of `generation_config.json`, of the folder `source` or Qwen3's, with all tokens that end a text.
 
-    One that has them is left as it is, to the byte.
+    A file that has these tokens is left as it is, to the byte.
     """
     path = None if source is None else source / GENERATION_CONFIG
     library = transformers_library()
@@ -46,7 +46,7 @@ def generation_config(source: Path | None, tokenizer: Tokenizer) -> str:
 
 
 def _with_end(ends: int | list[int] | None, tokenizer: Tokenizer) -> int | list[int]:
-    """Ids that end a text, with that of `<|im_end|>` first if it was not among them."""
+    """Return the ids that end a text, with that of `<|im_end|>` first if it was not among them."""
     if ends is None:
         return tokenizer.end_id
     others = ends if isinstance(ends, list) else [ends]

@@ -33,7 +33,7 @@ from astra_jax.model.sharding import param_shardings
 from synthesis.run.destination import MARK, Result, whole_folder
 
 HF_FOLDER = Result("HuggingFace folder that we wrote", MARK, "huggingface", is_replaced=True)
-"""What `save_hf` makes. One that was downloaded is none: it is never replaced."""
+"""The folder that `save_hf` makes. A downloaded folder is not one, so it is never replaced."""
 
 COMPANION_FILES = (
     GENERATION_CONFIG,
@@ -46,10 +46,10 @@ COMPANION_FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""What travels beside the weights when present: tokenizer, chat template, generation settings, where they come from."""
+"""Files that are copied with the weights if they exist: tokenizer, chat template, generation settings, provenance."""
 
 KEPT_CONFIG = "hf_config.json"
-"""The name beside our weights of the config.json they came with, which has keys that we do not read (token ids)."""
+"""Name, beside our weights, of the config.json that they came with: it has keys that we do not read (token ids)."""
 
 _NOT_EXPORTED = {"quantization_config", "compression_config", "auto_map", "_name_or_path", "dtype", "torch_dtype"}
 """Keys of a config.json that describe other weights, code or places than those of an export."""
@@ -60,14 +60,15 @@ class HFCheckpointError(AstraError, ValueError):
 
 
 class TensorRow(NamedTuple):
-    """One parameter of ours and its tensors there."""
+    """One parameter of ours and its HuggingFace tensors."""
 
     ours: tuple[str, ...]
     hf: str
-    """With `{layer}` where ours is stacked over layers."""
+    """Name of the HuggingFace tensor, with `{layer}` if ours is stacked over layers."""
     input_axes: int | None
-    """How many of our leading axes (after L) are inputs of the matrix, which HuggingFace keeps as [out, in]; None: a
-    tensor kept alike on both sides."""
+    """The number of our leading axes (after L) that are inputs of the matrix, which HuggingFace keeps as [out, in].
+
+    None for a tensor that is equal on both sides."""
 
 
 TENSORS = (
@@ -91,11 +92,11 @@ _DTYPES: Mapping[str, tuple[str, Any]] = {"float32": ("F32", np.float32), "bfloa
 _READABLE = {"F32", "BF16", "F16"}
 
 PIECE_BYTES = 64 * 2**20
-"""How much of a tensor is held at once where all of it need not be: rows of an embedding."""
+"""Bytes of a tensor that are held at the same time if it need not be whole: rows of an embedding."""
 
 
 class HFTensor(NamedTuple):
-    """One tensor of the folder: its name, shape there, and which part of which of our parameters it is."""
+    """One tensor of a HuggingFace folder: its name, its shape there, and the part of our parameter that it is."""
 
     name: str
     shape: tuple[int, ...]
@@ -119,33 +120,33 @@ def hf_tensors(config: ModelConfig) -> Iterator[HFTensor]:
 
 @dataclasses.dataclass(frozen=True)
 class HFParameter:
-    """One parameter of ours, still in the files of a HuggingFace folder; indexed with slices, it reads that part."""
+    """One parameter of ours that is still in the files of a HuggingFace folder; indexing with slices reads a part."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     tensors: tuple[HFTensor, ...]
-    """One per layer, or the only one."""
+    """The tensor of each layer, or the only one."""
     files: Mapping[str, Path]
-    """Where each tensor lies."""
+    """File of each tensor by its name."""
 
     @property
     def piece_shape(self) -> tuple[int, ...]:
-        """What is read at once: one matrix, or of what is alike on both sides PIECE_BYTES."""
+        """Shape of a part that is read at once: one matrix, or rows of PIECE_BYTES if both sides are equal."""
         rows = _rows_at_once(self.shape, self.dtype) if self.tensors[0].row.input_axes is None else 1
         return (rows, *self.shape[1:])
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield all of it, in order: which rows, and what they hold."""
+        """Yield the whole parameter in order: slices of rows, and their values."""
         for rows in _blocks(self.shape[0], self.piece_shape[0]):
             yield rows, self[(rows,)]
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
-        if self.tensors[0].layer is None:  # alike on both sides
+        if self.tensors[0].layer is None:  # equal on both sides
             return self._read(self.tensors[0], index).astype(self.dtype, copy=False)
         layers, within = self.tensors[index[0]], index[1:]
-        # A layer is read whole even where a part of it is asked for: its axes are transposed and split only by then.
+        # A layer is read whole even if only a part is needed: its axes must be transposed and split first.
         parts = (_from_hf(self._read(x), self.shape[1:], x.row.input_axes)[within] for x in layers)
-        # Filled one at a time: beside the result no more than one layer is held.
+        # Layer by layer: beside the result no more than one layer is held.
         first = next(parts)
         stacked = np.empty((len(layers), *first.shape), self.dtype)
         stacked[0] = first
@@ -154,7 +155,7 @@ class HFParameter:
         return stacked
 
     def _read(self, tensor: HFTensor, index: tuple[slice, ...] = (slice(None),)) -> np.ndarray:
-        # Opened for each tensor: pages of a file stay in the memory of the process while it is mapped.
+        # Opened for each tensor: the pages of a mapped file stay in the memory of the process.
         with safe_open(self.files[tensor.name], framework="numpy") as file:
             return file.get_slice(tensor.name)[index]
 
@@ -167,8 +168,8 @@ def open_hf(
     They read as `param_dtype`.
 
     Raises:
-        HFCheckpointError: tensors are missing, extra or misshapen; it names each, and what was expected. Or the folder
-            has no config.json of a Qwen3.
+        HFCheckpointError: tensors are missing, extra or misshapen (it names each, and the expected shape), or the
+            folder has no config.json of a Qwen3.
     """
     directory = Path(directory)
     config = read_hf_config(directory, dtype=dtype, param_dtype=param_dtype)
@@ -176,7 +177,7 @@ def open_hf(
     tensors = list(hf_tensors(config))
 
     def opened(path: Any, leaf: Any) -> HFParameter:
-        # They come layer by layer, in the order of the axis that they are stacked on.
+        # In the order of layers, on whose axis they are stacked.
         own = tuple(tensor for tensor in tensors if tensor.row.ours == tuple(each.key for each in path))
         return HFParameter(leaf.shape, np.dtype(leaf.dtype), own, files)
 
@@ -200,9 +201,7 @@ def load_hf(
     config, params = open_hf(directory, dtype=dtype, param_dtype=param_dtype)
 
     def place(parameter: HFParameter, sharding: jax.sharding.Sharding) -> jax.Array:
-        def read(index: Any) -> np.ndarray:
-            return parameter[index]
-
+        read: Any = parameter.__getitem__
         return jax.make_array_from_callback(parameter.shape, sharding, read)
 
     return config, jax.tree.map(place, params, param_shardings(params, mesh))
@@ -220,18 +219,18 @@ def save_hf(
 ) -> None:
     """Write a HuggingFace folder: config, safetensors (sharded, with index, when larger than `max_shard_bytes`).
 
-    The parameters are asked for a layer, or some rows, at a time: they may be arrays that are still on disk.
+    The parameters are read a layer, or some rows, at a time: they may be arrays that are still on disk.
     `dtype` defaults to the parameters' own. Tokenizer and chat template are copied from the folder `companions`, whose
-    `hf_config.json` is the config.json written, as long as it describes this model. With a tokenizer it is known where
-    a text ends: generation settings say so, of `companions` or Qwen3's. With `companions` there is a model card, with
-    the license `license_id`. The folder appears whole or not at all, replacing an earlier one that we wrote.
+    `hf_config.json` becomes the config.json if it describes this model. With a tokenizer, generation settings (those of
+    `companions` or Qwen3's) name the tokens that end a text. With `companions` there is a model card, with the license
+    `license_id`. The folder appears whole or not at all, replacing an earlier one that we wrote.
 
     Raises:
         HFCheckpointError: `params` are of another model than `config`, or a config of `companions` is damaged.
         OSError: the disk is full or not writable.
         TokenizerError: the tokenizer is not a Qwen3 one; before anything is written.
         DestinationRefused: something else is at its place.
-        ProvenanceError: what `companions` says of where the weights come from is damaged.
+        ProvenanceError: the provenance of `companions` is damaged.
     """
     dtype = dtype or config.param_dtype
     companions = None if companions is None else Path(companions)
@@ -256,17 +255,17 @@ def save_hf(
 
 
 def copy_companions(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> None:
-    """Copy what travels beside the weights from one folder, of either kind, to another."""
+    """Copy the `COMPANION_FILES` of one folder, ours or HuggingFace's, to another."""
     for name in COMPANION_FILES:
         if (file := Path(source) / name).is_file():
             shutil.copyfile(file, Path(destination) / name)
 
 
 def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelConfig:
-    """Return the model that a HuggingFace folder says it holds; `numerics` as in `ModelConfig.from_hf`.
+    """Return the model of a HuggingFace folder's config.json; `numerics` as in `ModelConfig.from_hf`.
 
     Raises:
-        HFCheckpointError: it has no config.json, or one that is damaged or of another model than a dense Qwen3.
+        HFCheckpointError: the config.json is missing, damaged or of another model than a dense Qwen3.
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
@@ -296,7 +295,7 @@ def source_files(directory: Path) -> list[str]:
 
 @contextlib.contextmanager
 def needing_room(place: Path, config: ModelConfig, dtype: DType) -> Iterator[None]:
-    """Say of a full disk, whichever write of the block meets it, where it is and how many bytes the weights need."""
+    """Add the place and the bytes that the weights need to the error of a full disk in a `with` block."""
     try:
         yield
     except OSError as error:
@@ -321,12 +320,12 @@ def _hf_shape(shape: tuple[int, ...], input_axes: int | None) -> tuple[int, ...]
 
 
 def _rows_at_once(shape: Sequence[int], dtype: np.dtype) -> int:
-    """How many rows of an array are PIECE_BYTES or less; at least one."""
+    """Return the number of rows of an array in PIECE_BYTES, at least one."""
     return min(shape[0], max(1, PIECE_BYTES // (math.prod(shape[1:]) * dtype.itemsize)))
 
 
 def _blocks(rows: int, at_once: int) -> Iterator[slice]:
-    """Slices of at most `at_once` that cover `rows`.
+    """Return slices of at most `at_once` that cover `rows`.
 
     >>> list(_blocks(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -345,7 +344,7 @@ def _to_hf(tensor: np.ndarray, input_axes: int | None) -> np.ndarray:
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray:
-    # In blocks: numpy would walk one of the two sides from cache line to cache line, 20 times slower.
+    # In blocks: numpy would read or write one of the two with a jump for each number, 20 times slower.
     out = np.empty(matrix.shape[::-1], matrix.dtype)
     for start in range(0, len(matrix), 128):
         out[:, start : start + 128] = matrix[start : start + 128].T
@@ -353,7 +352,7 @@ def _transposed(matrix: np.ndarray) -> np.ndarray:
 
 
 def _files(directory: Path) -> list[str]:
-    """The weight files of a folder: those that its index names, or the only one."""
+    """Return the weight files of a folder: those of its index, or the only one."""
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         return ["model.safetensors"]
@@ -368,7 +367,7 @@ def _files(directory: Path) -> list[str]:
 
 
 def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
-    """The file of each tensor that this model has, when every one of them is there and as it should be."""
+    """Return the file of each tensor of the model; raise an error that names every tensor at fault."""
     files: dict[str, Path] = {}
     found: dict[str, tuple[tuple[int, ...], str]] = {}
     faults: list[str] = []
@@ -413,7 +412,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
 
 
 def _is_embedding(shape: tuple[int, ...], files: Mapping[str, Path]) -> bool:
-    """Say whether the head has the values of the embedding."""
+    """Whether the head has the values of the embedding."""
     both = ((HFTensor(name, shape, TENSORS[-1], None),) for name in (_EMBEDDING, _HEAD))
     pieces = (HFParameter(shape, np.dtype(np.float32), tensors, files).pieces() for tensors in both)
     return all(np.array_equal(theirs, ours) for (_, theirs), (_, ours) in zip(*pieces, strict=True))
@@ -435,7 +434,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> 
 
 
 def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
-    # By hand, since the library's writer wants every tensor of a file in memory at once. The header needs sizes alone.
+    # By hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
     shards: list[list[int]] = [[]]
@@ -467,7 +466,7 @@ def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtyp
 
 
 def _pieces(leaf: Any, layer: int | None, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """What is written of a parameter for one tensor there, in order: its layer, or its rows (alike on both sides)."""
+    """Yield the parts of a parameter that make one HuggingFace tensor: its layer, or its rows (equal on both sides)."""
     if layer is not None:
         yield np.asarray(leaf[layer])
         return

@@ -1,4 +1,4 @@
-"""The model card of an exported policy: where it comes from, and the figures that lie near it."""
+"""The model card of an exported policy: its provenance, and the figures of its run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OF_THE_MACHINE = ("second", "mfu", "rss")
 def model_card(policy: Path, num_parameters: int, license_id: str | None = None) -> str:
     """Return the Markdown of an exported policy folder; `license_id` is the hub's name of its license.
 
-    Figures are those of `summary.json` of a quickstart, where the policy is a part of one, and the last step of the
-    `metrics.jsonl` beside the policy.
+    The figures are those of a quickstart's `summary.json`, if the policy is part of one, and those of the last step in
+    the `metrics.jsonl` beside the policy.
 
     Raises:
-        ProvenanceError: what the policy says of where it comes from is damaged.
+        ProvenanceError: the provenance of the policy is damaged.
     """
     provenance = read_provenance(policy)
     held_out = _held_out(policy)
@@ -48,7 +48,7 @@ def model_card(policy: Path, num_parameters: int, license_id: str | None = None)
 
 
 def _held_out(policy: Path) -> dict[str, dict[str, float]]:
-    """The held-out figures of a quickstart's policy, by how it was sampled."""
+    """Return the held-out figures of a quickstart's policy, by the way it was sampled."""
     summary = policy.parent.parent / "summary.json"
     if not summary.is_file():
         return {}

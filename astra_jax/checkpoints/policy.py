@@ -15,18 +15,16 @@ import jax
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.checkpoints.checkpoint import load_params, read_model, save_params
+from astra_jax.checkpoints.checkpoint import NO_OVERRIDES, load_params, read_model, save_params
 from astra_jax.checkpoints.hf import copy_companions
 from astra_jax.checkpoints.provenance import TrainingStage, read_provenance
 from astra_jax.model.config import ModelConfig, ModelOverrides
 from astra_jax.model.qwen3 import Params
 
-_AS_IT_IS = ModelOverrides()
-
 
 @dataclass(frozen=True)
 class Policy:
-    """What samples and what learns."""
+    """A model with its weights and tokenizer: it samples episodes, and it learns."""
 
     model_config: ModelConfig
     params: Params
@@ -38,11 +36,11 @@ def save_policy(
 ) -> None:
     """Write a policy folder; where there are several hosts, each calls this and writes its part.
 
-    Files that a checkpoint has beside its weights, such as generation settings, are taken over from the one it was
-    trained from; to where that comes from, `stage` is added.
+    The files beside the weights of `trained_from`, such as generation settings, are copied; `stage` is added to its
+    provenance.
 
     Raises:
-        ProvenanceError: what the checkpoint says of where it comes from is damaged.
+        ProvenanceError: the provenance of `trained_from` is damaged.
         OSError: the disk is full or not writable.
     """
     if jax.process_index() == 0:
@@ -51,11 +49,11 @@ def save_policy(
             copy_companions(trained_from, folder)
         if stage is not None:
             read_provenance(trained_from).then(stage).write(folder)
-    # The weights come last: their manifest makes the folder a policy, so all that belongs to it lies there by then.
+    # The weights come last: their manifest makes the folder a policy, and then every other file is there.
     save_params(folder, policy.model_config, policy.params)
 
 
-def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = _AS_IT_IS) -> Policy:
+def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverrides = NO_OVERRIDES) -> Policy:
     """Read a policy folder, the weights over `mesh` or onto the first device.
 
     Raises:
@@ -68,7 +66,7 @@ def load_policy(folder: Path, *, mesh: Mesh | None = None, overrides: ModelOverr
     return Policy(model, params, tokenizer)
 
 
-def read_policy(folder: Path, *, overrides: ModelOverrides = _AS_IT_IS) -> tuple[ModelConfig, Tokenizer]:
+def read_policy(folder: Path, *, overrides: ModelOverrides = NO_OVERRIDES) -> tuple[ModelConfig, Tokenizer]:
     """Read the model and tokenizer of a policy folder, without its weights.
 
     Raises:

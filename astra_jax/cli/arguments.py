@@ -1,4 +1,4 @@
-"""What the command lines of several commands have in common, and how one is read."""
+"""The options that several commands share, and the reader of a command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from astra_jax.errors import UsageError
 
 MOST_SEED = 2**31 - 1
 Commands = argparse._SubParsersAction
-"""What subcommands are added to."""
+"""The parent to which subcommands are added."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line."""
+    """The reader of a command line; it reports a fault in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line; argparse itself would print the usage and end the process.
@@ -28,14 +28,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, end="", file=file)  # argparse itself is silent where nobody takes it
+        print(message, end="", file=file)  # argparse itself hides a broken output
 
 
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Read a command line; `key=value` may stand before, between and after options.
 
     Raises:
-        UsageError: it is not one of this command.
+        UsageError: the command line does not fit the command.
     """
     # argparse takes positional arguments in one run only: `key=value` after an option comes back as unknown.
     options, rest = parser.parse_known_args(arguments)
@@ -50,7 +50,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 def config_command(
     commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None]
 ) -> argparse.ArgumentParser:
-    """Add a command that `run` carries out, and that a TOML file and `key=value` configure; return its parser."""
+    """Add a command that `run` executes and a TOML file with `key=value` configures; return its parser."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text)
     command.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file, e.g. from configs/")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. seed=1 out=runs/mine")
@@ -60,17 +60,13 @@ def config_command(
 
 
 def add_sandbox(command: argparse.ArgumentParser) -> None:
-    """Let a command be told of a sandbox that runs already."""
-    command.add_argument(
-        "--sandbox",
-        type=http_url,
-        metavar="URL",
-        help="a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started",
-    )
+    """Add the option that names a running sandbox."""
+    text = "a running sandbox, its token in ASTRA_SANDBOX_TOKEN; without it one is started"
+    command.add_argument("--sandbox", type=http_url, metavar="URL", help=text)
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return the reader of an option that is a whole number between the two, which are allowed.
+    """Return the reader of a whole number from `least` to `most`.
 
     >>> whole_number(0, 65535)("8377")
     8377
@@ -87,10 +83,10 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def http_url(text: str) -> str:
-    """Read an option that is the address of a service.
+    """Return the address of a service.
 
     Raises:
-        ArgumentTypeError: it is none.
+        ArgumentTypeError: the text is no address.
     """
     try:
         parts = urlsplit(text)

@@ -12,14 +12,11 @@ from astra_jax.errors import UsageError
 from synthesis.run.lock import run_lock
 
 if TYPE_CHECKING:
+    from astra_jax.benchmarks.benchmark import Benchmark
     from astra_jax.benchmarks.results import BenchmarkResults
 
-
 _COMMANDS = {
-    "bfcl": (
-        "BFCL's multi-turn categories, by the official package",
-        "cases in all, the first ones of each category alike",
-    ),
+    "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in all, the first of each category alike"),
     "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in all, the first of each domain alike"),
     "acebench": ("ACEBench's agent split, by the official code", "cases in all, the first of each category alike"),
     "aime": ("AIME of files that you bring, sampled many times over", "problems of each year, the first ones"),
@@ -35,24 +32,13 @@ def add_benchmarks(evaluate: Commands) -> None:
         description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once. pip gets "
         "proxies, certificates and PIP_INDEX_URL, not the settings in your home; PIP_CONFIG_FILE names those.",
     )
-    setup.add_argument(
-        "name",
-        choices=["bfcl", "tau2", "acebench"],
-        metavar="NAME",
-        help="bfcl; tau2 or acebench of a --source",
-    )
-    setup.add_argument(
-        "--source", type=Path, metavar="DIR", help="a checkout of a harness that no package index has: tau2, acebench"
-    )
+    setup.add_argument("name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, tau2 or acebench")
+    setup.add_argument("--source", type=Path, metavar="DIR", help="a git checkout of tau2 or acebench")
     setup.set_defaults(run=_setup)
 
     for name, (text, limited) in _COMMANDS.items():
         command = config_command(evaluate, name, text, _evaluate)
-        command.add_argument(
-            "--url",
-            type=http_url,
-            help="of a server of OpenAI's chat, its key in ASTRA_SERVE_KEY; without it one is started for `policy`",
-        )
+        command.add_argument("--url", type=http_url, help="a server of OpenAI's chat, its key in ASTRA_SERVE_KEY")
         command.add_argument("--limit", type=whole_number(1), metavar="N", help=limited)
         command.set_defaults(benchmark=name)
 
@@ -60,8 +46,7 @@ def add_benchmarks(evaluate: Commands) -> None:
         "report",
         help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
         description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the others are compared with "
-        "the first of each, environment by environment or task by task: name the base model first. Runs in "
-        "environments whose names tell a step, such as step_20, are drawn over steps.",
+        "the first of each, environment by environment or task by task: name the base model first.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
     report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")
@@ -77,21 +62,25 @@ def _setup(options: argparse.Namespace) -> None:
         raise UsageError(f"expected no --source for {options.name}, which is installed as a package, found one")
     environment, is_new = set_up(harness, options.source)
     document = environment.document
-    print(
-        f"setup: {document.package} {document.version} {'is made' if is_new else 'was there'} -> {environment.folder}"
-    )
+    found = "is made" if is_new else "was there"
+    print(f"setup: {document.package} {document.version} {found} -> {environment.folder}")
+
+
+def benchmark_kinds() -> dict[str, type[Benchmark]]:
+    """Return the class of each benchmark by its name."""
+    from astra_jax.benchmarks.acebench import ACEBench
+    from astra_jax.benchmarks.aime import AIME
+    from astra_jax.benchmarks.bfcl import BFCL
+    from astra_jax.benchmarks.tau2 import Tau2
+
+    return {kind.name: kind for kind in (BFCL, Tau2, ACEBench, AIME)}
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from astra_jax.benchmarks.acebench import ACEBench
-    from astra_jax.benchmarks.aime import AIME
     from astra_jax.benchmarks.benchmark import evaluate_benchmark
-    from astra_jax.benchmarks.bfcl import BFCL
-    from astra_jax.benchmarks.tau2 import Tau2
     from astra_jax.config import load_config
 
-    kinds = {kind.name: kind for kind in (BFCL, Tau2, ACEBench, AIME)}
-    kind = kinds[options.benchmark]
+    kind = benchmark_kinds()[options.benchmark]
     config = load_config(kind.config_type, options.config, options.overrides)
     with run_lock(config.out / ".lock"):
         results = evaluate_benchmark(kind(config, options.limit), url=options.url)

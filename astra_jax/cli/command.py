@@ -1,7 +1,7 @@
 """The `astra` command: one subcommand for every stage of the method.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 nobody reads the output any more, as of other
-tools in a pipe, 143 ended by SIGTERM (0 where training has saved).
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 the reader of the output is gone (as for other
+tools in a pipe), 143 ended by SIGTERM (0 if training has saved).
 Errors that a package defines (its `errors.py` draws them) end in one line; anything else is a bug.
 """
 
@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:
-            if interruption.signum is not None:  # what broke, broke because of it
+            if interruption.signum is not None:  # the signal is the cause
                 return _interrupted(interruption.signum, options.after_signal)
             failure = _exit_code(error)
             if failure is None:
@@ -85,7 +85,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def astra_parser() -> Parser:
-    """Return what reads the command line."""
+    """Return the reader of the command line."""
     parser = Parser(
         prog="astra",
         description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
@@ -110,10 +110,12 @@ def _version() -> str:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """2 where the command line or a config is at fault by itself, 1 for what was met on the way, None for a bug."""
+    """Return 2 if the command line or a config is at fault by itself, 1 for another failure, None for a bug."""
     if isinstance(error, AstraError | SynthesisError):
         return EXIT_USAGE if error.is_usage else EXIT_FAILED
-    if isinstance(error, SandboxError | OSError | sqlite3.Error):  # the two last: disk full, no permission, no network
+    if isinstance(
+        error, SandboxError | OSError | sqlite3.Error
+    ):  # OSError, sqlite3.Error: disk full, no permission, no network
         return EXIT_FAILED
     return None
 
@@ -131,7 +133,7 @@ def _interrupted(signum: int | None, after_signal: str) -> int:
 
 
 def _has_no_reader() -> bool:
-    """Say whether standard output or error is a pipe that nobody reads: other pipes may break as well."""
+    """Return whether standard output or error is a pipe without a reader: other pipes may break as well."""
     poll = select.poll()
     for descriptor in (1, 2):
         poll.register(descriptor, 0)
@@ -139,7 +141,7 @@ def _has_no_reader() -> bool:
 
 
 def _let_go_of_output() -> None:
-    """Let output that nobody takes go nowhere: Python itself writes the rest of it at exit."""
+    """Discard output that cannot be written; otherwise Python tries to write the rest at exit."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None where a shell has closed it
         try:
             print(end="", file=stream, flush=True)

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk, so that a command that is run again need not compile what it compiled before.
+"""The cache of compiled programs on disk: a command that runs again does not compile again.
 
 It is JAX's own persistent cache, by default in `~/.cache/astra-jax/xla` (`$XDG_CACHE_HOME` is heeded), one folder per
 kind of processor. JAX_COMPILATION_CACHE_DIR names another folder, JAX_ENABLE_COMPILATION_CACHE=0 does without.
@@ -19,12 +19,12 @@ _MOST_BYTES = 4 * 2**30
 
 
 def cache_folder() -> Path:
-    """Return where this machine's programs are kept by default."""
+    """Return the default folder of this machine's programs."""
     return user_cache() / "xla" / processor()
 
 
 def keep_compiled_programs() -> None:
-    """Look up on disk what JAX compiles from now on, and keep it there; call this before anything is compiled.
+    """Keep the programs that JAX compiles from now on, and look them up; call this before the first is compiled.
 
     A cache that cannot be read or written costs time, and nothing else.
     """
@@ -35,7 +35,7 @@ def keep_compiled_programs() -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = cache_folder()
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # who writes here runs code as the reader
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # a program from here runs as its reader
             trim(folder, most_bytes=_MOST_BYTES)
         except OSError:
             return
@@ -47,5 +47,5 @@ def keep_compiled_programs() -> None:
     ):
         if name.upper() not in os.environ:
             jax.config.update(name, value)
-    # Also of an entry that a killed process has written half of: it is compiled again, and that is all.
+    # A killed process may leave half an entry: its program is compiled again.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")

@@ -56,16 +56,8 @@ def config_types(kind: str) -> dict[str, type[BaseModel]]:
         from synthesis.trajectories.config import TrajectoriesConfig
 
         return {"synthesize trajectories": TrajectoriesConfig, "synthesize environments": EnvironmentsConfig}
-    from astra_jax.benchmarks.acebench import ACEBenchConfig
-    from astra_jax.benchmarks.aime import AIMEConfig
-    from astra_jax.benchmarks.bfcl import BFCLConfig
-    from astra_jax.benchmarks.tau2 import Tau2Config
+    from astra_jax.cli.benchmarks import benchmark_kinds
     from astra_jax.evaluate.environments import EvaluationConfig
 
-    return {
-        "evaluate environments": EvaluationConfig,
-        "evaluate bfcl": BFCLConfig,
-        "evaluate tau2": Tau2Config,
-        "evaluate acebench": ACEBenchConfig,
-        "evaluate aime": AIMEConfig,
-    }
+    of_benchmarks = {f"evaluate {name}": kind.config_type for name, kind in benchmark_kinds().items()}
+    return {"evaluate environments": EvaluationConfig, **of_benchmarks}

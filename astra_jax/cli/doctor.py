@@ -1,19 +1,20 @@
-"""`astra doctor`: why the log-probs of sampler and learner differ (`mismatch`), why a step was not applied."""
+"""`astra doctor`: the causes of a log-prob mismatch (`mismatch`), and of an RL step that was not applied."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import required_packages, sandbox_for
+from astra_jax.cli.surroundings import with_sandbox
 from astra_jax.errors import UsageError
 
 if TYPE_CHECKING:
     from astra_jax.evaluate.mismatch import Split
+    from astra_jax.evaluate.scoring import Spoken
+    from sandbox.client import AsyncSandboxClient
 
 
 def add_doctor(commands: Commands) -> None:
@@ -26,40 +27,26 @@ def add_doctor(commands: Commands) -> None:
         help="why the log-probs of sampler and learner differ",
         description="Scores sampled tokens with the learner's program, first at the sampler's settings and then at the "
         "learner's, and prints the part of each cause: weight version, program, dtype, temperature, kept ids. The "
-        "parts of a token add up to its difference. Runs on one device.",
+        "parts of a token add up to its difference. Runs on one device. Without --config: groups of 4, temperature 1, "
+        "and at most half the context each for prompt and response.",
     )
-    mismatch.add_argument("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
-    mismatch.add_argument("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
+    add = mismatch.add_argument
+    add("policy", type=Path, metavar="POLICY", help="the policy folder that speaks, or spoke")
+    add("overrides", nargs="*", metavar="key=value", help="of the config, e.g. rollout.top_k=8")
     episodes = mismatch.add_mutually_exclusive_group(required=True)
-    episodes.add_argument(
-        "--environments", type=Path, metavar="DIR", help="roll groups out in the first ones of this record directory"
-    )
-    episodes.add_argument(
-        "--episodes", type=Path, nargs="+", metavar="LOG.jsonl", help="logged episodes, e.g. OUT/episodes/step_*.jsonl"
-    )
-    mismatch.add_argument(
-        "--count", type=whole_number(1), help="groups to roll out (4), or logged episodes to read (all)"
-    )
-    mismatch.add_argument(
-        "--config",
-        type=Path,
-        metavar="RL.toml",
-        help="how the run samples and learns; without it groups of 4, temperature 1, and at most half the context each "
-        "for prompt and response",
-    )
-    mismatch.add_argument(
-        "--sampler-dtype",
-        choices=["float32", "bfloat16"],
-        help="type that the sampler computes in; without it the learner's",
-    )
-    mismatch.add_argument(
+    episodes.add_argument("--environments", type=Path, metavar="DIR", help="records in which groups are rolled out")
+    episodes.add_argument("--episodes", type=Path, nargs="+", metavar="LOG.jsonl", help="logs such as OUT/episodes/*")
+    add("--count", type=whole_number(1), help="groups to roll out (4), or logged episodes to read (all)")
+    add("--config", type=Path, metavar="RL.toml", help="the settings of the run")
+    add("--sampler-dtype", choices=["float32", "bfloat16"], help="type of the sampler; default: the learner's")
+    add(
         "--policy-version",
         type=whole_number(0),
         metavar="N",
-        help="updates that the policy has seen, beside logs; without it the newest that their tokens name",
+        help="updates of the policy; default: the newest of a log",
     )
-    mismatch.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the rollout; 0")
-    mismatch.add_argument("--json", action="store_true", help="print one machine-readable line instead")
+    add("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the rollout; 0")
+    add("--json", action="store_true", help="print one machine-readable line instead")
     add_sandbox(mismatch)
     mismatch.set_defaults(run=_mismatch)
     step = doctor.add_parser(
@@ -92,7 +79,6 @@ def _mismatch(options: argparse.Namespace) -> None:
     from astra_jax.evaluate.scoring import logged_as_spoken
     from astra_jax.model.config import ModelOverrides
     from astra_jax.rl.config import RLConfig
-    from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment
 
@@ -100,30 +86,23 @@ def _mismatch(options: argparse.Namespace) -> None:
         raise UsageError(f"expected --config beside {options.overrides[0]}; see astra doctor mismatch --help")
     config = None if options.config is None else load_config(RLConfig, options.config, options.overrides)
     keep_compiled_programs()
-    if options.episodes is not None:
-        logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
-        episodes = [logged_as_spoken(each) for each in logged]
-    else:
+    if options.episodes is None:
         source = RecordSource(options.environments, Environment)
         require_records(source)
+    else:
+        logged = [each for log in options.episodes for each in read_episodes(log)][: options.count]
+        episodes = [logged_as_spoken(each) for each in logged]
     policy = load_policy(options.policy, overrides=ModelOverrides() if config is None else config.model_overrides)
     if options.episodes is None:
+        count, seed, dtype = options.count or 4, options.seed, options.sampler_dtype
 
-        async def run(url: str) -> list:
-            async with AsyncSandboxClient(url) as sandbox:
-                await required_packages(sandbox, source.card.packages)
-                return await rolled_out(
-                    policy,
-                    list(source),
-                    sandbox,
-                    config,
-                    num_groups=options.count or 4,
-                    seed=options.seed,
-                    sampler_dtype=options.sampler_dtype,
-                )
+        async def roll_out(sandbox: AsyncSandboxClient) -> list[Spoken]:
+            environments = list(source)
+            return await rolled_out(
+                policy, environments, sandbox, config, num_groups=count, seed=seed, sampler_dtype=dtype
+            )
 
-        with sandbox_for(options) as url:
-            episodes = asyncio.run(run(url))
+        episodes = with_sandbox(options, source.card.packages, roll_out)
     found = split(
         policy,
         episodes,
@@ -135,7 +114,7 @@ def _mismatch(options: argparse.Namespace) -> None:
 
 
 def _table(found: Split, num_episodes: int) -> str:
-    """Return the figures of every cause as lines of text, and what to do about the largest."""
+    """Return the figures of every cause as lines of text, and the remedy for the largest."""
     from astra_jax.evaluate.mismatch import advice
 
     sampler, learner = found.sampler, found.learner

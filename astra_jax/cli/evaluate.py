@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import functools
 import json
+from typing import TYPE_CHECKING
 
-from astra_jax.cli.arguments import Commands, add_sandbox, config_command, http_url
+from astra_jax.cli.arguments import Commands, add_sandbox, config_command
 from astra_jax.cli.benchmarks import add_benchmarks
-from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, with_sandbox
+
+if TYPE_CHECKING:
+    from sandbox.client import AsyncSandboxClient
 
 
 def add_evaluate(commands: Commands) -> None:
@@ -20,19 +22,11 @@ def add_evaluate(commands: Commands) -> None:
     environments = config_command(evaluate, "environments", "held-out environments", _environments)
     environments.description = (
         "Writes figures.json, with intervals over environments, environments.jsonl and episodes.jsonl. One policy at "
-        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`."
+        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`. "
+        "The baseline learns nothing: it matches the words of question and documents."
     )
-    by_another = environments.add_mutually_exclusive_group()
-    by_another.add_argument(
-        "--url",
-        type=http_url,
-        help="of an `astra serve` of this policy, its key in ASTRA_SERVE_KEY: the policy is sampled there, and "
-        "only its tokenizer is read here",
-    )
-    by_another.add_argument(
-        "--baseline",
-        choices=["lexical"],
-        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
+    environments.add_argument(
+        "--baseline", choices=["lexical"], help="a program that matches words in the policy's place"
     )
     add_sandbox(environments)
     add_benchmarks(evaluate)
@@ -40,25 +34,21 @@ def add_evaluate(commands: Commands) -> None:
 
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.chat.template import require_chat_template
-    from astra_jax.checkpoints.checkpoint import load_params
-    from astra_jax.checkpoints.policy import read_policy
+    from astra_jax.checkpoints.policy import load_policy
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.config import load_config
     from astra_jax.episodes.rollout import RolloutEngine
     from astra_jax.evaluate.baselines import evaluate_program, lexical
-    from astra_jax.evaluate.endpoint import first_contact
     from astra_jax.evaluate.environments import (
+        Evaluation,
         EvaluationConfig,
         evaluate_environments,
         logged_episodes,
         open_evaluation,
-        require_served,
         write_evaluation,
     )
-    from astra_jax.evaluate.http_decoder import HTTPDecoder
-    from astra_jax.evaluate.slices import EvaluatedEnvironment, evaluated
+    from astra_jax.evaluate.slices import evaluated
     from astra_jax.training.run_record import EVALUATION
-    from sandbox.client import AsyncSandboxClient
     from synthesis.record_io import RecordSource, require_records
     from synthesis.records import Environment, JsonObject
     from synthesis.run.destination import require_destination
@@ -66,49 +56,37 @@ def _environments(options: argparse.Namespace) -> None:
     config = load_config(EvaluationConfig, options.config, options.overrides)
     keep_compiled_programs()
     require_destination(config.out, EVALUATION)
-    endpoint = None if options.url is None else first_contact(options.url)
-    record = open_evaluation(config, baseline=options.baseline, endpoint=endpoint)
+    record = open_evaluation(config, baseline=options.baseline)
     if record.figures is not None:
-        print(
-            json.dumps(record.figures) if options.json else f"evaluate: already complete -> {config.out}/figures.json"
-        )
+        closing_line = f"evaluate: already complete -> {config.out}/figures.json"
+        print(json.dumps(record.figures) if options.json else closing_line)
         return
     source = RecordSource(config.environments, Environment)
     require_records(source)
     environments = list(source)
 
-    # Before a sandbox is looked for; a baseline has no policy, and one that is served has its weights there.
-    if endpoint is not None:
-        require_served(config, endpoint)
+    # Before a sandbox is looked for; a baseline has no policy.
     if options.baseline is None:
-        model, tokenizer = read_policy(config.policy)
-        require_chat_template(config.policy, tokenizer)
-        params = load_params(config.policy)[1] if endpoint is None else None
+        policy = load_policy(config.policy)
+        require_chat_template(config.policy, policy.tokenizer)
 
-    async def run(url: str) -> tuple[JsonObject, list[JsonObject], list[EvaluatedEnvironment]]:
-        async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, config.out) as judge:
-            await required_packages(sandbox, source.card.packages)
-            if options.baseline is not None:
-                evaluation = await evaluate_program(lexical, environments, config, sandbox)
-                by_environment = list(map(evaluated, evaluation.groups))
-                figures = {"policy": options.baseline, **evaluation.in_full(by_environment, seed=config.seed)}
-                return figures, [], by_environment  # no tokens, so no line of the log
-            decoder = None
-            if endpoint is not None:
-                end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
-                decoder = functools.partial(HTTPDecoder, endpoint, end_ids=end_ids)
-            engine = RolloutEngine(model, tokenizer, sandbox, config.rollout, decoder, judge)
-            evaluation = await evaluate_environments(engine, params, environments, config, seed=config.seed)
+    async def run(sandbox: AsyncSandboxClient) -> Evaluation:
+        if options.baseline is not None:
+            return await evaluate_program(lexical, environments, config, sandbox)
+        async with ending_judge_for(config.ending_judge, config.out) as judge:
+            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout, judge=judge)
+            return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+
+    evaluation = with_sandbox(options, source.card.packages, run)
+    by_environment = list(map(evaluated, evaluation.groups))
+    figures: JsonObject = {"policy": options.baseline}
+    lines: list[JsonObject] = []
+    if options.baseline is None:  # a program samples no tokens, so it has no temperature and no log
         name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
-        by_environment = list(map(evaluated, evaluation.groups))
-        in_full = evaluation.in_full(by_environment, seed=config.seed)
-        lines = logged_episodes(
-            evaluation.groups, tokenizer, policy=name, per_environment=config.log_episodes_per_environment
-        )
-        return {"policy": name, "temperature": config.rollout.temperature, **in_full}, lines, by_environment
-
-    with sandbox_for(options) as url:
-        figures, lines, by_environment = asyncio.run(run(url))
+        figures = {"policy": name, "temperature": config.rollout.temperature}
+        most = config.log_episodes_per_environment
+        lines = logged_episodes(evaluation.groups, policy.tokenizer, policy=name, per_environment=most)
+    figures |= evaluation.in_full(by_environment, seed=config.seed)
     write_evaluation(record, figures, by_environment, lines)
     shown = {name: value for name, value in figures.items() if name != "slices"}
     print(json.dumps(figures) if options.json else f"evaluate: {shown} -> {config.out}/figures.json")

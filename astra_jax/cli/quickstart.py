@@ -13,14 +13,11 @@ from astra_jax.training.termination import Terminated
 def add_quickstart(commands: Commands) -> None:
     """Add the command."""
     quickstart = commands.add_parser("quickstart", help="the whole recipe with a tiny Qwen3 on this machine")
-    quickstart.add_argument("--out", type=Path, default=Path("runs/quickstart"), help="where everything is written")
-    quickstart.add_argument(
-        "--seed", type=whole_number(0, MOST_SEED), default=0, help="the same seed gives the same records and curves"
-    )
-    quickstart.add_argument(
-        "--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents"
-    )
-    quickstart.add_argument("--resume", action="store_true", help="go on with the stages that are not finished")
+    add = quickstart.add_argument
+    add("--out", type=Path, default=Path("runs/quickstart"), help="where everything is written")
+    add("--seed", type=whole_number(0, MOST_SEED), default=0, help="the same seed gives the same records and curves")
+    add("--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents")
+    add("--resume", action="store_true", help="go on with the stages that are not finished")
     quickstart.set_defaults(run=_quickstart, after_signal="; with --resume it goes on from there")
 
 

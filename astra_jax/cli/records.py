@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export|import`: look at, count, verify, make and read them."""
+"""`astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import records."""
 
 from __future__ import annotations
 
@@ -15,37 +15,34 @@ from synthesis.records import KeptRecord
 
 
 def add_records(commands: Commands) -> None:
-    """Add the eight commands."""
-    records = commands.add_parser(
-        "records", help="look at, count, verify, audit, export and import records"
-    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    """Add the six commands."""
+    parser = commands.add_parser("records", help="look at, count, verify, audit, export and import records")
+    records = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="how many")
     show.set_defaults(run=_show)
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
     stats.add_argument(
-        "--training",
-        type=Path,
-        metavar="DIR",
-        help="also say how much of these environments' questions and sets of tools stands in the environments of DIR",
+        "--training", type=Path, metavar="DIR", help="also the share of questions and tools that DIR has"
     )
     stats.set_defaults(run=_stats)
-    verify = records.add_parser(
-        "verify", help="replay what can be replayed, in the sandbox or by rule; compare the digests"
-    )
+    verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
     add_sandbox(verify)
     verify.set_defaults(run=_verify)
-    audit = records.add_parser("audit", help="plant nine kinds of badness into trajectories, and see what still passes")
+    audit = records.add_parser(
+        "audit", help="plant nine kinds of faults into trajectories, and print the share that passes"
+    )
     audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")
     audit.add_argument("--seed", type=whole_number(0), default=0)
     audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
     audit.set_defaults(run=_audit)
     export = records.add_parser("export", help="write rows for any other trainer, with a data card")
+    formats = ["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"]
+    export.add_argument("--format", choices=formats, default="jsonl")
     export.add_argument(
-        "--format", choices=["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"], default="jsonl"
+        "--split", type=_split, default="train", metavar="NAME", help="name of the split in the data card"
     )
-    export.add_argument("--split", type=_split, default="train", metavar="NAME", help="what the rows are for")
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import required_packages, sandbox_for
+from astra_jax.cli.surroundings import with_sandbox
 
 if TYPE_CHECKING:
     from astra_jax.checkpoints.policy import Policy
     from astra_jax.episodes.log import LoggedEpisode
     from astra_jax.evaluate.replay import Replay
+    from sandbox.client import AsyncSandboxClient
 
 
 def add_replay(commands: Commands) -> None:
@@ -24,27 +25,15 @@ def add_replay(commands: Commands) -> None:
         help="run logged episodes again and compare every token",
         description="Runs episodes of a log again, each alone, from their seeds and slots, and compares every token, "
         "log-prob and call. With --environments their tools run in the sandbox, and replies and endings are compared "
-        "too; without it, what tools said is taken from the log, and nothing is run. Ends with 1 where one differs.",
+        "too; without it, the replies of tools are those of the log. Ends with 1 if one differs.",
     )
-    replay.add_argument("log", type=Path, metavar="EPISODES.jsonl")
-    replay.add_argument(
-        "--policy",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="the policy folder that spoke; of a training's log of step 0 its `init`",
-    )
-    replay.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="a training's checkpoint, whose weights spoke: of step 16's log `checkpoints/00000016`",
-    )
-    replay.add_argument(
-        "--environments", type=Path, metavar="DIR", help="the record directory that they were run in; tools run again"
-    )
-    replay.add_argument("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
-    replay.add_argument("--count", type=whole_number(1), default=1, help="how many, from the first one on")
+    add = replay.add_argument
+    add("log", type=Path, metavar="EPISODES.jsonl")
+    add("--policy", type=Path, required=True, metavar="DIR", help="the policy folder that spoke; of step 0 its `init`")
+    add("--checkpoint", type=Path, metavar="DIR", help="weights that spoke: of step 16's log `checkpoints/00000016`")
+    add("--environments", type=Path, metavar="DIR", help="the records of the episodes; their tools run again")
+    add("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
+    add("--count", type=whole_number(1), default=1, help="number of episodes, from the first one on")
     add_sandbox(replay)
     replay.set_defaults(run=_replay)
 
@@ -65,11 +54,8 @@ def _replay(options: argparse.Namespace) -> int | None:
     if options.checkpoint is not None:
         _require_version(chosen, options.checkpoint)
         policy = Policy(*load_params(options.checkpoint), policy.tokenizer)
-    replayed = (
-        asyncio.run(_from_records(chosen, policy))
-        if options.environments is None
-        else _in_environments(chosen, policy, options)
-    )
+    replay_each = _replay_records if options.environments is None else _replay_in_environments
+    replayed = list(zip(chosen, replay_each(chosen, policy, options), strict=True))
     for logged, found in replayed:
         print(f"{logged.environment_id} ({logged.policy}): {found.difference or 'the same'}")
     num_same = sum(not found.difference for _, found in replayed)
@@ -93,33 +79,31 @@ def _require_version(chosen: Sequence[LoggedEpisode], checkpoint: Path) -> None:
         )
 
 
-async def _from_records(chosen: Sequence[LoggedEpisode], policy: Policy) -> list[tuple[LoggedEpisode, Replay]]:
+def _replay_records(chosen: Sequence[LoggedEpisode], policy: Policy, options: argparse.Namespace) -> list[Replay]:
     from astra_jax.evaluate.replay import replay_record
 
-    return [(each, await replay_record(each, policy)) for each in chosen]
+    async def replay_all() -> list[Replay]:
+        return [await replay_record(each, policy) for each in chosen]
+
+    return asyncio.run(replay_all())
 
 
-def _in_environments(
+def _replay_in_environments(
     chosen: Sequence[LoggedEpisode], policy: Policy, options: argparse.Namespace
-) -> list[tuple[LoggedEpisode, Replay]]:
+) -> list[Replay]:
     from astra_jax.episodes.log import EpisodeLogError
     from astra_jax.evaluate.replay import replay
-    from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import RecordSource, read_card
+    from synthesis.record_io import RecordSource
     from synthesis.records import Environment
 
-    wanted = {each.environment_id for each in chosen}
-    environments = {each.id: each for each in RecordSource(options.environments, Environment) if each.id in wanted}
+    source, wanted = RecordSource(options.environments, Environment), {each.environment_id for each in chosen}
+    environments = {each.id: each for each in source if each.id in wanted}
     if missing := wanted - environments.keys():
         raise EpisodeLogError(
             f"expected the environments of {options.log} in {options.environments}, found none of {sorted(missing)[:3]}"
         )
 
-    async def run(url: str) -> list[tuple[LoggedEpisode, Replay]]:
-        async with AsyncSandboxClient(url) as sandbox:
-            await required_packages(sandbox, packages)
-            return [(each, await replay(each, environments[each.environment_id], policy, sandbox)) for each in chosen]
+    async def replay_all(sandbox: AsyncSandboxClient) -> list[Replay]:
+        return [await replay(each, environments[each.environment_id], policy, sandbox) for each in chosen]
 
-    packages = read_card(options.environments).packages
-    with sandbox_for(options) as url:
-        return asyncio.run(run(url))
+    return with_sandbox(options, source.card.packages, replay_all)

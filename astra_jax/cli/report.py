@@ -12,10 +12,10 @@ def add_report(commands: Commands) -> None:
     """Add the command."""
     report = commands.add_parser(
         "report",
-        help="one self-contained HTML page of a run, of ablations or of a record directory",
-        description="Writes one self-contained HTML page: of a run's folder, or that of scripts/ablate.py, into it, as "
-        "report.html; of a record directory (trajectories or environments) beside it, as DIR.html, since its own files "
-        "are check-summed.",
+        help="one self-contained HTML page of a run or of a record directory",
+        description="Writes one self-contained HTML page: that of a run's folder into it, as report.html; that of a "
+        "record directory (trajectories or environments) beside it, as DIR.html, because its own files are "
+        "check-summed.",
     )
     report.add_argument("folder", type=Path, metavar="DIR", help="the `out` folder of a run or of a synthesis")
     report.set_defaults(run=_report)

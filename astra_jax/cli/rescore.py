@@ -23,9 +23,7 @@ def add_rescore(commands: Commands) -> None:
     rescore.add_argument(
         "--reward", action="append", metavar="NAME", help="only this reward; may be given several times"
     )
-    rescore.add_argument(
-        "--out", type=Path, metavar="FILE.jsonl", help="write the episodes with that one reward, all logs in one"
-    )
+    rescore.add_argument("--out", type=Path, metavar="FILE.jsonl", help="write all episodes with that one reward")
     rescore.set_defaults(run=_rescore)
 
 
@@ -53,9 +51,7 @@ def _rescore(options: argparse.Namespace) -> None:
         num_episodes += found.num_episodes
     if options.out is not None:
         lines = [
-            episode.model_dump(mode="json")
-            for log in logs
-            for episode in with_reward(log, read_episodes(log), rewards[0])
+            episode.model_dump(mode="json") for log in logs for episode in with_reward(read_episodes(log), rewards[0])
         ]
         write_episodes(options.out, lines)
     where = "" if options.out is None else f" -> {options.out}"

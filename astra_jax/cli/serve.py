@@ -34,80 +34,39 @@ back as a message of the role "tool".
   GET  /v1/models, /metrics            the served names; counts for Prometheus
   GET  /health                         whether requests are taken; the one path that needs no key
 
+A sequence is prompt and message together, and the cache has room for --rows of the longest. Without
+--default-max-tokens a message may have all tokens that fit. Thoughts have a field of their own, reasoning_content,
+unless --reasoning-parser is none. With --reload, CHECKPOINT is for example a training run's OUT/best. Beyond
+--max-waiting requests further ones get a 429. Clients send the key as a bearer token.
 Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
-neither an address nor localhost. Temperatures are from 0 to 100, repetition_penalty from 1e-6 to 1e6.
+neither an address nor localhost. Temperatures are from 0 to 100, penalties are refused.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
 that would change a reply and is not supported (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
     )
-    serve.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
-    serve.add_argument("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
-    serve.add_argument(
-        "--served-model-name",
-        type=_names,
-        default=(),
-        metavar="A,B",
-        help="names of the model; default: the last part of the folder's path",
-    )
-    serve.add_argument(
+    add = serve.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
+    add("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
+    add("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
+    add("--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: the folder's")
+    add(
         "--api-key-env",
         default="ASTRA_SERVE_KEY",
         metavar="NAME",
-        help="environment variable with the key that clients must send as a bearer token; empty: no key is needed",
+        help="variable with the key; empty: no key is needed",
     )
-    serve.add_argument(
-        "--max-model-len",
-        type=whole_number(4),
-        metavar="N",
-        help="longest sequence, prompt and message together; default: the model's context, but at most 8192; the cache "
-        "has room for --rows sequences of this length",
+    add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
+    add("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time")
+    add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names no length")
+    add("--reasoning-parser", choices=["qwen3", "none"], default="qwen3", help="none: thoughts stay in the content")
+    add(
+        "--reload", type=whole_number(1), metavar="SECONDS", help="time between two looks for new weights in CHECKPOINT"
     )
-    serve.add_argument(
-        "--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time"
+    add("--max-waiting", type=whole_number(1), default=1024, metavar="N", help="most requests without a reply")
+    add(
+        "--grace-seconds", type=whole_number(0), default=30, metavar="N", help="time for unfinished messages at the end"
     )
-    serve.add_argument(
-        "--default-max-tokens",
-        type=whole_number(1),
-        metavar="N",
-        help="longest message of a request that names no length; default: all tokens that fit",
-    )
-    serve.add_argument(
-        "--max-tokens-floor",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="raise shorter lengths in requests to N, if it fits: some harnesses cut a thinking model off at 1000",
-    )
-    serve.add_argument(
-        "--reasoning-parser",
-        choices=["qwen3", "none"],
-        default="qwen3",
-        help="qwen3: thoughts have their own field, reasoning_content; none: they stay in the content with their tags",
-    )
-    serve.add_argument(
-        "--reload",
-        type=whole_number(1),
-        metavar="SECONDS",
-        help="look for new weights in CHECKPOINT, such as a training run's OUT/best, at this interval",
-    )
-    serve.add_argument(
-        "--max-waiting",
-        type=whole_number(1),
-        default=1024,
-        metavar="N",
-        help="requests without a reply at which further ones get a 429",
-    )
-    serve.add_argument(
-        "--grace-seconds",
-        type=whole_number(0),
-        default=30,
-        metavar="N",
-        help="time for unfinished messages when the server stops",
-    )
-    serve.add_argument(
-        "--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored"
-    )
-    serve.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
+    add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
+    add("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
 
 
@@ -137,7 +96,6 @@ def _serve(options: argparse.Namespace) -> None:
         ServingOptions(
             most_waiting=options.max_waiting,
             default_max_tokens=options.default_max_tokens,
-            max_tokens_floor=options.max_tokens_floor,
             grace_seconds=options.grace_seconds,
             splits_thoughts=options.reasoning_parser == "qwen3",
             reload_seconds=options.reload,

@@ -1,14 +1,15 @@
-"""What a command holds while it works: the lock of its destination, the sandbox, the teacher."""
+"""The resources that a command holds while it works: the lock of its destination, the sandbox, the teacher."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from astra_jax.episodes.endings import EndingJudge
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from synthesis.teacher.config import OpenAITeacherConfig
     from synthesis.teacher.protocol import Teacher
 
+_T = TypeVar("_T")
+
 
 def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> contextlib.AbstractContextManager[None]:
     """Return the lock of a folder that is replaced as a whole: a file beside it.
 
     Raises:
-        DestinationRefused: to replace `out` would lose something that is not an earlier `result`.
+        DestinationRefused: `out` holds something else than an earlier `result`.
         AnotherRun: as `run_lock`, when the lock is entered.
     """
     from synthesis.run.destination import require_destination
@@ -40,10 +43,10 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
 def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
 
-    The one that is started has no packages for tools; `required_packages` checks the needs of records.
+    A sandbox that is started has no packages for tools; `required_packages` checks the needs of records.
 
     Raises:
-        SandboxUnavailable: the sandbox with this address does not answer, or the one that is started does not come up.
+        SandboxUnavailable: the sandbox does not answer, or does not start.
     """
     from sandbox.client import first_contact
     from sandbox.local import local_sandbox
@@ -56,14 +59,29 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
         yield options.sandbox
 
 
-async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, str]) -> None:
-    """See, before any call, that the sandbox has the packages that environments' tools need; say where versions differ.
+def with_sandbox(
+    options: argparse.Namespace, packages: Mapping[str, str], work: Callable[[AsyncSandboxClient], Awaitable[_T]]
+) -> _T:
+    """Return the result of `work` in the sandbox of `sandbox_for`, which has the packages of `required_packages`."""
+    from sandbox.client import AsyncSandboxClient
 
-    `proven` names them, each with the version that proved the tools, as a record directory's card does.
+    async def run(url: str) -> _T:
+        async with AsyncSandboxClient(url) as sandbox:
+            await required_packages(sandbox, packages)
+            return await work(sandbox)
+
+    with sandbox_for(options) as url:
+        return asyncio.run(run(url))
+
+
+async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, str]) -> None:
+    """Require the packages that environments' tools import, and print a line for each other version.
+
+    `proven` names the packages with the versions that proved the tools, as the card of a record directory does.
 
     Raises:
-        PackagesMissing: it has not.
-        SandboxUnavailable: it gives no answer.
+        PackagesMissing: the sandbox lacks a package.
+        SandboxUnavailable: the sandbox gives no answer.
     """
     for name, package in (await sandbox.require_packages(sorted(proven))).items():
         if package.version != proven[name]:
@@ -88,13 +106,13 @@ async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIte
         yield teacher
     finally:
         await teacher.close()
-        if teacher.ledger.questions:  # also of a run that was stopped: it has cost as much
+        if teacher.ledger.questions:  # a run that was stopped has cost as much
             print(teacher.ledger.table(), file=sys.stderr)
 
 
 @contextlib.asynccontextmanager
 async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[EndingJudge]:
-    """Yield who judges messages that are to refuse or to ask back: the endpoint that a file names, or the lexicon.
+    """Yield the judge of messages that are to refuse or to ask back: the endpoint that a file names, or the lexicon.
 
     Raises:
         ConfigError: the file is missing or is no config of a teacher.
@@ -128,7 +146,7 @@ async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[Endi
 
 
 def with_usage(report: StageReport, teacher: Teacher) -> StageReport:
-    """Return a report that also says what a language model was asked for it."""
+    """Return the report with the calls, tokens and cost of the language model, if one was asked."""
     from synthesis.teacher.openai import OpenAITeacher
 
     return replace(report, usage=teacher.ledger.summary()) if isinstance(teacher, OpenAITeacher) else report

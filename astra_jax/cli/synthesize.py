@@ -20,27 +20,17 @@ _GOES_ON = "; what is finished is kept, and the same command goes on from there"
 
 def add_synthesize(commands: Commands) -> None:
     """Add the three commands."""
-    synthesize = commands.add_parser("synthesize", help="make training data").add_subparsers(
-        dest="track", required=True, metavar="TRACK"
-    )
+    parser = commands.add_parser("synthesize", help="make training data")
+    synthesize = parser.add_subparsers(dest="track", required=True, metavar="TRACK")
     tools = synthesize.add_parser("tools", help="read and normalise tool documents only")
     tools.add_argument("sources", nargs="+", type=Path, metavar="SRC", help="files or folders, in any known format")
     tools.add_argument("--out", type=Path, required=True)
     tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
     tools.set_defaults(run=_tools)
-    trajectories = config_command(
-        synthesize, "trajectories", "conversations with tools, scored on seven axes", _trajectories
-    )
-    environments = config_command(
-        synthesize, "environments", "questions whose sub-answers are proven by running tools", _environments
-    )
-    environments.add_argument(
-        "--from-run",
-        type=Path,
-        metavar="RUN",
-        help="make more of what this training run solves sometimes: of the kinds of its environments, which lie in "
-        "`disjoint_from`, those with solved rates from 0.2 to 0.8",
-    )
+    text = "conversations with tools, scored on seven axes"
+    trajectories = config_command(synthesize, "trajectories", text, _trajectories)
+    text = "questions whose sub-answers are proven by running tools"
+    environments = config_command(synthesize, "environments", text, _environments)
     add_sandbox(environments)
     for track in (trajectories, environments):
         track.set_defaults(after_signal=_GOES_ON)
@@ -84,23 +74,21 @@ def _trajectories(options: argparse.Namespace) -> None:
 def _environments(options: argparse.Namespace) -> None:
     from astra_jax.config import load_config
     from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments
-    from synthesis.environments.selection.frontier import read_frontier
 
     config = load_config(EnvironmentsConfig, options.config, options.overrides)
-    frontier = None if options.from_run is None else read_frontier(options.from_run, config.disjoint_from)
     if options.estimate:
         from synthesis.cost import estimate_environments
 
         with sandbox_for(options) as url:
-            estimate = asyncio.run(estimate_environments(config, url, frontier))
+            estimate = asyncio.run(estimate_environments(config, url))
             _print_estimate(options, "environments", estimate, config.teacher)
         return
 
     async def run(url: str) -> StageReport:
         async with teacher_for(config.teacher, config.out) as teacher:
-            return with_usage(await synthesize_environments(config, teacher, url, frontier), teacher)
+            return with_usage(await synthesize_environments(config, teacher, url), teacher)
 
-    sources = (*config.knowledge, *config.disjoint_from, *([options.from_run] if options.from_run else []))
+    sources = (*config.knowledge, *config.disjoint_from)
     with lock_beside(config.out, ENVIRONMENTS, sources), sandbox_for(options) as url:
         report = asyncio.run(run(url))
     print(report.json_line() if options.json else report.closing_line())

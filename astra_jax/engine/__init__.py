@@ -26,7 +26,6 @@ Files, in reading order:
     arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.
     programs        The two compiled programs: read given tokens, and sample in several rows.
     sampling        One token per slot, drawn from its logits.
-    penalties       Penalties: logits that are taken from ids because they stand in the text already.
     kv_pages        Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
     rows            Rows of one layer to which new tokens are added, over pages of any layout.
     page_attention  Attention to pages on a CPU and a GPU; its plain path is the specification.

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from astra_jax.engine.kv_pages import Histories
-from astra_jax.engine.penalties import Penalties
 from astra_jax.engine.programs import Asked, Given, Sampled
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, SampleRow
@@ -83,26 +82,6 @@ def asked_of(
         if copy is not None:
             copies_DR2[shard, row] = copy
     return histories, asked, copies_DR2
-
-
-def penalties_of(sample: Sample, limits: Limits, num_shards: int) -> Penalties:
-    """Return the texts of the rows, and the penalties on them."""
-    shape = (num_shards, sample.shape.prefixes * sample.shape.rows_per_prefix)
-    penalties = Penalties(
-        ids_DRL=np.full((*shape, limits.max_tokens), -1, np.int32),
-        num_given_DR=np.zeros(shape, np.int32),
-        presence_DR=np.zeros(shape, np.float32),
-        frequency_DR=np.zeros(shape, np.float32),
-        repetition_DR=np.ones(shape, np.float32),
-    )
-    for place, (track, _, _) in placed(sample):
-        assert track.sampling is not None
-        penalties.ids_DRL[place][: len(track.ids)] = track.ids
-        penalties.num_given_DR[place] = len(track.ids) - len(track.said)
-        penalties.presence_DR[place] = track.sampling.presence_penalty
-        penalties.frequency_DR[place] = track.sampling.frequency_penalty
-        penalties.repetition_DR[place] = track.sampling.repetition_penalty
-    return penalties
 
 
 def said_of(sample: Sample, sampled: Sampled, of_this_host: Callable[[jax.Array], np.ndarray]) -> list[SaidRow]:

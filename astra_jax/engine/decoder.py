@@ -111,13 +111,11 @@ class PagedDecoder:
 
         Raises:
             DecoderError: the sequence is too long; an id is not in the vocabulary; a message of the session is under
-                way; penalties are asked for, and the device knows none; or the decoder is closed.
+                way; or the decoder is closed.
         """
         if self._is_closing:
             raise DecoderError("expected a decoder that is open, found one that is closed")
         self._schedule.require_room(ids, sampling)
-        if sampling.is_penalized and not self._device.penalizes:
-            raise DecoderError("expected no penalties of a decoder that applies none, as several hosts together do not")
         if session in self._messages or session in self._back:
             raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
         message = _Message(ids, sampling, asyncio.get_running_loop().create_future(), told)
@@ -287,8 +285,7 @@ class PagedDecoder:
         sample = self._schedule.next_sample()
         if sample is not None:
             async with self._calling(row.track for row in sample.all_rows()):
-                said, _ = await self._device.sample(sample)
-                self._take_in(sample, said)
+                self._take_in(sample, await self._device.sample(sample))
         return num_reads > 0 or sample is not None
 
     @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.arguments import asked_of, given_of, penalties_of, said_of
+from astra_jax.engine.arguments import asked_of, given_of, said_of
 from astra_jax.engine.kv_pages import empty_pages
 from astra_jax.engine.page_attention import copies_pages
 from astra_jax.engine.programs import read_tokens, sample_rows
@@ -39,7 +39,6 @@ class _Kind(NamedTuple):
 
     shape: RowShape
     own_table_pages: int
-    is_penalized: bool
 
 
 Said = list[SaidRow]
@@ -53,8 +52,6 @@ class Device(Protocol):
     """Shards of the batch whose rows this host schedules."""
     vocab_size: int
     """Ids of the model's vocabulary."""
-    penalizes: bool
-    """Whether its programs apply penalties."""
 
     @property
     def num_programs(self) -> int:
@@ -70,8 +67,8 @@ class Device(Protocol):
         """Read the given tokens of some rows."""
         ...
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
-        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
+    async def sample(self, sample: Sample) -> Said:
+        """Sample in some rows; return the tokens of each."""
         ...
 
     def take_weights(self, params: Any) -> None:
@@ -117,8 +114,6 @@ class XLADevice:
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
         self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        # Hosts do not tell one another whether a row is penalised, so that several of them could call two programs.
-        self.penalizes = jax.process_count() == 1
         self._copies_pages = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._shapes: set[tuple[Any, ...]] = set()
         self.row_steps = 0
@@ -152,8 +147,8 @@ class XLADevice:
         with self._new_pages_after_failure():
             await off_the_loop(self._read, read, threads=_THREADS)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Sample in some rows; return the tokens of each, and the number of steps that the program made."""
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        """Sample in some rows; return the tokens of each."""
         with self._new_pages_after_failure():
             own_pages = self.own_pages(sample) if own_pages is None else own_pages
             return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
@@ -193,20 +188,16 @@ class XLADevice:
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
     def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
-        is_penalized = any(row.track.sampling.is_penalized for row in sample.all_rows() if row.track.sampling)
-        kinds = (kind for kind in self._kinds(sample.shape) if kind.is_penalized == is_penalized)
-        return next(kind for kind in kinds if kind.own_table_pages >= own_pages)
+        return next(kind for kind in self._kinds(sample.shape) if kind.own_table_pages >= own_pages)
 
     def _kinds(self, shape: RowShape) -> list[_Kind]:
         """Return the programs that sample in rows of a shape, short tables first."""
-        # A kernel reads no page beyond a row's own, however long the table is; and penalties are rare. Then one size
-        # is enough: each is one more program to compile.
-        longest = self._limits.own_table_pages[-1:]
-        sizes = self._limits.own_table_sizes(shape) if self._copies_pages else longest
-        kinds = [_Kind(shape, size, is_penalized=False) for size in sizes]
-        return kinds + [_Kind(shape, size, is_penalized=True) for size in longest if self.penalizes]
+        # A kernel reads no page beyond a row's own, however long the table is: then the longest table is enough, and
+        # each other one would be one more program to compile.
+        sizes = self._limits.own_table_sizes(shape) if self._copies_pages else self._limits.own_table_pages[-1:]
+        return [_Kind(shape, size) for size in sizes]
 
-    def _sample(self, sample: Sample, kind: _Kind) -> tuple[Said, int]:
+    def _sample(self, sample: Sample, kind: _Kind) -> Said:
         asked = asked_of(sample, self._limits, self.num_shards, kind.own_table_pages)
         self._shapes.add(("sample", *kind))
         self._pages, sampled = sample_rows(
@@ -215,13 +206,12 @@ class XLADevice:
             self._pages,
             *self._over_hosts(asked),
             np.int32(sample.leave_at),
-            penalties_of(sample, self._limits, self.num_shards) if kind.is_penalized else None,
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
-        said, steps = said_of(sample, sampled, self._of_this_host), int(sampled.steps)
-        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
-        return said, steps
+        said = said_of(sample, sampled, self._of_this_host)
+        self.row_steps += int(sampled.steps) * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        return said
 
     def _over_hosts(self, rows: _T) -> _T:
         """Return arrays [D, …] over the shards of all hosts, from the arrays of this host's shards."""

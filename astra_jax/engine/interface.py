@@ -13,8 +13,6 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 from astra_jax.errors import AstraError
 
 _LEAST_TEMPERATURE: Final = 1e-6
-PENALTIES: Final = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-"""The fields of `Sampling` that are penalties."""
 MOST_KEPT_IDS: Final = 64
 """The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
@@ -35,7 +33,7 @@ class Sampling:
     always kept.
 
     Raises:
-        DecoderError: there is no such temperature, truncation or penalty.
+        DecoderError: there is no such temperature or truncation.
 
     Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k, top-p and min-p kept”.
     """
@@ -53,13 +51,6 @@ class Sampling:
     """Least probability of a kept id, relative to the likeliest; 0: all."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end this message, besides those that end every message of the decoder."""
-    presence_penalty: float = 0.0
-    """Logits taken from each id that stands in the message, from -2 to 2; before all else, at temperature 0 too."""
-    frequency_penalty: float = 0.0
-    """Logits taken from an id for each time that it stands in the message, from -2 to 2."""
-    repetition_penalty: float = 1.0
-    """Divisor of the positive logits of ids in prompt or message, and factor of their negative ones; 1 changes nothing.
-    From 1e-6 to 1e6: logits of 32 bits stay finite."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 100:
@@ -76,21 +67,6 @@ class Sampling:
                 f"expected top_k from 1 to 2^31 - 1 or none, top_p from 2^-126 to 1, min_p from 0 to 1, found "
                 f"{self.top_k}, {self.top_p} and {self.min_p}"
             )
-
-        if not (
-            -2 <= self.presence_penalty <= 2
-            and -2 <= self.frequency_penalty <= 2
-            and 1e-6 <= self.repetition_penalty <= 1e6
-        ):
-            raise DecoderError(
-                "expected presence_penalty and frequency_penalty from -2 to 2 and repetition_penalty from 1e-6 to 1e6, "
-                f"found {self.presence_penalty}, {self.frequency_penalty} and {self.repetition_penalty}"
-            )
-
-    @property
-    def is_penalized(self) -> bool:
-        """Whether one of the three penalties changes the logits."""
-        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
 
     @property
     def hands_out_kept(self) -> bool:
@@ -134,11 +110,10 @@ class Generated:
     """Version of the weights that each token was sampled with."""
     finish: Finish
     kept: list[list[int]] = field(default_factory=list)
-    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false, or if a
-    server does not tell."""
+    """Ids that truncation kept for each token, likeliest first; empty if `Sampling.hands_out_kept` is false."""
     computed_tokens: int | None = field(default=None, compare=False)
-    """Given tokens that were computed for this message; the others were found in pages. None if a server does not
-    tell."""
+    """Given tokens that were computed for this message; the others were found in pages. None if the decoder
+    does not tell."""
 
 
 Told = Callable[[list[int], list[float]], None]
@@ -178,7 +153,7 @@ class Decoder(Protocol):
     ) -> Generated:
         """Sample the message that follows `ids`, all tokens of the session so far.
 
-        `told` hears of all tokens, in order, before the message is returned; from a server they come all at once.
+        `told` hears of all tokens, in order, before the message is returned.
 
         Raises:
             DecoderError: the sequence is too long; an id is not in the vocabulary; or a message of the session is under

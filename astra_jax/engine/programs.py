@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from astra_jax.engine.kv_pages import Histories, Pages, copy_pages, page_tokens
-from astra_jax.engine.penalties import Penalties, SoFar, and_then, penalized, so_far
 from astra_jax.engine.ragged_pages import Rows
 from astra_jax.engine.rows import LayerRows, rows_of
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
@@ -177,8 +176,6 @@ class _Sampling(NamedTuple):
     """Tokens of each row so far, [R, T]."""
     counts_R: jax.Array
     step: jax.Array
-    so_far: SoFar | None
-    """Ids in the text of each row, for penalties."""
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("end_ids", "max_tokens"), donate_argnums=2)
@@ -190,7 +187,6 @@ def sample_rows(
     asked: Asked,
     copies_DR2: Rows,
     leave_at: jax.Array | np.int32,
-    penalties: Penalties | None = None,
     *,
     end_ids: tuple[int, ...],
     max_tokens: int,
@@ -199,7 +195,7 @@ def sample_rows(
 
     The call ends after `max_tokens`, or as soon as only `leave_at` rows go on, so that other sequences can take the
     free rows. The last token that a row sampled is in no page: it is the pending one of its next call. `copies` are
-    pages to copy first, from and to. Without `penalties` the ids in the text are not counted.
+    pages to copy first, from and to.
     """
     model, layers = bind_apart(model_config, params)
     # A page that other sequences read, too, is copied before this row adds tokens to it.
@@ -213,14 +209,12 @@ def sample_rows(
     starts_R = _flat(starts_DR)
     rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
     layers_rows = list(zip(layers, rows_of_layers, strict=True))
-    if penalties is not None:
-        text_RL, num_given_R, *weights = map(_flat, penalties)
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
         logits_RV, after = _next_logits(model, layers_rows, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
         drawn = sample_tokens(
-            logits_RV if state.so_far is None else penalized(logits_RV, state.so_far, *weights),
+            logits_RV,
             keys_R,
             drawn_R + step,
             temperature_R,
@@ -238,7 +232,6 @@ def sample_rows(
             ),
             counts_R=counts_R,
             step=step + 1,
-            so_far=None if state.so_far is None else and_then(state.so_far, drawn.ids_E, state.goes_on_R),
         )
 
     nothing = _Sampling(
@@ -252,7 +245,6 @@ def sample_rows(
         ),
         counts_R=jnp.zeros(num_rows, jnp.int32),
         step=jnp.int32(0),
-        so_far=None if penalties is None else so_far(text_RL, num_given_R, model_config.vocab_size),
     )
     done = jax.lax.while_loop(
         lambda state: (state.step < max_tokens) & (state.goes_on_R.sum() > leave_at), sample_one, nothing

@@ -29,8 +29,6 @@ class Schedule:
         self.limits, self._vocab_size = limits, vocab_size
         self.books = [PageBook(limits.num_pages) for _ in range(num_shards)]
         self.tracks: dict[Session, Track] = {}  # in the order of their tickets
-        self._unread: set[Track] = set()
-        """All tracks with tokens to read; until the next look some others, too."""
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
@@ -75,7 +73,6 @@ class Schedule:
             track.policy_version = policy_version
         track.begin(list(ids), sampling, next(self._tickets))
         self.tracks[session] = track
-        self._unread.add(track)
         return track
 
     def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
@@ -93,7 +90,6 @@ class Schedule:
         track = self.tracks.pop(session, None)
         if track is not None:
             self._let_go(track)
-            self._unread.discard(track)
 
     def forget_contents(self) -> None:
         """Give up all that lies in pages."""
@@ -107,7 +103,6 @@ class Schedule:
         for page in reversed(track.table):
             self.books[track.shard].release(page)
         track.table, track.num_cached, track.contents = [], 0, []
-        self._unread.add(track)
 
     # --- the next call ---
 
@@ -117,18 +112,16 @@ class Schedule:
         It waits while other sessions fill all rows, a call that reads would not be full, and the session that asked
         first has no token to read.
         """
-        self._unread = {track for track in self._unread if track.sampling is not None and track.num_unread > 0}
-        asking = self._asking() if self._unread else []
-        if not asking or (asking[0] not in self._unread and not self._lacks_rows(asking)):
+        asking = self._asking()
+        if not asking or (asking[0].num_unread == 0 and not self._lacks_rows(asking)):
             return None
         rows: list[list[ReadRow]] = [[] for _ in self.books]
         being_read: set[tuple[int, Content]] = set()
         taken: set[Session] = set()
         kind: tuple[bool, int, int] | None = None
         for track in asking:
-            if track not in self._unread:
-                continue
-            self._adopt(track)
+            if track.num_unread > 0:
+                self._adopt(track)
             if track.num_unread == 0:
                 continue
             # One call is of one kind: rows that begin need no history, and rows with much to read are longer.
@@ -153,7 +146,7 @@ class Schedule:
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
         """Say whether reading would fill rows of some shard, or a call that reads."""
         num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix
-        unread = collections.Counter(track.shard for track in asking if track in self._unread)
+        unread = collections.Counter(track.shard for track in asking if track.num_unread > 0)
         every = collections.Counter(track.shard for track in asking)
         return any(count >= self.limits.read_rows or every[shard] - count < num_rows for shard, count in unread.items())
 
@@ -161,7 +154,7 @@ class Schedule:
         """Return the next call that samples; None if no session can."""
         ready: list[list[Track]] = [[] for _ in self.books]
         for track in self._asking():
-            if track not in self._unread or track.num_unread == 0:
+            if track.num_unread == 0:
                 ready[track.shard].append(track)
         if not any(ready):
             return None

@@ -3,9 +3,9 @@
 Each host schedules the shards that its own devices hold.
 
 A program runs on the devices of all hosts at once, so before each call the hosts agree on one. Each proposes the next
-call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). A call
-that samples has a shape in which as many proposals as possible have room. A host whose proposal is not the next call
-takes part with rows of padding, and proposes again:
+call of its own schedule, in a few numbers; all gather the proposals and draw the same conclusion (`agreed`). Calls that
+sample have one shape alone, so each holds the rows of every host that wants to sample. A host whose proposal is not the
+next call takes part with rows of padding, and proposes again:
 
     host 0   propose read ── read: own rows ── propose sample ── sample: own rows ── …
     host 1   propose sample ─ read: padding ── propose sample ── sample: own rows ── …
@@ -59,67 +59,44 @@ class Proposal(NamedTuple):
     """The next call that a host wants, as numbers."""
 
     kind: int
-    prefixes: int = 0
-    """Prefixes per shard; in a call that reads, rows."""
-    rows_per_prefix: int = 0
+    rows: int = 0
+    """Rows per shard of a call that reads."""
     tokens: int = 0
     """Tokens that a row reads, at most."""
     own_pages: int = 0
     """Pages of a row behind its prefix, at most."""
     leave_at: int = 0
     """Number of rows at which a call that samples ends."""
-    waited: int = 0
-    """Calls of other hosts since this was proposed."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows per shard."""
-        return self.prefixes * self.rows_per_prefix
 
     def is_part_of(self, call: Proposal) -> bool:
-        """Say whether a call has room for the rows of this proposal."""
-        if self.kind == call.kind == Kind.SAMPLE:
-            return self.prefixes <= call.prefixes and self.rows_per_prefix <= call.rows_per_prefix
-        return self[:4] == call[:4]
+        """Say whether a call has room for the rows of this proposal; all calls that sample have the same shape."""
+        return self[:3] == call[:3]
 
 
-def agreed(proposals: Sequence[Proposal], row_shapes: Sequence[RowShape]) -> Proposal:
-    """Return the next call of all hosts: reading before sampling, then the longest wait, then the most rows.
+def agreed(proposals: Sequence[Proposal]) -> Proposal:
+    """Return the next call of all hosts: reading goes before sampling. It has room for every proposal of its kind.
 
-    A call that samples has one of the `row_shapes`: of those with room for the first proposal, one with room for the
-    most others, and of these the smallest. Other proposals wait, and the one that has waited longest comes first.
-
-    >>> shapes = [RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1)]
-    >>> few, many = Proposal(Kind.SAMPLE, 2, 1, own_pages=3), Proposal(Kind.SAMPLE, 3, 4, own_pages=2, leave_at=12)
-    >>> agreed([few, many, Proposal(Kind.NOTHING)], shapes)[1:]  # in the larger call both have their places
-    (3, 4, 0, 3, 12, 0)
-    >>> alone = Proposal(Kind.SAMPLE, 8, 1, leave_at=7)
-    >>> agreed([alone, many], shapes)[1:]  # one call would have 8 × 4 rows: two have 3 × 4 and 8 × 1
-    (3, 4, 0, 2, 12, 0)
-    >>> agreed([alone._replace(waited=1), many], shapes)[1:]
-    (8, 1, 0, 0, 7, 0)
-    >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, 1, tokens=32)], shapes)[1:]
-    (8, 1, 32, 0, 0, 0)
+    >>> few, many = Proposal(Kind.SAMPLE, own_pages=3, leave_at=1), Proposal(Kind.SAMPLE, own_pages=2, leave_at=12)
+    >>> agreed([few, many, Proposal(Kind.NOTHING)])
+    Proposal(kind=<Kind.SAMPLE: 4>, rows=0, tokens=0, own_pages=3, leave_at=13)
+    >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, tokens=32)])[1:]
+    (8, 32, 0, 0)
     """
-    # The whole proposal comes last in the key: equal ones are told apart alike on every host.
-    first = min(proposals, key=lambda proposal: (proposal.kind, -proposal.waited, -proposal.num_rows, proposal))
-    if first.kind == Kind.SAMPLE:
-        calls = [first._replace(prefixes=shape.prefixes, rows_per_prefix=shape.rows_per_prefix) for shape in row_shapes]
-        first = max(
-            (call for call in calls if first.is_part_of(call)),
-            key=lambda call: (sum(proposal.is_part_of(call) for proposal in proposals), -call.num_rows),
-        )
     # Every host computes this from the same numbers, so all come to the same call without another message.
+    first = min(proposals)
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # `leave_at` counts the rows of all hosts.
     return first._replace(
-        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts), waited=0
+        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts)
     )
 
 
 def shared(device: XLADevice, limits: Limits) -> Device:
     """Return the device for calls that all hosts make together; with one host, the device itself."""
-    return device if jax.process_count() == 1 else SharedDevice(device, limits.row_shapes, _gather)
+    if jax.process_count() == 1:
+        return device
+    (shape,) = limits.row_shapes
+    return SharedDevice(device, shape, _gather)
 
 
 async def _gather(proposal: Proposal) -> np.ndarray:
@@ -135,7 +112,7 @@ class PartOfDevice(Device, Protocol):
         """Return the most pages that a row of a call has behind its prefix."""
         ...
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
         """Sample as `Device` does, with the `own_pages` that all hosts have agreed on."""
         ...
 
@@ -143,19 +120,10 @@ class PartOfDevice(Device, Protocol):
 class SharedDevice:
     """This host's shards of a device, and calls that all hosts make together; a `Device`."""
 
-    def __init__(
-        self,
-        device: PartOfDevice,
-        row_shapes: Sequence[RowShape],
-        gather: Callable[[Proposal], Awaitable[np.ndarray]],
-    ):
-        """`gather` takes the proposal of this host and returns those of all, one row each.
-
-        Every host has the same `row_shapes`: shapes of calls that sample.
-        """
-        self._device, self._row_shapes, self._gather = device, row_shapes, gather
+    def __init__(self, device: PartOfDevice, shape: RowShape, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
+        """`gather` takes the proposal of this host and returns those of all; calls that sample have the `shape`."""
+        self._device, self._shape, self._gather = device, shape, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
-        self.penalizes = device.penalizes
         self._ended: Exception | None = None
         """Error that ended the calls; None while they go on."""
 
@@ -180,16 +148,14 @@ class SharedDevice:
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows, as soon as all hosts agree."""
         kind = Kind.FIRST_READ if read.begins else Kind.READ
-        await self._its_turn(Proposal(kind, read.most_rows, 1, read.most_tokens))
+        await self._its_turn(Proposal(kind, read.most_rows, read.most_tokens))
         await self._called(self._device.read(read))
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> Said:
         """Sample in some rows, as soon as all hosts agree; return as `Device.sample` does."""
         own_pages = self._device.own_pages(sample)
-        call = await self._its_turn(Proposal(Kind.SAMPLE, *sample.shape, own_pages=own_pages, leave_at=sample.leave_at))
-        shape = RowShape(call.prefixes, call.rows_per_prefix)
-        # The call may be larger than this host's own rows; the rest is padding here and rows elsewhere.
-        sample = dataclasses.replace(sample, shape=shape, leave_at=call.leave_at)
+        call = await self._its_turn(Proposal(Kind.SAMPLE, own_pages=own_pages, leave_at=sample.leave_at))
+        sample = dataclasses.replace(sample, leave_at=call.leave_at)
         return await self._called(self._device.sample(sample, call.own_pages))
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
@@ -222,8 +188,7 @@ class SharedDevice:
     async def _its_turn(self, own: Proposal) -> Proposal:
         """Take part in other calls until the next one has room for what this host proposes; return that call."""
         while not own.is_part_of(call := await self._agree(own)):
-            if await self._take_part(call):
-                own = own._replace(waited=own.waited + 1)
+            await self._take_part(call)
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
@@ -240,7 +205,7 @@ class SharedDevice:
         except Exception as error:
             self._ended = error
             raise
-        call = agreed(proposals, self._row_shapes)
+        call = agreed(proposals)
         if call.kind == Kind.FAILED:
             failed = [str(host) for host, proposal in enumerate(proposals) if proposal.kind == Kind.FAILED]
             self._ended = HostFailed(
@@ -261,11 +226,10 @@ class SharedDevice:
         """Make a call without a row of this host; return whether there was one."""
         no_rows: list[list[Any]] = [[] for _ in range(self.num_shards)]
         if call.kind in (Kind.READ, Kind.FIRST_READ):
-            read = Read(no_rows, call.kind == Kind.FIRST_READ, call.prefixes, call.tokens)
+            read = Read(no_rows, call.kind == Kind.FIRST_READ, call.rows, call.tokens)
             await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:
-            sample = Sample(RowShape(call.prefixes, call.rows_per_prefix), no_rows, call.leave_at)
-            await self._called(self._device.sample(sample, call.own_pages))
+            await self._called(self._device.sample(Sample(self._shape, no_rows, call.leave_at), call.own_pages))
         else:
             return False
         return True

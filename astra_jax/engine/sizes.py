@@ -189,13 +189,15 @@ def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Lim
     all_pages = groups * (prompt_pages + group_size * response_pages)
     most_read = min(-(-config.max_prompt_tokens // TPU_LANES) * TPU_LANES, _FIRST_READ_TOKENS)
     is_cpu = platform() == "cpu" and shards == 1
+    row_shapes = _row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width)
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
         # At least one sequence has room, and a page to copy.
         num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
         page_tokens=_PAGE_TOKENS,
-        row_shapes=_row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width),
+        # Several hosts sample in one shape: then each call holds the rows of all of them.
+        row_shapes=row_shapes if num_hosts() == 1 else row_shapes[:1],
         sample_tokens=_SAMPLE_TOKENS,
         read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
         read_tokens=config.read_tokens,

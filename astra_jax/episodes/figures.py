@@ -1,4 +1,4 @@
-"""What finished episodes come to: the paper's F1, and the figures that are reported beside it.
+"""Figures of finished episodes: the paper's F1, and those that are reported beside it.
 
     recall         r = n̂ / n          share of sub-tasks solved
     precision      p = n̂ / (c + ε)    share of tool calls that solved one
@@ -13,19 +13,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.rewards import f1, precision, recall
 from sandbox.client import ServiceError
 
+Terms: TypeAlias = dict[str, tuple[float, float]]
+"""Name of a figure to its numerator and denominator."""
+
 
 @dataclass(frozen=True)
 class EpisodeFigures:
-    """Means over episodes, but for `tokens_per_turn` and shares of calls, which are ratios of totals."""
+    """Means over episodes; `tokens_per_turn` and shares of calls are ratios of totals."""
 
     f1: float
-    """The paper's, from n̂, n and c, whatever the reward is."""
+    """The paper's F1, from n̂, n and c, whatever the reward is."""
     recall: float
     precision: float
     solved_fraction: float
@@ -33,16 +37,39 @@ class EpisodeFigures:
     answer_accuracy: float
     """Share of episodes whose final message tells the gold answer (`synthesis.answers.final_answer`)."""
     reward: float
-    """What the run that rolled them out names as its reward; evaluations: F1."""
+    """Mean of the reward that the run names; in evaluations F1."""
     tool_calls_per_episode: float
     tokens_per_turn: float
     """Sampled tokens per assistant message."""
     irrelevant_call_share: float
-    """Share of all tool calls that went to a distractor; 0 where there was no call."""
+    """Share of all tool calls that went to a distractor; 0 without a call."""
     invalid_call_share: float
-    """Share of all tool calls that no tool could take: the policy's mistakes; 0 where there was no call."""
+    """Share of all tool calls that no tool could take: the policy's mistakes; 0 without a call."""
     failed_call_share: float
-    """Share of all tool calls that a tool could take and answered with an error; 0 where there was no call."""
+    """Share of all tool calls that a tool could take and answered with an error; 0 without a call."""
+
+
+def terms_of(episode: Episode) -> Terms:
+    """Return the numerator and the denominator that a finished episode adds to each figure but the reward.
+
+    Raises:
+        ValueError: the environment has nothing to solve.
+    """
+    counts, outcomes = episode.counts, episode.outcomes
+    num_calls = len(outcomes)
+    return {
+        "f1": (f1(**counts._asdict()), 1),
+        "recall": (recall(counts.num_solved, counts.num_subtasks), 1),
+        "precision": (precision(counts.num_solved, counts.num_tool_calls), 1),
+        "solved_fraction": (counts.num_solved == counts.num_subtasks, 1),
+        "answer_accuracy": (episode.is_answer_accurate, 1),
+        "tool_calls_per_episode": (num_calls, 1),
+        # A program that learns nothing has no tokens, so it has no figure of them.
+        "tokens_per_turn": (num_sampled_tokens(episode), episode.num_turns if episode.ledger.ids else 0),
+        "irrelevant_call_share": (num_irrelevant_calls(episode), num_calls),
+        "invalid_call_share": (sum(not outcome.is_valid for outcome in outcomes), num_calls),
+        "failed_call_share": (sum(outcome.is_valid and not outcome.ok for outcome in outcomes), num_calls),
+    }
 
 
 def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> EpisodeFigures:
@@ -53,31 +80,17 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
     """
     if not episodes:
         raise ValueError("expected at least one episode to sum up, found none")
-    counts = [episode.counts for episode in episodes]
-    outcomes = [outcome for episode in episodes for outcome in episode.outcomes]
-    num_calls = len(outcomes)
-    num_turns = sum(episode.num_turns for episode in episodes)
-    return EpisodeFigures(
-        f1=_mean([f1(**each._asdict()) for each in counts]),
-        recall=_mean([recall(each.num_solved, each.num_subtasks) for each in counts]),
-        precision=_mean([precision(each.num_solved, each.num_tool_calls) for each in counts]),
-        solved_fraction=_mean([float(each.num_solved == each.num_subtasks) for each in counts]),
-        answer_accuracy=_mean([float(episode.is_answer_accurate) for episode in episodes]),
-        reward=_mean(rewards),
-        tool_calls_per_episode=num_calls / len(episodes),
-        # Ratios of totals: a mean of ratios would let an episode of one turn weigh as much as one of thirty.
-        tokens_per_turn=sum(map(num_sampled_tokens, episodes)) / num_turns,
-        irrelevant_call_share=sum(outcome.irrelevant for outcome in outcomes) / max(1, num_calls),
-        invalid_call_share=sum(not outcome.is_valid for outcome in outcomes) / max(1, num_calls),
-        failed_call_share=sum(outcome.is_valid and not outcome.ok for outcome in outcomes) / max(1, num_calls),
-    )
+    of_each = [terms_of(episode) for episode in episodes]
+    sums = {
+        name: [sum(column) for column in zip(*(terms[name] for terms in of_each), strict=True)] for name in of_each[0]
+    }
+    # Ratios of totals: a mean of ratios would let an episode of one turn weigh as much as one of thirty.
+    figures = {name: above / max(1, below) for name, (above, below) in sums.items()}
+    return EpisodeFigures(**figures, reward=sum(rewards) / len(rewards))
 
 
 def call_errors(episodes: Iterable[Episode]) -> Counter[str]:
-    """Count the calls that failed: `model_errors_KIND` where the call was wrong, `tool_errors_KIND` where a tool was.
-
-    What did not happen has no name.
-    """
+    """Count failed calls by name: `model_errors_KIND` if the call was wrong, `tool_errors_KIND` if the tool was."""
     return Counter(
         f"{'tool' if outcome.is_valid else 'model'}_errors_{outcome.error_kind}"
         for episode in episodes
@@ -103,7 +116,3 @@ def num_sampled_tokens(episode: Episode) -> int:
 def num_irrelevant_calls(episode: Episode) -> int:
     """Return how many tool calls went to a distractor."""
     return sum(outcome.irrelevant for outcome in episode.outcomes)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

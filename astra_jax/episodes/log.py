@@ -22,9 +22,8 @@ from astra_jax.episodes.finished import (
     CallOutcome,
     FinishedEpisode,
     SubQuestionOutcome,
-    call_outcomes,
+    finished_episode,
     messages_of,
-    sub_question_outcomes,
 )
 from astra_jax.episodes.rewards import f1
 from astra_jax.errors import AstraError
@@ -46,17 +45,17 @@ class LoggedToken(NamedTuple):
 
     id: int
     text: str
-    """Empty where the character that the token is part of began in an earlier token."""
+    """Text of the token; empty if the character that it is part of began in an earlier token."""
     source: SourceName
-    """Tokens of the model, and no others, have loss."""
+    """Writer of the token; tokens of the model, and no others, have loss."""
     sampled_logprob: float
-    """To six decimals; 0 where the token was not sampled."""
+    """Log-prob under the sampling distribution, to six decimals; 0 for other tokens."""
     turn: int
-    """0 for the prompt."""
+    """Number of the assistant message from 1; 0 for the prompt."""
     policy_version: int = -1
-    """Updates that the policy had seen when it sampled the token; -1 where it was not sampled, and in older logs."""
+    """Updates that the policy had seen when it sampled the token; -1 for other tokens."""
     kept: tuple[int, ...] = ()
-    """The ids that truncation kept where the token was drawn; none where they are not recorded."""
+    """Ids that truncation kept where the token was drawn; empty if they are not recorded."""
 
 
 class EpisodeLengths(NamedTuple):
@@ -64,13 +63,13 @@ class EpisodeLengths(NamedTuple):
 
     prompt: int
     messages: tuple[int, ...]
-    """Sampled."""
+    """Sampled tokens of each message."""
     given: tuple[int, ...]
-    """After each message but the last: what tools said, and the template."""
+    """Tokens after each message but the last: replies of tools, and the template."""
 
 
 class RolledOut(BaseModel):
-    """What the tokens of an episode follow from, beside policy and environment."""
+    """The seed, slot and limits that decide the tokens of an episode, beside policy and environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +91,7 @@ class LoggedEpisode(BaseModel):
     language: Language
     scenario: Scenario
     policy: str
-    """Whose episode it is: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
+    """Name of the policy: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
     reward: float
     f1: float
     """The paper's, whatever the reward is."""
@@ -110,18 +109,17 @@ class LoggedEpisode(BaseModel):
     num_turns: int
     stop_reason: str
     sub_questions: tuple[SubQuestionOutcome, ...]
-    # Logs of older versions have none of the next six; their pages do without.
-    tools: tuple[str, ...] = ()
-    """The tools that were shown, in order."""
-    calls: tuple[CallOutcome, ...] = ()
-    policy_version: int | None = None
-    """Updates that the policy had seen when it began to speak."""
-    expectation: Expectation | None = None
-    """What ending is right; None in older logs."""
-    met_expectation: bool | None = None
-    """Whether it refused or asked back, where that was expected, as it was judged then; None in older logs."""
-    rolled_out: RolledOut | None = None
-    """None where no policy spoke."""
+    tools: tuple[str, ...]
+    """Names of the tools that were shown, in order."""
+    calls: tuple[CallOutcome, ...]
+    policy_version: int | None
+    """Updates that the policy had seen when it sampled its first token; None without sampled tokens."""
+    expectation: Expectation
+    """The right ending: an answer, a refusal, or a question back to the user."""
+    met_expectation: bool
+    """Whether the episode refused or asked back, if that was expected, as it was judged then."""
+    rolled_out: RolledOut | None
+    """None if no policy spoke."""
     tokens: tuple[LoggedToken, ...]
 
     @property
@@ -136,19 +134,16 @@ class LoggedEpisode(BaseModel):
 
     @property
     def finished(self) -> FinishedEpisode:
-        """The episode as a reward sees it.
-
-        Raises:
-            ValueError: the log is of a version that kept neither calls nor what ending is right.
-        """
-        if self.expectation is None:
-            raise ValueError("expected calls and the ending that is right, found a line of an older version")
+        """The episode as a reward sees it."""
         runs = itertools.groupby(self.tokens, key=lambda token: (token.turn, token.source))
         said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
-        same = FinishedEpisode.__dataclass_fields__.keys() & LoggedEpisode.model_fields.keys()
         return FinishedEpisode(
-            messages=messages_of(self.question, said), **{name: getattr(self, name) for name in same}
+            messages=messages_of(self.question, said), **{name: getattr(self, name) for name in _ALIKE}
         )
+
+
+_ALIKE = FinishedEpisode.__dataclass_fields__.keys() & LoggedEpisode.model_fields.keys()
+"""Fields of an episode that a reward sees and that a line of the log has as well."""
 
 
 def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
@@ -157,35 +152,22 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
     Raises:
         ValueError: the episode still runs.
     """
-    if episode.stop_reason is None:
-        raise ValueError(f"expected a finished episode, found one that runs, in {episode.environment.id}")
-    environment, ledger = episode.environment, episode.ledger
+    environment, ledger, view = episode.environment, episode.ledger, finished_episode(episode, tokenizer)
     texts = token_texts(ledger.ids, tokenizer)
     sources = [_SOURCE_NAMES[Source(source)] for source in ledger.sources]
     logprobs = [round(logprob, 6) for logprob in ledger.sampled_logprobs]
     columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions, map(tuple, ledger.kept))
     versions = [version for version in ledger.policy_versions if version >= 0]
     return LoggedEpisode(
-        environment_id=environment.id,
-        question=environment.question,
-        answer=environment.answer,
+        **{name: getattr(view, name) for name in _ALIKE},
         domain=environment.domain,
         language=environment.language,
         scenario=environment.scenario,
         policy=policy,
         reward=reward,
         f1=f1(**episode.counts._asdict()),
-        final_text=episode.final_text,
-        is_answer_accurate=episode.is_answer_accurate,
-        **episode.counts._asdict(),
         num_irrelevant_calls=num_irrelevant_calls(episode),
-        num_turns=episode.num_turns,
-        stop_reason=episode.stop_reason,
-        sub_questions=sub_question_outcomes(episode),
-        tools=tuple(tool.document.name for tool in episode.tools),
-        calls=call_outcomes(episode),
         policy_version=versions[0] if versions else None,
-        expectation=environment.expectation,
         met_expectation=episode.met_expectation,
         rolled_out=RolledOut.model_validate(episode.rolled_out) if episode.rolled_out is not None else None,
         tokens=tuple(itertools.starmap(LoggedToken, zip(*columns, strict=True))),

@@ -178,32 +178,12 @@ class RolloutEngine:
         first_slot: int = 0,
         room_for: int = 0,
     ) -> list[Group]:
-        """Run `group_size` episodes in each environment to their end; the first one draws as slot `first_slot`.
-
-        A decoder of one's own may go without `params`: it samples what it has. Pages and rows are made for `room_for`
-        groups, where that is more: who runs now many, now few, compiles the programs of one number alone.
-
-        Where there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
-        their tools, and returns those of all.
-
-        Raises:
-            DecoderError: a decoder of one's own takes no weights, but is given some.
-            PromptTooLong: an environment does not fit.
-            SandboxUnavailable: the sandbox is down; no episode is returned.
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
-        """
-        of_temperatures = await self.run_at(
-            [self.config.temperature],
-            params,
-            starts,
-            group_size=group_size,
-            seed=seed,
-            policy_version=policy_version,
-            first_slot=first_slot,
-            room_for=room_for,
+        """Return the groups that `run_at` returns for the temperature of the config."""
+        sizes = {"group_size": group_size, "first_slot": first_slot, "room_for": room_for}
+        (groups,) = await self.run_at(
+            [self.config.temperature], params, starts, seed=seed, policy_version=policy_version, **sizes
         )
-        return of_temperatures[0]
+        return groups
 
     async def run_at(
         self,
@@ -217,12 +197,23 @@ class RolloutEngine:
         first_slot: int = 0,
         room_for: int = 0,
     ) -> list[list[Group]]:
-        """Return for each temperature, in the place of the config's, the groups that `run` would return.
+        """Run `group_size` episodes in each environment to their end, at each temperature; return the groups of each.
 
-        All are sampled side by side, so that an environment's prompt is computed once.
+        All are sampled side by side, so that an environment's prompt is computed once. The first episode draws as slot
+        `first_slot`, at every temperature.
+
+        A decoder of one's own may go without `params`: it samples what it has. Pages and rows are made for `room_for`
+        groups, if there are fewer: runs of different sizes then share the compiled programs.
+
+        If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
+        their tools, and returns those of all.
 
         Raises:
-            DecoderError, PromptTooLong, SandboxUnavailable, HostFailed, HostsEnd: as `run`.
+            DecoderError: a decoder of one's own takes no weights, but is given some.
+            PromptTooLong: an environment does not fit.
+            SandboxUnavailable: the sandbox is down; no episode is returned.
+            HostFailed: another host has failed.
+            HostsEnd: a signal at one of several hosts ends all.
         """
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())

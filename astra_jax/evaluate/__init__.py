@@ -4,5 +4,4 @@ replay        a logged episode is run or sampled again, and compared token by to
 scoring       the log-probs of sampled tokens by the learner's program
 mismatch      the difference of sampler and learner, split by cause
 endpoint      the address of a server, its key, and the first contact
-http_decoder  a decoder that asks a server
 """

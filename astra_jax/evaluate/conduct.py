@@ -22,18 +22,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, get_args
+from typing import Final, NamedTuple, get_args
 
+from astra_jax.episodes import figures
 from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.figures import num_irrelevant_calls, num_sampled_tokens
-from astra_jax.episodes.rewards import episode_reward, f1, precision, recall
+from astra_jax.episodes.figures import Terms, num_irrelevant_calls
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.evaluate.intervals import clustered_interval
 from synthesis.answers.counting import count_solved
 from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Expectation, SimilarityBand, canonical_json
-
-Terms: TypeAlias = dict[str, tuple[float, float]]
-"""Name of a figure to its numerator and denominator."""
 
 _BANDS: Final[tuple[SimilarityBand, ...]] = get_args(SimilarityBand)
 
@@ -44,29 +42,18 @@ def terms_of(episode: Episode) -> Terms:
     Raises:
         ValueError: the environment has nothing to solve.
     """
-    counts, outcomes = episode.counts, episode.outcomes
-    num_calls = len(outcomes)
+    outcomes, num_calls = episode.outcomes, len(episode.outcomes)
     by_band = Counter(_band_of_tool(episode, (outcome.name for outcome in outcomes if outcome.irrelevant)))
     shown = Counter(_band_of_tool(episode, (tool.document.name for tool in episode.tools)))
     setbacks = setbacks_of(episode)
     return {
-        "f1": (f1(**counts._asdict()), 1),
+        **figures.terms_of(episode),
         "reward": (episode_reward(episode), 1),
-        "recall": (recall(counts.num_solved, counts.num_subtasks), 1),
-        "precision": (precision(counts.num_solved, counts.num_tool_calls), 1),
-        "solved_fraction": (counts.num_solved == counts.num_subtasks, 1),
-        "answer_accuracy": (episode.is_answer_accurate, 1),
         "turns_per_episode": (episode.num_turns, 1),
-        "tool_calls_per_episode": (num_calls, 1),
-        # A program has no tokens, and so nothing to say of how many it takes.
-        "tokens_per_turn": (num_sampled_tokens(episode), episode.num_turns if episode.ledger.ids else 0),
-        "irrelevant_call_share": (num_irrelevant_calls(episode), num_calls),
         **{f"irrelevant_call_share_{band}": (by_band[band], num_calls) for band in _BANDS},
         **{f"irrelevant_calls_per_shown_{band}": (by_band[band], shown[band]) for band in _BANDS},
         "clean_episode_share": (not num_irrelevant_calls(episode), 1),
-        "invalid_call_share": (sum(not outcome.is_valid for outcome in outcomes), num_calls),
         "invented_name_share": (sum(outcome.error_kind == "unknown_tool" for outcome in outcomes), num_calls),
-        "failed_call_share": (sum(outcome.is_valid and not outcome.ok for outcome in outcomes), num_calls),
         "repeated_call_share": (num_repeated_calls(episode), 0 if episode.environment.is_stateful else num_calls),
         "setbacks_per_episode": (setbacks.num_tools, 1),
         "recovered_tool_share": (setbacks.num_recovered, setbacks.num_tools),

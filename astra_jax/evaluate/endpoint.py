@@ -29,17 +29,6 @@ def key_or_none(variable: str) -> str | None:
     return key or None
 
 
-def headers(key_variable: str) -> dict[str, str]:
-    """Return the headers of a request: JSON, and the key if there is one."""
-    key = key_or_none(key_variable)
-    return {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
-
-
-def wrong_key(url: str, key_variable: str) -> DecoderError:
-    """Return the error to raise if a server answers 401."""
-    return DecoderError(f"the server at {url} wants another key (HTTP 401): set {key_variable} to its own")
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """A server, and the model that is asked for."""
@@ -48,8 +37,6 @@ class Endpoint:
     model: str
     most_tokens: int
     """Tokens of the longest sequence."""
-    replays: bool
-    """Whether the server says that a request's seed decides every draw."""
     policy: str | None
     """Digest of the policy folder that it serves; None if it does not tell."""
     key_variable: str = KEY_VARIABLE
@@ -58,7 +45,6 @@ class Endpoint:
 class _Model(BaseModel):
     id: str
     max_model_len: int
-    replays: bool = False
     policy: str | None = None
 
 
@@ -69,7 +55,9 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
         DecoderError: no server answers there, or one of another kind.
     """
     url, deadline = url.rstrip("/"), time.monotonic() + _FIRST_CONTACT_SECONDS
-    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS, headers=headers(key_variable)) as http:
+    key = key_or_none(key_variable)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS, headers=headers) as http:
         while True:
             try:
                 response = http.get(f"{url}/v1/models")
@@ -77,10 +65,10 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
             except httpx.TransportError as error:
                 if time.monotonic() > deadline:
                     why = str(error) or type(error).__name__
-                    raise DecoderError(f"nobody serves a policy at {url}: {why}; `astra serve` does") from None
+                    raise DecoderError(f"no server of a policy answers at {url}: {why}; start `astra serve`") from None
                 time.sleep(0.25)
     if response.status_code == 401:
-        raise wrong_key(url, key_variable)
+        raise DecoderError(f"the server at {url} wants another key (HTTP 401): set {key_variable} to its own")
     try:
         models = [_Model.model_validate(each) for each in response.json()["data"]]
         served = models[0]
@@ -88,4 +76,4 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
         raise DecoderError(
             f"expected a list of models at {url}/v1/models, found HTTP {response.status_code} from something else"
         ) from None
-    return Endpoint(url, served.id, served.max_model_len, served.replays, served.policy, key_variable)
+    return Endpoint(url, served.id, served.max_model_len, served.policy, key_variable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.interface import DecoderError
-from astra_jax.episodes.episode import Episode
-from astra_jax.episodes.figures import (
-    EpisodeFigures,
-    call_errors,
-    episode_figures,
-    num_irrelevant_calls,
-    service_errors,
-)
+from astra_jax.episodes.figures import EpisodeFigures, call_errors, episode_figures, service_errors
 from astra_jax.episodes.log import episode_to_json, write_episodes
-from astra_jax.episodes.rewards import episode_reward, f1
+from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
-from astra_jax.evaluate.conduct import figures_of
-from astra_jax.evaluate.endpoint import Endpoint
+from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.intervals import clustered_interval
-from astra_jax.evaluate.slices import EvaluatedEnvironment, slices_of, write_environments
+from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, digest_of_policy, digest_of_records, open_run
 from synthesis.records import Environment, JsonObject, SimilarityBand
@@ -71,25 +62,20 @@ class EvaluationConfig(BaseModel):
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 
 
-def open_evaluation(
-    config: EvaluationConfig, *, baseline: str | None = None, endpoint: Endpoint | None = None
-) -> RunManifest:
+def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) -> RunManifest:
     """Return the record of the evaluation in `out`, before anything is written there.
-
-    The policy is sampled in this process, or by the server at `endpoint`.
 
     Raises:
         DestinationRefused: `out` is something else than an evaluation, or one of another config, data or code.
         RecordDirectoryError: the record directory is missing or damaged.
     """
-    policy = digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}"
     return open_run(
         EVALUATION,
         config,
         config.out,
         product="figures.json",
         contents={
-            "policy": policy if endpoint is None else f"{policy} served as {endpoint.model}",
+            "policy": digest_of_policy(config.policy) if baseline is None else f"baseline {baseline}",
             "environments": digest_of_records(config.environments),
             **({} if config.ending_judge is None else {"ending_judge": digest_of_files([config.ending_judge])}),
         },
@@ -98,30 +84,13 @@ def open_evaluation(
     )
 
 
-def require_served(config: EvaluationConfig, endpoint: Endpoint) -> None:
-    """See to it that a server can sample the episodes of an evaluation, and is not one of another policy.
-
-    Raises:
-        DecoderError: it serves another policy, or shorter sequences.
-    """
-    # A server that does not say which policy it has (vLLM, or one of a HuggingFace folder) is believed.
-    if endpoint.policy not in (None, digest_of_policy(config.policy)):
-        raise DecoderError(f"expected the policy of {config.policy} at {endpoint.url}, found another: {endpoint.model}")
-    most_tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    if endpoint.most_tokens < most_tokens:
-        raise DecoderError(
-            f"expected sequences of up to {most_tokens} tokens to be served at {endpoint.url}, found up to "
-            f"{endpoint.most_tokens}; serve longer ones or lower rollout.max_response_tokens"
-        )
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What a policy did in environments, and what that comes to."""
 
     figures: EpisodeFigures
     intervals: dict[str, tuple[float, float]]
-    """95 % bootstrap intervals over environments, of some of the figures."""
+    """95 % bootstrap intervals over environments of the figures in `SLICED`."""
     groups: list[Group]
     """The episodes, by environment."""
     errors: Counter[str]
@@ -238,18 +207,12 @@ def sum_up(
             "what the tools wait for and what `ending_judge` says"
         )
     episodes = [episode for group in whole for episode in group]
-
-    def interval(value: Callable[[Episode], float], weight: Callable[[Episode], float]) -> tuple[float, float]:
-        return clustered_interval(
-            [sum(map(value, group)) for group in whole], [sum(map(weight, group)) for group in whole], seed=seed
-        )
-
+    terms = [summed(group) for group in whole]
     return Evaluation(
         figures=episode_figures(episodes, [episode_reward(episode) for episode in episodes]),
         intervals={
-            "f1": interval(lambda episode: f1(**episode.counts._asdict()), lambda _: 1),
-            "answer_accuracy": interval(lambda episode: episode.is_answer_accurate, lambda _: 1),
-            "irrelevant_call_share": interval(num_irrelevant_calls, lambda episode: len(episode.outcomes)),
+            name: clustered_interval(*zip(*(of_group[name] for of_group in terms), strict=True), seed=seed)
+            for name in SLICED
         },
         groups=whole,
         errors=call_errors(episode for group in groups for episode in group) + Counter(errors or {}),

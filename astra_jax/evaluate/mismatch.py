@@ -177,7 +177,7 @@ def split(
         for columns in zip(*map(_columns, episodes), strict=True)
     )
     newest = int(version_N.max()) if policy_version is None else policy_version
-    is_judged_N = (version_N == newest) | (version_N < 0)  # older logs do not say
+    is_judged_N = version_N == newest
     knows_kept = bool(is_kept_N.all())
     # Log-probs of greedy tokens are those at temperature 1.
     recorded = Setting(rollout.temperature or 1.0, rollout.top_k is not None)

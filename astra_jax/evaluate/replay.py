@@ -21,7 +21,7 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.sizes import decode_limits
-from astra_jax.episodes.endings import as_judged_before, by_lexicon
+from astra_jax.episodes.endings import as_judged_before
 from astra_jax.episodes.episode import Episode, response_segments
 from astra_jax.episodes.log import (
     EpisodeLogError,
@@ -76,8 +76,8 @@ async def replay(
             f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
             "record directory that the episode was run in"
         )
-    # Whoever judged the episode is not asked again: what a model would say today is no fault of the replay.
-    judge = by_lexicon if logged.met_expectation is None else as_judged_before(logged.met_expectation)
+    # The judge of the episode is not asked again: what a model would say today is no fault of the replay.
+    judge = as_judged_before(logged.met_expectation)
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
     start = Start(environment, [by_name[name] for name in logged.tools])
     ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
@@ -174,8 +174,7 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
     how = logged.rolled_out
     if how is None:
         raise EpisodeLogError(
-            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke, "
-            "or the log is of an older version"
+            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke"
         )
     try:
         config = RolloutConfig.model_validate(how.limits)

@@ -35,27 +35,20 @@ def all_logs(run: Path) -> list[Path]:
     return logs
 
 
-def with_reward(path: Path, episodes: Sequence[LoggedEpisode], reward: str) -> list[LoggedEpisode]:
-    """Return the episodes of the log at `path` with another reward.
+def with_reward(episodes: Sequence[LoggedEpisode], reward: str) -> list[LoggedEpisode]:
+    """Return the episodes of a log with another reward.
 
     Raises:
-        EpisodeLogError: the log is of a version that kept too little.
         ConfigError: the reward is no finite number.
     """
-    try:
-        finished = [each.finished for each in episodes]
-    except ValueError as error:
-        raise EpisodeLogError(f"{path}: {error}; write it again by running again") from error
-    return [
-        each.model_copy(update={"reward": earned(reward, view)}) for each, view in zip(episodes, finished, strict=True)
-    ]
+    return [each.model_copy(update={"reward": earned(reward, each.finished)}) for each in episodes]
 
 
 def rescore(path: Path, rewards: Sequence[str]) -> Rescored:
     """Apply each of `rewards` to the episodes of a log.
 
     Raises:
-        EpisodeLogError: the log is empty, damaged, or of a version that kept too little.
+        EpisodeLogError: the log is empty or damaged.
         ConfigError: a reward is no finite number.
     """
     episodes = read_episodes(path)
@@ -65,7 +58,7 @@ def rescore(path: Path, rewards: Sequence[str]) -> Rescored:
         path,
         len(episodes),
         logged=_mean_reward(episodes),
-        means={reward: _mean_reward(with_reward(path, episodes, reward)) for reward in rewards},
+        means={reward: _mean_reward(with_reward(episodes, reward)) for reward in rewards},
     )
 
 

@@ -43,12 +43,12 @@ def logged_as_spoken(logged: LoggedEpisode) -> Spoken:
     """Return the tokens of a logged episode.
 
     Raises:
-        EpisodeLogError: no policy spoke, or the log is of a version that does not say how.
+        EpisodeLogError: no policy spoke.
     """
     if logged.rolled_out is None or not any(token.source == "model" for token in logged.tokens):
         raise EpisodeLogError(
             f"expected tokens that a policy sampled, and their limits, in the episode in {logged.environment_id}, "
-            "found none: no policy spoke, or the log is of an older version"
+            "found none: no policy spoke"
         )
     tokens = logged.tokens
     ledger = TokenLedger(

@@ -1,6 +1,6 @@
-"""Which hosts take part in a run: joined before anything else touches JAX, and agreed on the disk that they share.
+"""The hosts of a run: they join before anything else touches JAX, end together, and check the disk that they share.
 
-Decided: docs/decisions/hosts.md, “Each host holds a connection to the first host, and its end is the host's end”.
+Decided: docs/decisions/hosts.md, “JAX ends all hosts 30 seconds after one is gone”.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from jax.experimental import multihost_utils
 
 from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError, UsageError
-from astra_jax.mesh.lost_hosts import OtherHosts
 
 T = TypeVar("T")
 
 _END_WITHIN_MS = 5000
 """Hosts that fail for the same reason do so at nearly the same time."""
-_LEAVE_FIRST_SECONDS = 1.0
-"""JAX ends all others, with words of its own, when its service is gone, which is in the first host's process."""
+_HEARTBEAT_SECONDS = 30
+"""Seconds without a sign of life after which JAX takes a host for gone and ends all others; its default is 100."""
 _PIECE_BYTES = 1 << 20
 _SHARED_WITHIN_SECONDS = 5.0
 """Network disks show a new file to other hosts late, but not as late as this."""
@@ -73,9 +72,9 @@ def join_hosts() -> None:
     """
     announced = _announced_by_environment()
     try:
-        jax.distributed.initialize(**announced)
+        jax.distributed.initialize(**announced, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
     except (ValueError, RuntimeError) as error:
-        # What JAX says where nobody announces a cluster.
+        # JAX says this if no cluster is announced.
         if "coordinator_address should be defined" not in str(error):
             raise NotJoined(f"expected the hosts of this job to find each other, found: {error}") from error
 
@@ -86,7 +85,7 @@ def are_hosts_announced() -> bool:
 
 
 def _announced_by_environment() -> dict[str, Any]:
-    """Our number and how many we are, as the three variables say; nothing where they do not."""
+    """Return this host's number and the number of hosts, as the three variables say; nothing without them."""
     if not are_hosts_announced():
         return {}
     names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -106,64 +105,35 @@ def _announced_by_environment() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def ending_with_other_hosts() -> Iterator[None]:
-    """See to it that a host which fails ends soon, and with it those that go on: JAX's own patience is 300 s.
+    """See to it that a host which fails ends soon and does not wait 300 s for the others, as JAX does. All call it.
 
-    Where a host is gone, each other one ends in one line, HostLost's, with exit code 1; its process is left at once, as
-    after SIGKILL, if Python is not asked before. All call it.
+    Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped.
 
     Raises:
-        HostLost: what all hosts compute together has failed because one is gone.
+        HostLost: a computation of all hosts has failed because one is gone.
     """
     if jax.process_count() == 1:
         yield
         return
-    others: OtherHosts | None = None
     try:
-        others = OtherHosts(jax.process_index(), jax.process_count(), gather_bytes_from_hosts, _leave_as_one_is_lost)
-        if others.num_watched < (jax.process_count() - 1 if jax.process_index() == 0 else 1):
-            print(
-                "astra: not every host could connect to the first; if one of these is lost, the others learn it from "
-                "JAX, after 100 s",
-                file=sys.stderr,
-            )
         yield
-        others.leave()
-    except SystemExit:  # a run that has saved ends on all hosts
-        if others is not None:
-            others.leave()
-        raise
     except (Exception, KeyboardInterrupt) as error:
-        if others is not None:
-            others.fall_silent()
         is_lost = isinstance(error, jax.errors.JaxRuntimeError | ValueError) and "Gloo" in str(error)
         if is_lost or not _all_hosts_end():
-            # Before what JAX does at the end of a process, which is to wait for all others.
+            # At the end of a process JAX waits for all others; this comes before.
             code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UsageError) else 1
             atexit.register(_leave, code)
         if is_lost:
-            raise HostLost(_lost_host()) from error
+            raise HostLost(
+                f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, or it "
+                "was killed, or its machine or network is down; the same command on every host goes on from the last "
+                "checkpoint"
+            ) from error
         raise
 
 
-def _lost_host() -> str:
-    return (
-        f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, or it was "
-        "killed, or its machine or network is down; the same command on every host goes on from the last checkpoint"
-    )
-
-
-def _leave_as_one_is_lost() -> None:
-    try:
-        # At once: other threads write there, too.
-        sys.stderr.write(f"astra: {HostLost.__name__}: {_lost_host()}\n")
-        if jax.process_index() == 0:
-            time.sleep(_LEAVE_FIRST_SECONDS)
-    finally:
-        os._exit(1)
-
-
 def _all_hosts_end() -> bool:
-    import orbax.checkpoint as ocp  # 28 MB that who only decodes does without
+    import orbax.checkpoint as ocp  # 28 MB, which a process that only decodes does without
 
     try:
         ocp.multihost.get_barrier_sync_fn()(key="a host has failed", timeout_ms=_END_WITHIN_MS)

@@ -1,10 +1,12 @@
-"""Causal, segment-aware, grouped-query attention: one interface, the kernel chosen by what the code will run on.
+"""Causal, segment-aware, grouped-query attention: one interface, the kernel chosen by the platform of the program.
 
-TPU's kernel runs under a mesh, if only of one device; without a mesh TPUs run the chunked attention.
+    TPU   `splash_attention`, under a mesh, if only of one device
+    GPU   cuDNN, by `jax.nn`, for 16-bit rows of one segment; else `chunked_attention`
+    CPU   `chunked_attention`
 
-A query attends a key when both lie in the same segment and the key does not come later in the sequence; where segments
-continue another one, their prefix, they attend this too. Padding is a segment of its own, so no row is ever empty and
-nothing real attends padding. No backend makes a [T, T] array.
+A query attends to a key if both lie in the same segment and the key does not come later in the sequence. If its segment
+continues another one, its prefix, the query attends to this too. Padding is a segment of its own: no query of a row is
+without keys, and no real token attends to padding. No backend makes a [T, T] array.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import jax.numpy as jnp
 
 from astra_jax.model.chunked_attention import chunked_attention
 from astra_jax.model.context_parallel import balanced_order, to_natural_order
-from astra_jax.model.cudnn_attention import cudnn_attention
-from astra_jax.model.prefix_attention import prefix_attention
 from astra_jax.model.sharding import ambient_mesh, platform, spec
 
 
@@ -28,25 +28,21 @@ def attention(
 ) -> jax.Array:
     """Return softmax(q kᵀ / √H) v over the earlier keys of the same segment: [B, T, N, H] in the dtype of q.
 
-    `prefix_ids_BT` names for each token the segment that its own continues, which stands before it in the row and is
-    attended as well; its own where that continues none. On TPU every segment then begins at a multiple of
-    `TPU_PREFIX_BLOCK` tokens.
+    `prefix_ids_BT` names for each token the segment that its own segment continues; its own, if it continues none. The
+    prefix stands before the token in the row, which attends to it as well. On TPU every segment then begins at a
+    multiple of `TPU_PREFIX_BLOCK` tokens. The output at padding (segment 0) is finite and means nothing.
 
     N is a multiple of K: query heads n·N/K … (n+1)·N/K − 1 share key head n, whose keys are read in place. The softmax
-    is float32. Under a mesh, batch, sequence and heads stay where `LOGICAL_TO_MESH` puts them; when its `context` axis
+    is float32. Under a mesh, batch, sequence and heads stay where `LOGICAL_TO_MESH` puts them; if its `context` axis
     is larger than 1 the sequence is in balanced order (`context_parallel.balance`).
     """
     mesh = ambient_mesh()
     if mesh is None:
         return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
     if platform() == "tpu":
-        # Both pull in Pallas, which only TPUs need.
-        from astra_jax.model.splash_attention import splash_attention
-        from astra_jax.model.splash_prefix_attention import splash_prefix_attention
+        from astra_jax.model.splash_attention import splash_attention  # Pallas, which only TPUs need
 
-        if prefix_ids_BT is None:
-            return splash_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, mesh)
-        return splash_prefix_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, mesh)
+        return splash_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, mesh)
     context = mesh.shape["context"]
 
     def shard(
@@ -58,17 +54,15 @@ def attention(
     ) -> jax.Array:
         if context == 1:
             return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
-        # Gathered keys are put back in order, so that the kernel's bands of keys mean what they say; queries stay where
-        # they are and bring along the places that they have in the sequence.
+        # Gathered keys are put back in order; queries stay, and bring along the places that they have in the sequence.
         k_BSKH, v_BSKH, segment_ids_BS = (
             to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)
             for x in (k_BTKH, v_BTKH, segment_ids_BT)
         )
         order_XT = jnp.asarray(balanced_order(k_BSKH.shape[1], context)).reshape(context, -1)
-        order_T = order_XT[jax.lax.axis_index("context")]
-        if prefix_ids_BT is not None:
-            return prefix_attention(q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, prefix_ids_BT, segment_ids_BS, order_T)
-        return chunked_attention(q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, segment_ids_BS, order_T)
+        prefix_ids_BT = segment_ids_BT if prefix_ids_BT is None else prefix_ids_BT
+        places_T = order_XT[jax.lax.axis_index("context")]
+        return chunked_attention(q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, prefix_ids_BT, segment_ids_BS, places_T)
 
     heads, kv_heads = (spec("batch", "sequence", axis, "head_dim") for axis in ("heads", "kv_heads"))
     segments = spec("batch", "sequence")
@@ -85,8 +79,54 @@ def _whole_sequences(
     prefix_ids_BT: jax.Array | None,
 ) -> jax.Array:
     if prefix_ids_BT is not None:
-        places_T = jnp.arange(q_BTNH.shape[1])
-        return prefix_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, segment_ids_BT, places_T)
-    if platform() == "gpu":
-        return cudnn_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
-    return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+        return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
+    if platform() != "gpu" or not _cudnn_supports(q_BTNH):
+        return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+
+    def cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, _: jax.Array) -> jax.Array:
+        return jax.nn.dot_product_attention(q_BTNH, k_BTKH, v_BTKH, is_causal=True, implementation="cudnn")
+
+    # Only the data says whether rows are packed, so both ways are compiled and the batch chooses at run time.
+    is_unpacked = is_one_segment_each(segment_ids_BT)
+    return jax.lax.cond(is_unpacked, cudnn, _recomputed, q_BTNH, k_BTKH, v_BTKH, segment_ids_BT)
+
+
+def _plain(
+    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array, prefix_ids_BT: jax.Array
+) -> jax.Array:
+    places_T = jnp.arange(q_BTNH.shape[1])
+    return chunked_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, segment_ids_BT, places_T)
+
+
+# Each branch makes room for all that the other keeps for its backward pass: so the rarer one keeps its inputs alone.
+@jax.custom_vjp
+def _recomputed(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segment_ids_BT: jax.Array) -> jax.Array:
+    return _plain(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, segment_ids_BT)
+
+
+def _recomputed_forward(*qkv_and_ids: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return _recomputed(*qkv_and_ids), qkv_and_ids
+
+
+def _recomputed_backward(qkv_and_ids: tuple[jax.Array, ...], dout_BTNH: jax.Array) -> tuple[jax.Array | None, ...]:
+    q_BTNH, k_BTKH, v_BTKH, segment_ids_BT = qkv_and_ids
+    _, pull = jax.vjp(lambda q, k, v: _plain(q, k, v, segment_ids_BT, segment_ids_BT), q_BTNH, k_BTKH, v_BTKH)
+    return *pull(dout_BTNH), None
+
+
+_recomputed.defvjp(_recomputed_forward, _recomputed_backward)
+
+
+def _cudnn_supports(q_BTNH: jax.Array) -> bool:
+    """Say whether cuDNN's kernel computes in this dtype and head width: 16-bit floats, a multiple of 8, at most 128."""
+    return q_BTNH.dtype in (jnp.bfloat16, jnp.float16) and q_BTNH.shape[-1] % 8 == 0 and q_BTNH.shape[-1] <= 128
+
+
+def is_one_segment_each(segment_ids_BT: jax.Array) -> jax.Array:
+    """Say whether the segment of every row changes at most once, and then to padding.
+
+    Plain causal attention is then right for every real token. cuDNN's own packed layout is of no use to grouped
+    queries: jax 0.10 multiplies the offsets of keys by the number of query heads (jax pull request 39521).
+    """
+    before, after = segment_ids_BT[:, :-1], segment_ids_BT[:, 1:]
+    return jnp.all((before == after) | (after == 0))

@@ -1,13 +1,12 @@
-"""Attention in plain XLA, a chunk of queries at a time, with the flash backward pass (arXiv 2205.14135, appendix B).
+"""Attention in plain XLA over blocks of queries and keys, with the flash backward pass (arXiv 2205.14135, appendix B).
 
-Each pair P of a batch row and a key head is attended on its own. As many pairs go together as keep a chunk's scores
-few: on a CPU, few enough for its cache.
+A block of queries visits the blocks of keys that one of its queries sees, and no others (`visible_blocks`): the number
+of visits is data, not a shape. No array holds the scores of more than one block.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,213 +15,204 @@ from jax.ad_checkpoint import checkpoint_name
 
 from astra_jax.model.remat import ATTENTION_RESIDUALS
 from astra_jax.model.sharding import platform
+from astra_jax.model.visible_blocks import visible_blocks
 
 MASKED = -1e30
-"""The score of a key that must not be attended: finite, so that a masked row is not NaN, and zero after exp."""
+"""The score of a key that a query must not attend to: finite, so that a masked row is not NaN, and zero after exp."""
 
-_CHUNK_TOKENS = 128
-# Chunks of one band of queries are a loop over the same keys, those before the band's end. More bands waste fewer
-# products on keys that come later (8 bands: 1/16 of all), and take longer to compile.
-_MAX_BANDS = 8
-# Scores held at once: 1 MiB of float32, for a CPU core's cache; 256 MiB, to keep an accelerator busy.
+_BLOCK_TOKENS = (256, 192, 128)
+# Scores at once: 1 MiB of float32, which a CPU core's cache holds; 256 MiB, which keep an accelerator busy.
 _MAX_SCORES_ON_CPU, _MAX_SCORES = 2**18, 2**26
 
 
-class Band(NamedTuple):
-    """A run of chunks of queries, and how many of the first keys they can see."""
+class Heads(NamedTuple):
+    """Queries and keys of each group P of K key heads in one row: X chunks of queries and Y blocks of S keys.
 
-    start: int
-    stop: int
-    keys: int
+    A chunk of C queries has Q = C · N/K rows for each key head, head-major.
+    """
+
+    queries_PXKQH: jax.Array
+    keys_PYKSH: jax.Array
+    values_PYKSH: jax.Array
 
 
-class Queries(NamedTuple):
-    """Of each pair X chunks of C queries. Q = C · N/K rows of the pair's key head in one chunk, head-major."""
+class Visits(NamedTuple):
+    """The keys that the queries of each group see."""
 
-    rows_PXQH: jax.Array
     segment_ids_PXC: jax.Array
-
-
-class Keys(NamedTuple):
-    """Of each pair all keys and values, in sequence order."""
-
-    keys_PSH: jax.Array
-    values_PSH: jax.Array
-    segment_ids_PS: jax.Array
+    prefix_ids_PXC: jax.Array
+    places_PXC: jax.Array
+    kv_segment_ids_PYS: jax.Array
+    blocks_PXY: jax.Array
+    """Numbers of the blocks of keys; the ones that a chunk visits come first."""
+    counts_PX: jax.Array
+    """Blocks that a chunk visits."""
 
 
 def chunked_attention(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
-    q_segment_ids_BT: jax.Array,
+    segment_ids_BT: jax.Array,
+    prefix_ids_BT: jax.Array,
     kv_segment_ids_BS: jax.Array,
-    places_T: jax.Array | None = None,
+    places_T: jax.Array,
 ) -> jax.Array:
-    """Attend with queries that stand at `places_T` of the keys' sequence (None: both are the same sequence).
+    """Return the attention of each query to its prefix and to the earlier keys of its own segment: [B, T, N, H].
 
-    Returns [B, T, N, H]; the keys are in sequence order.
+    Queries stand at `places_T` of the keys' sequence; keys are in sequence order. A query of padding sees padding.
     """
     batch, tokens, heads, head_dim = q_BTNH.shape
-    keys, kv_heads = k_BSKH.shape[1:3]
-    pairs, shared = batch * kv_heads, heads // kv_heads
-    size = min(_CHUNK_TOKENS, tokens)
-    padding = -tokens % size
-    count = (tokens + padding) // size
-    # Where the places are known only on the device, no band of keys can be left out beforehand.
-    bands = _all_keys(count, keys) if places_T is not None else _bands(count, size, tokens)
-    places_T = jnp.arange(tokens) if places_T is None else places_T
-    # Padding queries may see no key at all; then their rows are a finite mean of everything, and are cut off below.
-    padded = [(0, 0), (0, padding)]
-    rows = jnp.pad(q_BTNH * head_dim**-0.5, [*padded, (0, 0), (0, 0)])
+    kv_heads = k_BSKH.shape[2]
+    shared = heads // kv_heads
+    queries, keys = block_tokens(tokens), block_tokens(k_BSKH.shape[1])
+    most = (_MAX_SCORES_ON_CPU if platform() == "cpu" else _MAX_SCORES) // (queries * shared * keys)
+    at_once = next(n for n in range(min(max(most, 1), kv_heads), 0, -1) if kv_heads % n == 0)
+    groups = kv_heads // at_once
+
+    def blocks_of_heads(x_BSKH: jax.Array) -> jax.Array:
+        x_BYSKH = _cut(x_BSKH, keys)
+        x = x_BYSKH.reshape(*x_BYSKH.shape[:3], groups, at_once, head_dim).transpose(0, 3, 1, 4, 2, 5)
+        return x.reshape(batch * groups, *x.shape[2:])
+
     # The query heads of one key head become rows of one product, so that no key is repeated for them.
-    rows = rows.reshape(batch, count, size, kv_heads, shared, head_dim).transpose(0, 3, 1, 4, 2, 5)
-    of_pairs = functools.partial(jnp.repeat, repeats=kv_heads, axis=0)
-    out_PXQH = _attend(
-        bands,
-        Queries(
-            rows.reshape(pairs, count, shared * size, head_dim),
-            of_pairs(jnp.pad(q_segment_ids_BT, padded)).reshape(pairs, count, size),
-        ),
-        Keys(
-            k_BSKH.swapaxes(1, 2).reshape(pairs, keys, head_dim),
-            v_BSKH.swapaxes(1, 2).reshape(pairs, keys, head_dim),
-            of_pairs(kv_segment_ids_BS),
-        ),
-        jnp.pad(places_T, (0, padding)).reshape(count, size),
+    rows_BXCNH = _cut(q_BTNH * head_dim**-0.5, queries)
+    rows = rows_BXCNH.reshape(*rows_BXCNH.shape[:3], groups, at_once, shared, head_dim).transpose(0, 3, 1, 4, 5, 2, 6)
+    heads_P = Heads(
+        rows.reshape(batch * groups, -1, at_once, shared * queries, head_dim),
+        blocks_of_heads(k_BSKH),
+        blocks_of_heads(v_BSKH),
     )
-    out = out_PXQH.reshape(batch, kv_heads, count, shared, size, head_dim).transpose(0, 2, 4, 1, 3, 5)
-    return out.reshape(batch, count * size, heads, head_dim)[:, :tokens]
+    ids_BXC, prefixes_BXC = _cut(segment_ids_BT, queries), _cut(prefix_ids_BT, queries)
+    places_BXC = jnp.broadcast_to(_cut(places_T[None], queries), ids_BXC.shape)
+    # Keys that fill up the last block belong to no segment.
+    kv_ids_BYS = _cut(kv_segment_ids_BS, keys, nothing=-1)
+    is_visited_BXY = jax.vmap(functools.partial(visible_blocks, queries=queries, keys=keys))(
+        *(x.reshape(batch, -1) for x in (ids_BXC, prefixes_BXC, places_BXC, kv_ids_BYS))
+    )
+    blocks_BXY = jnp.argsort(~is_visited_BXY, axis=-1, stable=True)
+    visits = Visits(ids_BXC, prefixes_BXC, places_BXC, kv_ids_BYS, blocks_BXY, is_visited_BXY.sum(-1))
+    out_PXKQH = _attend(heads_P, jax.tree.map(lambda x_B: jnp.repeat(x_B, groups, axis=0), visits))
+    out = out_PXKQH.reshape(batch, groups, -1, at_once, shared, queries, head_dim).transpose(0, 2, 5, 1, 3, 4, 6)
+    return out.reshape(batch, -1, heads, head_dim)[:, :tokens]
+
+
+def block_tokens(tokens: int) -> int:
+    """Return the tokens of a block: the largest size that divides the sequence, else 256 or the whole sequence.
+
+    >>> block_tokens(1_280), block_tokens(1_152), block_tokens(640), block_tokens(300), block_tokens(64)
+    (256, 192, 128, 256, 64)
+    """
+    return next((size for size in _BLOCK_TOKENS if tokens % size == 0), min(_BLOCK_TOKENS[0], tokens))
+
+
+def _cut(x_BT: jax.Array, size: int, *, nothing: int = 0) -> jax.Array:
+    """Cut [B, T, …] into pieces [B, T / size, size, …], and fill up the last one."""
+    padding = [(0, 0), (0, -x_BT.shape[1] % size), *[(0, 0)] * (x_BT.ndim - 2)]
+    return jnp.pad(x_BT, padding, constant_values=nothing).reshape(len(x_BT), -1, size, *x_BT.shape[2:])
 
 
 class _Attended(NamedTuple):
     """The forward pass as its gradient needs it."""
 
-    queries: Queries
-    keys: Keys
-    places_XC: jax.Array
-    out_PXQH: jax.Array
-    lse_PXQ: jax.Array
+    heads: Heads
+    visits: Visits
+    out_PXKQH: jax.Array
+    lse_PXKQ: jax.Array
     """Log-sum-exp of each query's scores, from which its probabilities are made again."""
-
-
-class _PulledChunk(NamedTuple):
-    """One chunk of queries on the way back."""
-
-    rows_QH: jax.Array
-    segment_ids_C: jax.Array
-    places_C: jax.Array
-    dout_QH: jax.Array
-    lse_Q: jax.Array
-    delta_Q: jax.Array
-    """Row sums of probability times its gradient."""
-
-
-def _all_keys(count: int, keys: int) -> tuple[Band, ...]:
-    return (Band(0, count, keys),)
-
-
-def _bands(count: int, size: int, keys: int) -> tuple[Band, ...]:
-    """Bands over chunks that stand in sequence order."""
-    step = -(-count // _MAX_BANDS)
-    stops = [min(start + step, count) for start in range(0, count, step)]
-    starts = [0, *stops[:-1]]
-    return tuple(Band(start, stop, min(stop * size, keys)) for start, stop in zip(starts, stops, strict=True))
-
-
-def _for_each_pair(of_pair: Callable[..., Any], queries: Queries, keys: Keys, *more_P: jax.Array) -> Any:
-    """`of_pair` for every pair, as many at once as the limit on scores allows.
-
-    They are a divisor of all, so that no second program is compiled for a remainder.
-    """
-    pairs, _, rows, _ = queries.rows_PXQH.shape
-    most = (_MAX_SCORES_ON_CPU if platform() == "cpu" else _MAX_SCORES) // (rows * keys.keys_PSH.shape[1])
-    at_once = next(n for n in range(min(max(most, 1), pairs), 0, -1) if pairs % n == 0)
-    return jax.lax.map(lambda arrays: of_pair(*arrays), (queries, keys, *more_P), batch_size=at_once)
-
-
-def _masked_scores(rows_QH: jax.Array, segment_ids_C: jax.Array, places_C: jax.Array, keys: Keys) -> jax.Array:
-    """Float32 scores [Q, S] of one chunk of queries."""
-    keys_SH, _, segment_ids_S = keys
-    mask_CS = (places_C[:, None] >= jnp.arange(len(keys_SH))) & (segment_ids_C[:, None] == segment_ids_S)
-    mask_QS = jnp.tile(mask_CS, (len(rows_QH) // len(places_C), 1))
-    return jnp.where(mask_QS, _einsum("qh,sh->qs", rows_QH, keys_SH), MASKED)
 
 
 _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: jax.Array) -> jax.Array:
-    return _attend_forward(bands, queries, keys, places_XC)[0]
+def _masked_scores(
+    rows_KQH: jax.Array, keys_KSH: jax.Array, of_chunk: Visits, kv_segment_ids_S: jax.Array, block: jax.Array
+) -> jax.Array:
+    """Return the float32 scores [K, Q, S] of one chunk of queries and one block of keys."""
+    places_S = block * len(kv_segment_ids_S) + jnp.arange(len(kv_segment_ids_S))
+    is_reachable_CS = (of_chunk.segment_ids_PXC[:, None] == kv_segment_ids_S) | (
+        of_chunk.prefix_ids_PXC[:, None] == kv_segment_ids_S
+    )
+    mask_CS = is_reachable_CS & (of_chunk.places_PXC[:, None] >= places_S)
+    mask_QS = jnp.tile(mask_CS, (rows_KQH.shape[1] // len(mask_CS), 1))
+    return jnp.where(mask_QS, _einsum("kqh,ksh->kqs", rows_KQH, keys_KSH), MASKED)
 
 
-def _attend_forward(
-    bands: tuple[Band, ...], queries: Queries, keys: Keys, places_XC: jax.Array
-) -> tuple[jax.Array, _Attended]:
-    def of_chunk(keys: Keys, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        s_QS = _masked_scores(*chunk, keys)
-        max_Q = s_QS.max(-1)
-        p_QS = jnp.exp(s_QS - max_Q[:, None])
-        sum_Q = p_QS.sum(-1)
-        dtype = keys.values_PSH.dtype
-        # The division waits until after the product, where there are H numbers a row, not S.
-        out_QH = p_QS.astype(dtype) @ keys.values_PSH
-        return out_QH / sum_Q[:, None].astype(dtype), max_Q + jnp.log(sum_Q)
-
-    def of_pair(queries: Queries, keys: Keys) -> tuple[jax.Array, ...]:
-        parts = [
-            jax.lax.map(
-                functools.partial(of_chunk, Keys(*(x[: band.keys] for x in keys))),
-                tuple(x[band.start : band.stop] for x in (*queries, places_XC)),
-            )
-            for band in bands
-        ]
-        return tuple(jnp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-
-    out_PXQH, lse_PXQ = (checkpoint_name(x, ATTENTION_RESIDUALS) for x in _for_each_pair(of_pair, queries, keys))
-    return out_PXQH, _Attended(queries, keys, places_XC, out_PXQH, lse_PXQ)
+def _by_chunk(visits: Visits) -> Visits:
+    """Return a group's visits without its keys' ids: all arrays then begin with X, over which a loop goes."""
+    return visits._replace(kv_segment_ids_PYS=None)  # type: ignore[arg-type]
 
 
-def _attend_backward(bands: tuple[Band, ...], attended: _Attended, dout_PXQH: jax.Array) -> tuple[Queries, Keys, None]:
-    queries, keys, places_XC = attended.queries, attended.keys, attended.places_XC
-    dtype = keys.keys_PSH.dtype
+@jax.custom_vjp
+def _attend(heads: Heads, visits: Visits) -> jax.Array:
+    return _attend_forward(heads, visits)[0]
+
+
+def _attend_forward(heads: Heads, visits: Visits) -> tuple[jax.Array, _Attended]:
+    def of_group(group: tuple[Heads, Visits]) -> tuple[jax.Array, jax.Array]:
+        (queries_XKQH, keys_YKSH, values_YKSH), visits = group
+
+        def of_chunk(chunk: tuple[jax.Array, Visits]) -> tuple[jax.Array, jax.Array]:
+            rows_KQH, of_chunk = chunk
+
+            def visit(i: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                max_KQ, sum_KQ, out_KQH = so_far
+                y = of_chunk.blocks_PXY[i]
+                s_KQS = _masked_scores(rows_KQH, keys_YKSH[y], of_chunk, visits.kv_segment_ids_PYS[y], y)
+                # Sums under the old maximum are rescaled to the new one.
+                new_max_KQ = jnp.maximum(max_KQ, s_KQS.max(-1))
+                rescale_KQ = jnp.exp(max_KQ - new_max_KQ)
+                p_KQS = jnp.exp(s_KQS - new_max_KQ[..., None])
+                out_KQH *= rescale_KQ[..., None]
+                out_KQH += _einsum("kqs,ksh->kqh", p_KQS.astype(values_YKSH.dtype), values_YKSH[y])
+                return new_max_KQ, sum_KQ * rescale_KQ + p_KQS.sum(-1), out_KQH
+
+            zeros_KQ = jnp.zeros(rows_KQH.shape[:2], jnp.float32)
+            nothing = (zeros_KQ + MASKED, zeros_KQ, jnp.zeros(rows_KQH.shape, jnp.float32))
+            max_KQ, sum_KQ, out_KQH = jax.lax.fori_loop(0, of_chunk.counts_PX, visit, nothing)
+            return (out_KQH / sum_KQ[..., None]).astype(rows_KQH.dtype), max_KQ + jnp.log(sum_KQ)
+
+        return jax.lax.map(of_chunk, (queries_XKQH, _by_chunk(visits)))
+
+    out_PXKQH, lse_PXKQ = (checkpoint_name(x, ATTENTION_RESIDUALS) for x in jax.lax.map(of_group, (heads, visits)))
+    return out_PXKQH, _Attended(heads, visits, out_PXKQH, lse_PXKQ)
+
+
+def _attend_backward(attended: _Attended, dout_PXKQH: jax.Array) -> tuple[Heads, None]:
+    dtype = attended.heads.keys_PYKSH.dtype
     # rowsum(p · dp) of the softmax's gradient, without p: it equals rowsum(dO · O).
-    delta_PXQ = (dout_PXQH.astype(jnp.float32) * attended.out_PXQH).sum(-1)
+    delta_PXKQ = (dout_PXKQH.astype(jnp.float32) * attended.out_PXKQH).sum(-1)
 
-    def pull(
-        keys: Keys, grads: tuple[jax.Array, jax.Array], chunk: _PulledChunk
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        dk_HS, dv_HS = grads
-        # The probabilities once more, from the scores and the log-sum-exp that was kept: they were never stored.
-        s_QS = _masked_scores(chunk.rows_QH, chunk.segment_ids_C, chunk.places_C, keys)
-        p_QS = jnp.exp(s_QS - chunk.lse_Q[:, None])
-        dp_QS = _einsum("qh,sh->qs", chunk.dout_QH, keys.values_PSH)
-        ds_QS = (p_QS * (dp_QS - chunk.delta_Q[:, None])).astype(dtype)
-        # The other way round XLA's CPU backend would copy the scores transposed.
-        dk_HS += _einsum("qh,qs->hs", chunk.rows_QH, ds_QS)
-        dv_HS += _einsum("qh,qs->hs", chunk.dout_QH, p_QS.astype(dtype))
-        return (dk_HS, dv_HS), _einsum("qs,sh->qh", ds_QS, keys.keys_PSH).astype(dtype)
+    def of_group(group: tuple) -> Heads:
+        (queries_XKQH, keys_YKSH, values_YKSH), visits, *of_chunks = group
 
-    def of_pair(
-        queries: Queries, keys: Keys, dout_XQH: jax.Array, lse_XQ: jax.Array, delta_XQ: jax.Array
-    ) -> tuple[jax.Array, ...]:
+        def of_chunk(grads: Any, chunk: tuple) -> tuple[Any, jax.Array]:
+            rows_KQH, of_chunk, dout_KQH, lse_KQ, delta_KQ = chunk
+
+            def visit(i: jax.Array, grads: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                dq_KQH, dk_YKHS, dv_YKHS = grads
+                y = of_chunk.blocks_PXY[i]
+                # The probabilities once more, from the scores and the log-sum-exp: they were never stored.
+                s_KQS = _masked_scores(rows_KQH, keys_YKSH[y], of_chunk, visits.kv_segment_ids_PYS[y], y)
+                p_KQS = jnp.exp(s_KQS - lse_KQ[..., None])
+                dp_KQS = _einsum("kqh,ksh->kqs", dout_KQH, values_YKSH[y])
+                ds_KQS = (p_KQS * (dp_KQS - delta_KQ[..., None])).astype(dtype)
+                dq_KQH += _einsum("kqs,ksh->kqh", ds_KQS, keys_YKSH[y])
+                # The other way round XLA's CPU backend would copy the scores transposed.
+                dk_YKHS = dk_YKHS.at[y].add(_einsum("kqh,kqs->khs", rows_KQH, ds_KQS))
+                return dq_KQH, dk_YKHS, dv_YKHS.at[y].add(_einsum("kqh,kqs->khs", dout_KQH, p_KQS.astype(dtype)))
+
+            zeros_KQH = jnp.zeros(rows_KQH.shape, jnp.float32)
+            dq_KQH, *grads = jax.lax.fori_loop(0, of_chunk.counts_PX, visit, (zeros_KQH, *grads))
+            return tuple(grads), dq_KQH.astype(dtype)
+
         # Float32, and cast at the end: every chunk of queries adds to them.
-        dk_HS, dv_HS = (jnp.zeros(x.T.shape, jnp.float32) for x in keys[:2])
-        dqs = []
-        for band in bands:
-            seen = (dk_HS[:, : band.keys], dv_HS[:, : band.keys])
-            of_queries = (*queries, places_XC, dout_XQH, lse_XQ, delta_XQ)
-            chunks = _PulledChunk(*(x[band.start : band.stop] for x in of_queries))
-            pull_band = functools.partial(pull, Keys(*(x[: band.keys] for x in keys)))
-            (seen_dk, seen_dv), dq_XQH = jax.lax.scan(pull_band, seen, chunks)
-            dk_HS = dk_HS.at[:, : band.keys].set(seen_dk)
-            dv_HS = dv_HS.at[:, : band.keys].set(seen_dv)
-            dqs.append(dq_XQH)
-        return jnp.concatenate(dqs), dk_HS.T.astype(dtype), dv_HS.T.astype(dtype)
+        zeros_YKHS = jnp.zeros(keys_YKSH.swapaxes(-1, -2).shape, jnp.float32)
+        grads, dq_XKQH = jax.lax.scan(of_chunk, (zeros_YKHS, zeros_YKHS), (queries_XKQH, _by_chunk(visits), *of_chunks))
+        return Heads(dq_XKQH, *(x_YKHS.swapaxes(-1, -2).astype(dtype) for x_YKHS in grads))
 
-    dq_PXQH, dk_PSH, dv_PSH = _for_each_pair(of_pair, queries, keys, dout_PXQH, attended.lse_PXQ, delta_PXQ)
-    return Queries(dq_PXQH, None), Keys(dk_PSH, dv_PSH, None), None  # type: ignore[arg-type]
+    arrays = (attended.heads, attended.visits, dout_PXKQH, attended.lse_PXKQ, delta_PXKQ)
+    return jax.lax.map(of_group, arrays), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

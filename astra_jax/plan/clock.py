@@ -1,7 +1,6 @@
 """A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
 
-Lengths of messages are drawn from a given distribution, or from a recorded run. Their tokens are made up, and calls
-take the time of given costs:
+Lengths of messages are drawn from a distribution. Their tokens are made up, and calls take the time of given costs:
 
     async def main() -> None:
         decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
@@ -21,16 +20,21 @@ import selectors
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any, Protocol, TypeVar
 
 from astra_jax.engine.device import Said
-from astra_jax.engine.shared_device import Proposal, SharedDevice
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
+
+
+class Distribution(Protocol):
+    """A distribution of lengths or of times."""
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,30 +43,16 @@ class Lognormal:
 
     median: float
     sigma: float
-    """Of the logarithm; 0 is always the median."""
+    """Standard deviation of the logarithm; 0 always draws the median."""
 
     def draw(self, *key: int) -> float:
         """Return the number that belongs to a key."""
         if self.sigma == 0:
             return self.median
-        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(_uniform(key)))
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform(key)))
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Lengths or times of a recorded run, each as likely as it was seen often."""
-
-    values: tuple[float, ...]
-
-    def draw(self, *key: int) -> float:
-        """Return the number that belongs to a key."""
-        return self.values[int(_uniform(key) * len(self.values))]
-
-
-Distribution = Lognormal | Observed
-
-
-def _uniform(key: tuple[int, ...]) -> float:
+def uniform(key: tuple[int, ...]) -> float:
     """Return a number between 0 and 1 that belongs to a key."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
@@ -84,9 +74,9 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs, penalizes = 0, False
+    num_programs = 0
     num_steps = row_steps = 0
-    """So many it has sampled in, over all calls; and times the rows that each call had."""
+    """Steps of all calls that sampled; the same times the rows of each call."""
 
     def __init__(
         self,
@@ -122,16 +112,16 @@ class ClockDevice:
 
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""
-        num_tokens = max(await self._of_all_hosts(sum(len(row.ids) for of_shard in read.rows for row in of_shard)))
+        num_tokens = max(await self.of_all_hosts(sum(len(row.ids) for row in read.all_rows())))
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        """Make up the tokens of some rows; return them, and the number of steps."""
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        """Make up the tokens of some rows."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
         # The call ends as soon as only `leave_at` rows go on: the next longest one decides its steps.
-        longest_first = sorted(itertools.chain(*await self._of_all_hosts(counts)), reverse=True)
+        longest_first = sorted(itertools.chain(*await self.of_all_hosts(counts)), reverse=True)
         steps = min(longest_first[sample.leave_at], self._limits.sample_tokens)
         said = [
             self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
@@ -139,9 +129,10 @@ class ClockDevice:
         self.num_steps += steps
         self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
         await asyncio.sleep(steps * self._costs.seconds_per_step)
-        return said, steps
+        return said
 
-    async def _of_all_hosts(self, own: _T) -> list[_T]:
+    async def of_all_hosts(self, own: _T) -> list[_T]:
+        """Return what each host that takes part in a call gives; there is no other one here."""
         return [own]
 
     def _num_left(self, track: Track) -> int:
@@ -159,44 +150,6 @@ class ClockDevice:
         logprobs = [-(1 + number) / len(words) for number in ids]
         keeps = track.sampling is not None and track.sampling.hands_out_kept
         return SaidRow(ids, logprobs, [[number] for number in ids] if keeps else [])
-
-
-class _Meeting:
-    """A barrier for all hosts, at which each leaves a value and gets those of all."""
-
-    def __init__(self, num_hosts: int):
-        self._barrier, self._brought = asyncio.Barrier(num_hosts), [None] * num_hosts
-
-    async def of_all(self, host: int, own: Any) -> list[Any]:
-        self._brought[host] = own
-        await self._barrier.wait()
-        found = [*self._brought]
-        await self._barrier.wait()
-        return found
-
-
-class _ClockDeviceOfHost(ClockDevice):
-    """A host's shards of a device that all hosts call together: a call takes as long as the longest of its parts."""
-
-    def __init__(self, meeting: _Meeting, host: int, limits: Limits, **named: Any):
-        super().__init__(limits, **named)
-        self._meeting, self._host = meeting, host
-
-    async def _of_all_hosts(self, own: _T) -> list[_T]:
-        return await self._meeting.of_all(self._host, own)
-
-
-def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list[SharedDevice]:
-    """Return the devices of hosts in one event loop that make all calls together; `named` as of `ClockDevice`."""
-    meeting = _Meeting(num_hosts)
-
-    def of_host(host: int) -> SharedDevice:
-        async def gather(proposal: Proposal) -> np.ndarray:
-            return np.array(await meeting.of_all(host, proposal), np.int32)
-
-        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes, gather)
-
-    return [of_host(host) for host in range(num_hosts)]
 
 
 class ClockLoop(asyncio.SelectorEventLoop):

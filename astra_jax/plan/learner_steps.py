@@ -1,4 +1,4 @@
-"""The steps that learn, as runs of `astra sft` and `astra rl` call them."""
+"""Steps that learn, as runs of `astra sft` and `astra rl` call them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from astra_jax.model.logprobs import token_chunk
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import kernel_flops
-from astra_jax.model.splash_prefix_attention import prefix_kernel_flops
 from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, rows_shards
 from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.rl.batch import RLBatch, row_tokens, segment_starts
@@ -35,13 +34,13 @@ _STEPS = 1000  # a schedule needs to know how many; the program is the same
 
 
 class _Rows(NamedTuple):
-    """The rows of a batch in which everything has its full length; no longer one can occur."""
+    """Rows of a batch at its full length; no longer batch can occur."""
 
     num_rows: int
     segment_ids_T: np.ndarray
     prefix_ids_T: np.ndarray | None
     is_active_T: np.ndarray
-    """Where the loss reads a log-prob; bool."""
+    """Whether the loss reads a token's log-prob; bool."""
     attended: float
     """Pairs of query and key that the mask of a row lets through."""
 
@@ -54,40 +53,20 @@ def sft_steps(config: SFTConfig, model: ModelConfig, mesh: Mesh) -> dict[str, Ab
     )
     return {
         "sft" if len(shapes) == 1 else f"sft_{tokens}": _learner_step(
-            trace, SFTBatch, config, config.accumulation, model, mesh, _one_segment(rows, tokens, tokens, mesh)
+            trace, SFTBatch, config, model, mesh, _one_segment(rows, tokens, tokens, mesh)
         )
         for rows, tokens in shapes
     }
 
 
-def rl_learner_steps(config: RLConfig, model: ModelConfig, mesh: Mesh) -> dict[str, AbstractStep]:
-    """Return `rl_step` for a batch of full length; where rows share prompts, also as it would be without that."""
-    steps = {"rl_learner": _rl_learner_step(config, model, mesh)}
-    if config.episodes_per_row > 1:
-        # As many episodes at a time.
-        parts = config.accumulation * config.episodes_per_row
-        unshared = config.model_copy(update={"episodes_per_row": 1, "accumulation": parts})
-        steps["rl_learner_unshared"] = _rl_learner_step(unshared, model, mesh)
-    return steps
-
-
-def _rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
+def rl_learner_step(config: RLConfig, model: ModelConfig, mesh: Mesh) -> AbstractStep:
+    """Return `rl_step` for a batch of full length."""
     objective = objective_of(config)
     trace = functools.partial(
         rl_step.trace, objective=objective, accumulation=config.accumulation, packing=config.packing
     )
-    rows = _full_rows(config, mesh)
-    return _learner_step(
-        trace,
-        RLBatch,
-        config,
-        config.accumulation,
-        model,
-        mesh,
-        rows,
-        config.rollout.top_k,
-        optional=objective.optional_columns,
-    )
+    rows, optional = _full_rows(config, mesh), objective.optional_columns
+    return _learner_step(trace, RLBatch, config, model, mesh, rows, config.rollout.top_k, optional=optional)
 
 
 def _one_segment(num_rows: int, tokens: int, row_tokens: int, mesh: Mesh, *, first_active: int = 0) -> _Rows:
@@ -125,25 +104,25 @@ def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
 
 
 def _splash_of(rows: _Rows, model: ModelConfig, mesh: Mesh, count: int) -> Kernels:
-    """Of rows with prefixes the program is a loop over rows, and the kernel that of one."""
+    """With prefixes the program is a loop over rows, and its kernel computes one row."""
     if rows.prefix_ids_T is None:
         return splash(model, mesh, len(rows.segment_ids_T), count)
     ids, heads = (rows.segment_ids_T, rows.prefix_ids_T), model.num_heads // mesh.shape["tensor"]
-    return lambda name: KernelCosts(prefix_kernel_flops(name, *ids, mesh.shape["context"], heads, model.head_dim))
+    tokens, context = len(rows.segment_ids_T), mesh.shape["context"]
+    return lambda name: KernelCosts(kernel_flops(name, tokens, context, heads, model.head_dim, ids))
 
 
 def _learner_step(
     trace: Any,
     batch_type: Any,
-    config: TrainingConfig,
-    parts: int,
+    config: SFTConfig | RLConfig,
     model: ModelConfig,
     mesh: Mesh,
     rows: _Rows,
     top_k: int | None = None,
     optional: Sequence[str] = (),
 ) -> AbstractStep:
-    tokens = len(rows.segment_ids_T)
+    tokens, parts = len(rows.segment_ids_T), config.accumulation
     params, optimizer_state = learner_state(config, model, mesh)
     sharding = NamedSharding(mesh, spec("batch", "sequence"))
 

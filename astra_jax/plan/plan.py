@@ -28,7 +28,7 @@ from astra_jax.plan.abstract_step import AbstractStep
 from astra_jax.plan.chips import Chip, chip_of
 from astra_jax.plan.compiled_memory import CompiledMemory, CompilerMissing, compiled_memory
 from astra_jax.plan.costs import Costs, jaxpr_costs
-from astra_jax.plan.learner_steps import rl_learner_steps, sft_steps
+from astra_jax.plan.learner_steps import rl_learner_step, sft_steps
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
 from astra_jax.rl import stage as rl_stage
 from astra_jax.rl.config import RLConfig
@@ -201,7 +201,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         decode_mesh = rollout_mesh(config.rollout_mesh, mesh)
         assert decode_mesh is not None
         abstract_steps = rollout_steps(config, model, decode_mesh, mesh)
-        abstract_steps |= rl_learner_steps(config, model, mesh)
+        abstract_steps["rl_learner"] = rl_learner_step(config, model, mesh)
         rollouts = episodes_in_flight(config, decode_mesh)
     return Plan(
         topology=topology,

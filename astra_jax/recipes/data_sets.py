@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from networkx import topological_generations
 from pydantic import BaseModel
 
 from astra_jax.report.charts import number_histogram, score_histogram
 from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
-from astra_jax.report.graphs import Drawing, draw
 from synthesis import by_construction
 from synthesis.diversity import Diversity
 from synthesis.environments.selection import statistics as environments
 from synthesis.environments.selection.statistics import EnvironmentStatistics, environment_statistics
-from synthesis.questions.decomposition import dependency_graph
-from synthesis.record_io import DatasetCard, RecordDirectoryError, RecordSource, read_card
-from synthesis.records import Environment
+from synthesis.record_io import DatasetCard, RecordDirectoryError, read_card
 from synthesis.trajectories import statistics as trajectories
 from synthesis.trajectories.statistics import TrajectoryStatistics, trajectory_statistics
-from synthesis.trajectories.tool_graph import read_tool_graphs
 
-MAX_DRAWINGS = 4
 NUMBER, MEAN, SHARE = "{:,}", "{:.2f}", "{:.1%}"
 
 
@@ -54,38 +47,7 @@ def describe(directory: Path) -> DataSet:
         laid_out = _trajectories(counted, card.rejected)
     else:
         laid_out = _environments(counted, card.rejected)
-    return replace(
-        laid_out, by_construction=so_by_construction(counted, card), drawings=_drawings(directory, card.kind)
-    )
-
-
-def _drawings(directory: Path, kind: str) -> list[Drawing]:
-    """Draw the tool graphs of most proposals, or one dependency graph of each of the most frequent shapes."""
-    if kind == "trajectory":
-        graphs = sorted(read_tool_graphs(directory), key=lambda each: (-each[1].size(weight="weight"), each[0]))
-        return [
-            draw(server, graph, f"{graph.size(weight='weight'):,} transitions proposed")
-            for server, graph in graphs[:MAX_DRAWINGS]
-        ]
-    shapes: Counter[str] = Counter()
-    examples: dict[str, Any] = {}
-    for environment in RecordSource(directory, Environment):
-        graph = dependency_graph(environment.sub_questions)
-        for asked in environment.sub_questions:
-            tool = "" if asked.call is None else asked.call.name
-            graph.nodes[asked.id].update({"question": asked.question, "tool": tool})
-        # Alike for graphs that differ in names alone: of every node its generation and how many edges it has.
-        generations = enumerate(topological_generations(graph))
-        shape = str(
-            sorted((depth, graph.in_degree(q), graph.out_degree(q)) for depth, nodes in generations for q in nodes)
-        )
-        shapes[shape] += 1
-        examples.setdefault(shape, graph)
-    total = shapes.total()
-    return [
-        draw(f"{examples[shape].number_of_nodes()} sub-questions", examples[shape], f"{count / total:.1%}, one of them")
-        for shape, count in shapes.most_common(MAX_DRAWINGS)
-    ]
+    return replace(laid_out, by_construction=so_by_construction(counted, card))
 
 
 def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
@@ -203,7 +165,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             table.figure("answers that are computed", "computed_answers_share", SHARE),
             *(Figure(f"difficulty {name}", SHARE.format(share)) for name, share in counted.difficulties.items()),
             table.figure("stateful", "stateful_share", SHARE),
-            *(Figure(f"frontier: {kind}", f"{planned:,} planned") for kind, planned in counted.frontier.items()),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
             *_diversity(counted.diversity),
             *_rejected(rejected),
@@ -226,7 +187,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
             distribution("Expected of the agent", counted.expectations),
             distribution("Demonstrated", counted.demonstrations),
-            *([distribution("Planned of a run's frontier", counted.frontier)] if counted.frontier else []),
             distribution("Teachers", counted.teachers),
             *_rejections(rejected),
         ],

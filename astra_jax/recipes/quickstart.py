@@ -39,8 +39,7 @@ from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.episodes.log import write_episodes
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.model.mimetic_init import mimetic_init
-from astra_jax.model.qwen3 import bind
+from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.recipes.data_sets import describe
 from astra_jax.recipes.quickstart_evaluation import (
     HELD_OUT_SPLITS,
@@ -80,29 +79,29 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
 }
 _LOGIT_CHECK_TOKENS = 256
 _MOST_TIMES_THEIR_ERROR = 1.5
-"""How much further than float32 itself exported logits may be from the exact ones; another `rms_norm_eps` by a tenth
-makes it 4.6 times."""
+"""Largest ratio of the error of exported logits to that of float32 itself; an `rms_norm_eps` that is a tenth larger
+makes it 4.6."""
 _REPLAY = "made_up.jsonl"
 QUESTION = "question.json"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
-"""What is written last into a record directory and into a policy folder."""
+"""The last files of a record directory and of a policy folder."""
 
 
 class QuickstartFailed(AstraError):
-    """A stage ended without what the next one needs; the message says which and why."""
+    """A stage's result did not pass its check; the message names the result and the fault."""
 
 
 def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: bool = False) -> dict[str, Any]:
-    """Run every stage into `out` and return the summary that it also writes there.
+    """Run every stage into `out`; write the summary there and return it.
 
-    An earlier quickstart in `out` is moved aside, or with `resume` gone on with; any other folder is left alone. The
-    figures depend on the seed and the documents alone, seconds and bytes on the machine.
+    An earlier quickstart in `out` is moved aside, or resumed with `resume`; any other folder is left alone. The figures
+    depend on the seed and the documents alone, seconds and bytes on the machine.
 
     Raises:
         DestinationRefused: `out` is something else, or with `resume` a quickstart with another seed or other documents.
         QuickstartFailed: a record or a checkpoint did not pass its check.
-        SandboxUnavailable, ToolServerUnavailable, ConfigError, PromptTooLong, BatchFillingStalled, NotFinite: what the
-            stages raise.
+        SandboxUnavailable, ToolServerUnavailable, ConfigError, PromptTooLong, BatchFillingStalled, NotFinite: as the
+            stages.
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
     stages, config_path = Stages(out / "stages"), CONFIGS / "tiny_evaluation.toml"
@@ -139,34 +138,34 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         "export", lambda: export_and_compare(out / "rl" / "policy", out / "hf"), makes=[out / "hf" / "config.json"]
     )
     write_episodes(out / "episodes.jsonl", [line for each in evaluations.values() for line in each.shown])
+    splits = {"train": "environments"} | {name: name for name in (RL_SPLIT, *HELD_OUT_SPLITS)}
     summary = {
         "seed": seed,
         "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},
         "peak_rss_bytes": max(stages.peak_rss_bytes.values()),
         "stage_peak_rss_bytes": stages.peak_rss_bytes,
         "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
-        "environments": {
-            "train": len(RecordSource(out / "environments", Environment)),
-            **{name: len(RecordSource(out / name, Environment)) for name in (RL_SPLIT, *HELD_OUT_SPLITS)},
-        },
+        "environments": {name: len(RecordSource(out / split, Environment)) for name, split in splits.items()},
         **summarised(evaluations, baselines),
         "export": export,
     }
-    with whole_file(out / "summary.json") as file:
-        file.write_text(json.dumps(summary, indent=2) + "\n")
-    # Again: the card that the export wrote has no held-out figures yet.
+    _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    # Again: the card of the export has no held-out figures yet.
     card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
-    with whole_file(out / "hf" / MODEL_CARD) as file:
-        file.write_text(card, encoding="utf-8")
+    _write(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
-    with whole_file(out / QUESTION) as file:
-        file.write_text(json.dumps(question, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    _write(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
     write_report(out, describe)
     return summary
 
 
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as file:
+        file.write_text(text, encoding="utf-8")
+
+
 def a_question(environments: Sequence[Environment]) -> JsonObject:
-    """Return a chat request for `astra serve`: question and tools of an environment, in English if there is one."""
+    """Return a chat request for `astra serve`: question and tools of an environment, in English if possible."""
     environment = min(environments, key=lambda each: each.language != "en")
     tools = [tool.document.to_openai() for tool in environment.tools]
     question = {"role": "user", "content": environment.question}
@@ -174,7 +173,7 @@ def a_question(environments: Sequence[Environment]) -> JsonObject:
 
 
 def how_to_talk(out: Path) -> str:
-    """Return the lines that say where the trained model of a quickstart lies and how to ask it something."""
+    """Return the closing lines of a quickstart: the folder of its model, and the commands that ask it something."""
     folder, question = (shlex.quote(str(out / name)) for name in ("hf", QUESTION))
     curl = "curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'"
     return f"""the trained model, as a HuggingFace folder: {folder}
@@ -183,13 +182,13 @@ and, beside that:  {curl} -d @{question}"""
 
 
 def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
-    """Read what a quickstart depends on, and say what it is; nothing is touched.
+    """Read the inputs of a quickstart and return their digests; nothing is written.
 
     Raises:
-        ConfigError: a config cannot be used, or there are no tool documents where some are named.
+        ConfigError: a config cannot be used, or a named place has no tool documents.
     """
-    for name, config_type in _CONFIG_TYPES.items():
-        load_config(config_type, CONFIGS / name)
+    for name in _CONFIG_TYPES:
+        _config(name)
     try:
         documents = [digest_of_files(source_files(source)) for source in tool_documents]
     except SourceMissing as error:
@@ -199,8 +198,13 @@ def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
     return {"seed": seed, "tool_documents": digest(documents), **configs}
 
 
+def _config(name: str, **changes: Any) -> Any:
+    """Return a shipped config, with some values replaced."""
+    return load_config(_CONFIG_TYPES[name], CONFIGS / name).model_copy(update=changes)
+
+
 def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
-    config = load_config(TrajectoriesConfig, CONFIGS / "tiny_trajectories.toml")
+    config = _config("tiny_trajectories.toml")
     sources = [EXAMPLES_DIRECTORY, *tool_documents]
     report = asyncio.run(
         synthesize_tools(sources, out / "tools", mcp_servers=config.mcp_servers, filters=config.filters)
@@ -209,18 +213,15 @@ def _ingest_tools(out: Path, tool_documents: Sequence[Path]) -> None:
 
 
 def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path]) -> None:
-    config = load_config(TrajectoriesConfig, CONFIGS / "tiny_trajectories.toml")
     changes = {"seed": seed, "out": out / "trajectories", "tool_documents": tuple(tool_documents)}
-    report = asyncio.run(synthesize_trajectories(config.model_copy(update=changes), ProceduralTeacher()))
+    report = asyncio.run(synthesize_trajectories(_config("tiny_trajectories.toml", **changes), ProceduralTeacher()))
     print(report.closing_line(), file=sys.stderr)
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Environments for SFT, others for RL, and held-out ones that share nothing with either; all replayed."""
-    training = load_config(EnvironmentsConfig, CONFIGS / "tiny_environments.toml").model_copy(
-        update={"seed": seed, "out": out / "environments"}
-    )
-    # In this order: each split's config reads the records of those before it, with which it shares nothing.
+    """Make environments for SFT, others for RL, and held-out ones that share nothing with either; replay them all."""
+    training: EnvironmentsConfig = _config("tiny_environments.toml", seed=seed, out=out / "environments")
+    # In this order: each split shares nothing with the splits before it, whose records its config reads.
     for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
         verified = asyncio.run(verify_environments(config.out, url))
@@ -232,60 +233,46 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
 
 
 def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
-    shared = shared_between(other, split.out).model_dump()
+    shared = shared_between(other, split.out)
     if found := {level: shared[level] for level in APART[split.unseen] if shared[level]}:
         raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
 
 
 def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
-    """Write the policy that SFT begins with, more of what it has learnt from, and a policy of random weights.
+    """Write the base of SFT, conversations like those of its pre-training, and a policy of random weights.
 
-    The last shows what the base brings.
+    The random weights show how much of a score comes from the base.
     """
     model = hf_to_orbax(TINY_BASE, base)
-    save_policy(Policy(model, mimetic_init(model, seed), Tokenizer.load(TINY_BASE)), untrained)
+    save_policy(Policy(model, init_params(model, seed), Tokenizer.load(TINY_BASE)), untrained)
     write_replay(replay, seed=seed)
 
 
 def _sft_config(out: Path, seed: int) -> SFTConfig:
-    return load_config(SFTConfig, CONFIGS / "tiny_sft.toml").model_copy(
-        update={
-            "seed": seed,
-            "out": out / "sft",
-            "init": out / "base",
-            "trajectories": (out / "trajectories",),
-            "environments": (out / "environments",),
-            "conversations": (out / _REPLAY,),
-        }
-    )
+    data = {name: (out / name,) for name in ("trajectories", "environments")} | {"conversations": (out / _REPLAY,)}
+    config: SFTConfig = _config("tiny_sft.toml", seed=seed, out=out / "sft", init=out / "base", **data)
+    return config
 
 
 async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
-    config = load_config(RLConfig, CONFIGS / "tiny_rl.toml").model_copy(
-        update={
-            "seed": seed,
-            "out": out / "rl",
-            "init": out / "sft" / "policy",
-            "environments": out / RL_SPLIT,
-        }
-    )
+    changes = {"out": out / "rl", "init": out / "sft" / "policy", "environments": out / RL_SPLIT}
+    config = _config("tiny_rl.toml", seed=seed, **changes)
     async with AsyncSandboxClient(url) as sandbox:
         return await run_rl(config, sandbox)
 
 
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
-    """Write a HuggingFace folder; compare its logits with `transformers` and its tensors after the way back.
+    """Write a HuggingFace folder; compare its logits with those of `transformers`, and its tensors read back with ours.
 
-    Without torch `transformers` computes nothing: the difference is None then, and a reason stands beside it.
+    Without torch `transformers` computes nothing: then the difference is None, with a reason beside it.
 
     Decided: docs/decisions/model.md, “Exported logits are compared with transformers in float64”.
 
     Raises:
-        QuickstartFailed: the tokenizer gives `transformers` other tokens than us, its logits are others, or a tensor
-            comes back changed.
-        ChatFormatDiffers: so does the chat template.
+        QuickstartFailed: `transformers` has other tokens or other logits than we, or a tensor comes back changed.
+        ChatFormatDiffers: the chat template of the export gives other tokens than ours.
         CheckpointError: the policy's weights are missing or damaged.
-        DestinationRefused: at `hf_folder` is something else than an earlier export.
+        DestinationRefused: `hf_folder` is something else than an earlier export.
     """
     policy = load_policy(policy_folder)
     save_hf(policy.params, policy.model_config, hf_folder, companions=policy_folder)
@@ -321,19 +308,19 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
 
 def is_installed(module: str) -> bool:
-    """Say whether a module can be imported, without importing it."""
+    """Whether a module can be imported, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 
 class LogitErrors(NamedTuple):
-    """How far the logits of a policy are from those of `transformers`, and both from the exact ones."""
+    """Differences between the logits of a policy, those of `transformers`, and the exact ones."""
 
     max_difference: float
-    """Largest between ours and theirs, both in float32."""
+    """Largest difference between ours and theirs, both in float32."""
     ours: float
-    """Root mean square between ours in float32 and theirs in float64."""
+    """Root mean square difference between ours in float32 and theirs in float64."""
     theirs: float
-    """The same of theirs in float32."""
+    """Root mean square difference between theirs in float32 and in float64."""
 
 
 def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:

@@ -26,24 +26,24 @@ from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
-from astra_jax.report.temperatures import n_in_words
+from astra_jax.report.held_out import number_of_environments
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject
 
 CANDIDATE_TEMPERATURES: Final = (0.25, 0.5, 0.75)
-"""Of equally good ones the coldest is taken."""
+"""Candidates for a policy's best temperature; the coldest of equally good ones is chosen."""
 SETTINGS: Final = ("heldout", "heldout_greedy", "heldout_best")
 """Temperature 1, greedy, and the policy's best: the keys of `summary.json`."""
 UNSEEN: Final = {"unseen_tools": "heldout_tools", "unseen_domains": "heldout_domains"}
-"""What figures on further splits are called, and the splits' folders."""
+"""Folders of further splits by the suffix of their figures."""
 HELD_OUT_SPLITS: Final = ("heldout", *UNSEEN.values(), "selection")
 _EPISODES_SHOWN: Final = 4
 _CONDUCT: Final = (
     *("tool_calls_per_episode", "failed_call_share"),
     *("setbacks_per_episode", "recovered_tool_share", "refusals_elsewhere"),
 )
-"""Figures of `evaluate/conduct.py` that stand in the summary, with their intervals, where there are any."""
+"""Figures of `evaluate/conduct.py` in the summary, with their intervals if there are any."""
 
 
 @dataclass
@@ -51,13 +51,13 @@ class PolicyEvaluation:
     """The figures of one policy."""
 
     figures: dict[str, JsonObject] = field(default_factory=dict)
-    """By setting, one of `SETTINGS`."""
+    """Figures by setting, one of `SETTINGS`."""
     selection_f1: dict[str, float] = field(default_factory=dict)
-    """By candidate temperature: F1 on the `selection` split."""
+    """F1 on the `selection` split by candidate temperature."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """By split: environments tried whose prompt is too long, or with nothing to solve, left out of every figure."""
+    """Environments that are in no figure by split: their prompt is too long, or there is nothing to solve."""
     shown: list[dict[str, Any]] = field(default_factory=list)
-    """Lines of the episode log, at temperature 1."""
+    """Lines of the episode log at temperature 1."""
 
     def closing_line(self) -> str:
         """Return F1 and final answers on unseen worlds at every temperature."""
@@ -82,9 +82,9 @@ def evaluate_policy(
 
 
 def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
-    """Return the figures of `lexical`, by its name, on the environments that policies have figures of.
+    """Return the figures of the program `lexical`, by its name, on the environments of the policies' figures.
 
-    An environment whose prompt is too long for the policy in `out/base` is left out for the program, too.
+    An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
 
     Raises:
         ConfigError: the config at `config_path` cannot be used.
@@ -105,7 +105,7 @@ def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> 
 
 
 def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: int) -> JsonObject:
-    """Return the figures on unseen worlds, how episodes went there, and of each further split two and their `n`."""
+    """Return the figures and conduct on unseen worlds, and two figures and `n` of each further split."""
     of_conduct = figures_of([summed(group) for group in worlds.groups], seed=seed)
     told = {f"{name}{which}" for name in _CONDUCT for which in ("", "_interval")}
     figures = worlds.to_json() | {name: value for name, value in of_conduct.items() if name in told}
@@ -134,7 +134,7 @@ async def _evaluate(
             found.left_out[split] = evaluations[0].num_left_out
             return evaluations
 
-        # Chosen on a split of its own: the held-out figures at the best temperature are of environments not chosen by.
+        # Chosen on a split of its own, so that the held-out figures at the best temperature are unbiased.
         for temperature, evaluation in zip(
             CANDIDATE_TEMPERATURES, await run("selection", CANDIDATE_TEMPERATURES), strict=True
         ):
@@ -155,7 +155,7 @@ async def _evaluate(
 def summarised(
     evaluations: Mapping[str, PolicyEvaluation], baselines: Mapping[str, JsonObject] | None = None
 ) -> dict[str, Any]:
-    """Return the evaluation's part of `summary.json`; baselines stand beside the policies at temperature 1."""
+    """Return the evaluation's part of `summary.json`; baselines are beside the policies at temperature 1."""
     by_setting = {
         setting: {name: evaluation.figures[setting] for name, evaluation in evaluations.items()} for setting in SETTINGS
     }
@@ -170,9 +170,9 @@ def summarised(
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
-    """Return the F1 of every policy at every temperature on every split, and how often its final message is right.
+    """Return a table of the F1 of every policy at every temperature on every split, with 95 % intervals in brackets.
 
-    The final message is that of unseen worlds; brackets hold 95 % intervals.
+    Its last column is the share of right final messages on unseen worlds.
     """
     columns = ("f1", "f1_unseen_tools", "f1_unseen_domains", "answer_accuracy")
     titles = ("F1, unseen worlds", "F1, unseen tools", "F1, unseen domains", "final answer right")
@@ -184,7 +184,7 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             how = {0.0: "0 (greedy)", None: "learns nothing"}.get(temperature) or f"{temperature:g}"
             how += " (best)" if setting == "heldout_best" else ""
             lines.append(f"{name:<10} {how:<14}" + "".join(f" {cell:<21}" for cell in cells))
-    lines += dict.fromkeys(n_in_words(summary[setting]) for setting in SETTINGS)
+    lines += dict.fromkeys(number_of_environments(summary[setting]) for setting in SETTINGS)
     left_out = ", ".join(f"{count} of {split}" for split, count in summary["left_out"].items() if count)
     if left_out:
         lines.append(

@@ -1,4 +1,4 @@
-"""The tiny Qwen3 that quickstarts begin with, shipped with its tokenizer, and dialogues like those that it has read.
+"""The shipped tiny Qwen3 from which quickstarts start, and dialogues like those of its pre-training.
 
 `scripts/pretrain_tiny_base.py` pre-trains it on such dialogues, which are about made-up worlds.
 
@@ -17,7 +17,7 @@ from synthesis.records import Language, Scenario
 from synthesis.run.destination import whole_file
 
 TINY_BASE: Final = Path(__file__).parents[1] / "tiny_base"
-"""The HuggingFace folder of the base that is shipped."""
+"""The HuggingFace folder of the shipped base."""
 
 _EASY: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.55, 0.25, 0.15, 0.05), strict=True))
 _ALL: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.25, 0.3, 0.22, 0.23), strict=True))
@@ -29,7 +29,7 @@ _REPLAYED: Final = 1500
 def write_replay(path: Path, *, seed: int) -> None:
     """Write made-up conversations in OpenAI's form, for SFT to read beside its own data.
 
-    Without them 80 steps on four domains' tools take the reading of others away (docs/log/2026-11-26-quickstart.md).
+    Without them the base unlearns the tools of other domains in 80 steps (docs/log/2026-11-26-quickstart.md).
     """
     with whole_file(path) as file, file.open("w", encoding="utf-8") as lines:
         for number in range(_REPLAYED):

@@ -1,20 +1,17 @@
-"""The report: one self-contained HTML page of a run, of ablations or of a record directory, made only from its files.
+"""The report: one self-contained HTML page of a run or of a record directory, made only from its files.
 
-    page                reads the folder, lays the page out          layout, run, data_set .html.jinja, style.css.jinja
-    before_and_after    the held-out figures of every policy
-    temperatures        their F1 and final answers at every temperature on every kind of unseen environment
-    charts              curves over steps and histograms             charts.html.jinja
-    graphs              drawings of tool graphs and dependencies     charts.html.jinja
-    ablations           what parts of the recipe do              ablations.html.jinja
-    data_sets           what a record directory's page shows
-    episodes            which episodes are shown, token by token     episodes.html.jinja
-    environments        evaluations side by side                     environments.html.jinja
-    benchmarks          these, and benchmarks beside the paper's     benchmarks .html.jinja and .md.jinja
-    benchmark_tables    their scores, differences and failures; what makes a run not comparable
-    benchmark_charts    their bars                                   benchmark_charts.html.jinja
-    paper               the paper's figures, by the table that they stand in
+page                The page of a run or of a record directory: it reads the folder and lays the page out.
+held_out            The held-out figures of every policy: at each temperature side by side, and all of one setting.
+tables              Tables of a page: rows and columns of cells, each with its interval in small letters.
+charts              Curves over steps, histograms, bars with intervals: scales, ticks, paths, in percent of the plot.
+data_sets           A data set as it is shown: figures beside the paper's, histograms, the shares of its kinds.
+episodes            The episodes that the page shows, token by token.
+environments        Evaluations in environments side by side: figures, differences, slices and endings, and bars.
+benchmarks          The page of evaluations: in environments side by side, of benchmarks beside the paper's.
+benchmark_tables    Runs of benchmarks beside the paper: tables, bars, and the reasons why a run is not comparable.
+paper               The paper's figures, by the table that they stand in.
 
-The page runs no script and loads nothing.
+Each page and each of its parts has a template beside these files. The page runs no script and loads nothing.
 """
 
 from astra_jax.report.page import RunFolderError, write_report

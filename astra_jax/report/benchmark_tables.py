@@ -1,4 +1,4 @@
-"""Runs of benchmarks beside the paper, as tables, with the reasons why a run is not comparable."""
+"""Runs of benchmarks beside the paper: tables, bars, and the reasons why a run is not comparable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from astra_jax.benchmarks.harnesses import HARNESSES
 from astra_jax.benchmarks.results import FAILURES, BenchmarkResults, Figure
 from astra_jax.benchmarks.scores import tasks_by_category
 from astra_jax.evaluate.intervals import stratified_interval
-from astra_jax.report.paper import ALL, Benchmark, bfcl_effort, claims, paper_rows
+from astra_jax.report.charts import IntervalBars, interval_bars
+from astra_jax.report.paper import ALL, BFCL_EFFORT, PAPER_ROWS, Benchmark, claims
+from astra_jax.report.tables import MISSING, Cell, Row, Table
 
 TITLES: dict[Benchmark, str] = {
     "bfcl": "BFCL, multi-turn",
@@ -33,49 +35,19 @@ _PAPER_SAMPLING: dict[str, dict[str, float]] = {
 _PAPER_TRIALS = {"bfcl": 1, "aime": 32, "tau2": 4, "acebench": 4}
 _PAPER_USERS = {"tau2": "gpt-5.1", "acebench": "gpt-4.1"}
 
-
 Labelled = tuple[str, BenchmarkResults]
 """A run with its label."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One figure in percent, one difference in points, or a count."""
-
-    text: str
-    interval: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model, or one difference of two."""
-
-    label: str
-    source: str
-    """Place in the paper; empty of a run of ours."""
-    cells: list[Cell]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of a benchmark."""
-
-    title: str
-    note: str
-    columns: list[str]
-    rows: list[Row]
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """One benchmark."""
+    """The content of the page on one benchmark."""
 
-    benchmark: Benchmark
     title: str
-    runs: list[Labelled]
-    """Our runs in the order in which they were named."""
     tables: list[Table]
     """Scores, differences, the cost of answers if T4 has the benchmark, pass^k if there is one, and failures."""
+    charts: list[IntervalBars]
+    """One chart of each column of the scores."""
     not_comparable: dict[str, list[str]]
     """Label of a run to the reasons why its figures are not those of the paper's settings."""
 
@@ -95,7 +67,7 @@ def compare(runs: Sequence[Labelled]) -> list[Comparison]:
             _failures(ours),
         ]
         reasons = {label: why for label, results in ours if (why := not_comparable(results))}
-        found.append(Comparison(benchmark, title, ours, tables, reasons))
+        found.append(Comparison(title, tables, _charts(benchmark, ours), reasons))
     return found
 
 
@@ -131,62 +103,88 @@ def _benchmark_of(results: BenchmarkResults) -> Benchmark:
 
 def _columns(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[str]:
     """Return the paper's columns in its order, then the columns that only our runs have, then the mean."""
-    known = [name for row in paper_rows() for name in row.figures(benchmark)]
+    known = [name for row in PAPER_ROWS for name in row.figures(benchmark)]
     known += [name for _, results in ours for name in results.summary.by_category]
     return [*dict.fromkeys(name for name in known if name != ALL), ALL]
+
+
+def _in_words(columns: Sequence[str]) -> list[Cell]:
+    return [Cell(name.replace("_", " ")) for name in columns]
 
 
 def _scores(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
     columns = _columns(benchmark, ours)
     rows = [
-        Row(row.model, row.table, [_cell(figures.get(name), "{:.2f}") for name in columns])
-        for row in paper_rows()
+        Row(Cell(row.model, row.table), [_cell(figures.get(name), "{:.2f}") for name in columns])
+        for row in PAPER_ROWS
         if (figures := row.figures(benchmark))
     ]
     for label, results in ours:
-        found = {**results.summary.by_category, ALL: results.summary.score}
-        rows.append(Row(label, "", [_with_interval(found.get(name)) for name in columns]))
+        found = _figures(results)
+        rows.append(Row(Cell(label), [_with_interval(found.get(name)) for name in columns]))
     note = (
         "In percent, with 95 % intervals of our runs; the paper gives none. T1, T2 and README say where a row of the "
         "paper stands: they do not always agree."
     )
-    return Table("", note, columns, rows)
+    return Table("", _in_words(columns), rows, note)
+
+
+def _figures(results: BenchmarkResults) -> dict[str, Figure]:
+    return {**results.summary.by_category, ALL: results.summary.score}
+
+
+def _charts(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[IntervalBars]:
+    """Draw each column of the scores: the paper's models, which have no intervals, above our runs."""
+    charts = []
+    for name in _columns(benchmark, ours):
+        bars = [
+            (f"{row.model} ({row.table})", "paper", figures[name] / 100, (figures[name] / 100,) * 2)
+            for row in PAPER_ROWS
+            if name in (figures := row.figures(benchmark))
+        ]
+        found = [(label, _figures(results).get(name)) for label, results in ours]
+        bars += [(label, "ours", figure.value, figure.interval) for label, figure in found if figure is not None]
+        charts.append(interval_bars(name.replace("_", " "), bars, in_percent=True))
+    return charts
 
 
 def _differences(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
     columns = _columns(benchmark, ours)
     rows = [
-        Row(claim.label, "paper", [_cell(claim.deltas.get(name), "{:+.2f}") for name in columns])
-        for claim in claims(benchmark)
+        Row(Cell(label, "paper"), [_cell(deltas.get(name), "{:+.2f}") for name in columns])
+        for label, deltas in claims(benchmark).items()
     ]
     first_label, first = ours[0]
     for label, results in ours[1:]:
         found = _paired(first, results)
-        rows.append(Row(f"{label} − {first_label}", "", [found.get(name, Cell("–")) for name in columns]))
+        rows.append(Row(Cell(f"{label} − {first_label}"), [found.get(name, MISSING) for name in columns]))
     note = "The paper's claim over Qwen3, and the difference of our runs from the first run, task by task."
-    return Table("What training adds, in points", note, columns, rows)
+    return Table("What training adds, in points", _in_words(columns), rows, note)
 
 
 def _effort(ours: Sequence[Labelled]) -> Table:
-    models = [(row.model, "T4", row.model_dump()) for row in bfcl_effort()]
-    models += [(label, "", results.summary.effort) for label, results in ours]
-    rows = [Row(label, source, [Cell(f"{found[name]:.1f}") for name in EFFORTS]) for label, source, found in models]
+    models = [(Cell(row.model, "T4"), row.model_dump()) for row in BFCL_EFFORT]
+    models += [(Cell(label), results.summary.effort) for label, results in ours]
+    rows = [
+        Row(label, [_cell(found[name], "{:.1f}", is_ours=not label.detail) for name in EFFORTS])
+        for label, found in models
+    ]
     note = (
         "A sub-job is a turn of the user, a step one answer of the model. Ours are means over all turns and over all "
         "steps. The paper's tokens per sub-job are not its steps per sub-job times its tokens per step, and it does "
         "not say over which samples it averages."
     )
-    return Table("What answers cost", note, list(EFFORTS.values()), rows)
+    return Table("What answers cost", list(map(Cell, EFFORTS.values())), rows, note)
 
 
 def _pass_hat(ours: Sequence[Labelled]) -> Table:
     most = max(k for _, results in ours for k in results.summary.pass_hat)
     rows = [
-        Row(label, "", [_cell(results.summary.pass_hat.get(k), "{:.1%}") for k in range(1, most + 1)])
+        Row(Cell(label), [_cell(results.summary.pass_hat.get(k), "{:.1%}", is_ours=True) for k in range(1, most + 1)])
         for label, results in ours
     ]
     note = "The chance that k trials of a task all pass."
-    return Table("pass^k", note, [f"k = {k}" for k in range(1, most + 1)], rows)
+    return Table("pass^k", [Cell(f"k = {k}") for k in range(1, most + 1)], rows, note)
 
 
 def _failures(ours: Sequence[Labelled]) -> Table:
@@ -197,8 +195,8 @@ def _failures(ours: Sequence[Labelled]) -> Table:
     for label, results in ours:
         failures, answers = results.summary.failures, results.summary.answers
         counts = [failures.get(cause, 0) for cause in FAILURES] + [answers.get(name, 0) for name in counted]
-        rows.append(Row(label, "", [Cell(str(count)) for count in counts]))
-    return Table("What failed", "Samples by cause, and answers of the model.", columns, rows)
+        rows.append(Row(Cell(label), [Cell(str(count), is_marked=True) for count in counts]))
+    return Table("What failed", _in_words(columns), rows, "Samples by cause, and answers of the model.")
 
 
 def _paired(before: BenchmarkResults, after: BenchmarkResults) -> dict[str, Cell]:
@@ -223,14 +221,15 @@ def _paired(before: BenchmarkResults, after: BenchmarkResults) -> dict[str, Cell
 def _difference(strata: Sequence[Sequence[float]], seed: int) -> Cell:
     mean = sum(sum(each) / len(each) for each in strata) / len(strata)
     ends = stratified_interval(strata, seed=seed)
-    return Cell(f"{100 * mean:+.2f}", " to ".join(f"{100 * end:+.1f}" for end in ends))
+    return Cell(f"{100 * mean:+.2f}", " to ".join(f"{100 * end:+.1f}" for end in ends), is_marked=True)
 
 
-def _cell(value: float | None, form: str) -> Cell:
-    return Cell("–" if value is None else form.format(value))
+def _cell(value: float | None, form: str, *, is_ours: bool = False) -> Cell:
+    return MISSING if value is None else Cell(form.format(value), is_marked=is_ours)
 
 
 def _with_interval(figure: Figure | None) -> Cell:
     if figure is None:
-        return Cell("–")
-    return Cell(f"{100 * figure.value:.2f}", "–".join(f"{100 * end:.1f}" for end in figure.interval))
+        return MISSING
+    ends = "–".join(f"{100 * end:.1f}" for end in figure.interval)
+    return Cell(f"{100 * figure.value:.2f}", ends, is_marked=True)

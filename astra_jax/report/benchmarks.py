@@ -10,7 +10,6 @@ import jinja2
 
 from astra_jax.benchmarks.results import read_results
 from astra_jax.evaluate.side_by_side import is_evaluation, read_evaluation
-from astra_jax.report.benchmark_charts import benchmark_charts
 from astra_jax.report.benchmark_tables import compare
 from astra_jax.report.environments import side_by_side
 from astra_jax.report.page import page_environment
@@ -40,7 +39,6 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
         "title": " · ".join([_EVALUATIONS] * bool(in_environments) + [_BENCHMARKS] * bool(comparisons)),
         "evaluations": side_by_side(in_environments) if in_environments else None,
         "comparisons": comparisons,
-        "charts": {each.benchmark: benchmark_charts(each) for each in comparisons},
     }
     names = ", ".join(labels)
     markdown = jinja2.Environment(

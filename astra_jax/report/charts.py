@@ -1,4 +1,4 @@
-"""Curves over steps, histograms, bars with intervals: scales, ticks, paths, columns, in percent of the plot area."""
+"""Curves over steps, histograms, bars with intervals: scales, ticks, paths, in percent of the plot."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Curve:
     name: str
     raw_path: str
     smooth_path: str
-    """Empty where there are too few points to smooth."""
+    """Path of the moving mean; empty if there are too few points to smooth."""
     last: str
-    """The last value that is drawn, in words."""
+    """The last drawn value, in words."""
 
 
 @dataclass(frozen=True)
 class HoverBand:
-    """A stretch of the x axis and what the curves say there."""
+    """A stretch of the x axis, and the values of the curves there in words."""
 
     left_percent: float
     width_percent: float
@@ -55,7 +55,7 @@ class LineChart:
     curves: list[Curve]
     bands: list[HoverBand]
     notes: list[str]
-    """What the drawing leaves out or sums up."""
+    """Remarks on values that the drawing leaves out or sums up."""
 
 
 def line_chart(
@@ -66,7 +66,7 @@ def line_chart(
     unit: str = "",
     from_zero: bool = False,
 ) -> LineChart | None:
-    """Lay out one curve per `{name: key}` over the rows' `step`; None where no row has a finite value of any key.
+    """Lay out one curve per `{name: key}` over the `step` of the rows; None if no row has a finite value of any key.
 
     Values that are not finite are left out, and the chart says how many.
     """
@@ -115,7 +115,7 @@ def line_chart(
 
 @dataclass(frozen=True)
 class Column:
-    """How many lie in one interval of a histogram."""
+    """The share of values in one interval of a histogram."""
 
     name: str
     share: float
@@ -126,7 +126,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Mark:
-    """A value that is pointed out on the x axis."""
+    """A value that is marked on the x axis."""
 
     name: str
     percent: float
@@ -142,14 +142,14 @@ class Histogram:
     y_ticks: list[Tick]
     columns: list[Column]
     marks: list[Mark]
-    """The mean, and the paper's where it gives one."""
+    """The mean, and the paper's mean if it gives one."""
 
 
 _MIN_COLUMNS, _MAX_COLUMNS = 5, 40
 
 
 def number_histogram(title: str, counts: Mapping[int, int], *, paper_mean: float | None = None) -> Histogram:
-    """Lay out how often each whole number occurs, of which there must be at least one; a long range in wider columns.
+    """Lay out the share of each whole number; a long range has wider columns. `counts` must not be empty.
 
     >>> [column.share for column in number_histogram("Calls", {1: 3, 3: 1}).columns]
     [0.75, 0.0, 0.25, 0.0, 0.0]
@@ -168,7 +168,7 @@ def number_histogram(title: str, counts: Mapping[int, int], *, paper_mean: float
 
 
 def score_histogram(title: str, tenths: Sequence[int], *, mean: float) -> Histogram:
-    """Lay out how many scores lie in each tenth of [0, 1]."""
+    """Lay out the share of scores in each tenth of [0, 1]."""
     edges = [tenth / 10 for tenth in range(11)]
     names = [f"{low:.1f}–{high:.1f}" for low, high in itertools.pairwise(edges)]
     return _histogram(title, names, tenths, edges, [0.0, 0.5, 1.0], {"mean": mean}, "{:.3f}")
@@ -209,7 +209,7 @@ class IntervalBar:
 
     label: str
     key: int
-    """Which of the chart's keys it is of, from 0."""
+    """Index of its key in the chart's keys."""
     text: str
     width_percent: float
     low_percent: float
@@ -229,7 +229,7 @@ class IntervalBars:
 def interval_bars(
     title: str, figures: Sequence[tuple[str, str, float, tuple[float, float]]], *, in_percent: bool = False
 ) -> IntervalBars:
-    """Lay out label, key, value and interval of each figure, none of which is below zero; there must be one.
+    """Lay out bars of label, key, value and interval; there must be one, and no value below zero.
 
     >>> chart = interval_bars("F1", [("sft", "greedy", 0.5, (0.25, 1.0))])
     >>> [(bar.text, bar.width_percent, bar.low_percent, bar.high_percent) for bar in chart.bars]
@@ -254,7 +254,7 @@ def interval_bars(
 
 
 _NOTHING = 1e-12
-"""Nothing that is drawn differs by so little; below it the logarithms run out of floats."""
+"""The least difference that is drawn; below it the logarithms run out of floats."""
 
 
 def nice_ticks(low: float, high: float, *, at_most: int = 5) -> list[float]:
@@ -287,7 +287,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def figure(value: float) -> str:
-    """Write a number in about three figures.
+    """Return a number in about three figures.
 
     >>> figure(1234567), figure(0.48213), figure(-3), figure(2.5e-05), figure(12.04)
     ('1.23M', '0.482', '−3', '2.5e-5', '12')

@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import fill
 
 from astra_jax.report.charts import Histogram
-from astra_jax.report.graphs import Drawing
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
@@ -23,7 +22,7 @@ class Figure:
     name: str
     value: str
     paper: str = ""
-    """What the paper says of its own data; empty where it says nothing."""
+    """The paper's figure of its own data; empty if it gives none."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Bar:
     text: str
     """The amount in words."""
     paper: float | None = None
-    """The amount in the paper's data, where it says it."""
+    """The amount in the paper's data, if it gives one."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How often each value occurs."""
+    """The share of each value."""
 
     title: str
     bars: list[Bar]
@@ -51,15 +50,13 @@ class DataSet:
     """A described record directory."""
 
     kind: str
-    """What its records are, in the plural."""
+    """The kind of its records, in the plural."""
     figures: list[Figure]
     histograms: dict[str, list[Histogram]]
-    """By what they are histograms of."""
+    """Histograms by the heading over them."""
     distributions: list[Distribution]
-    drawings: Sequence[Drawing] = ()
-    """Graphs of the set, for the page alone."""
     by_construction: Sequence[str] = ()
-    """Sentences on figures that tell how the records were made, and not how good they are."""
+    """Sentences on figures that follow from how the records were made, and say nothing of their quality."""
 
     @property
     def has_paper_shares(self) -> bool:
@@ -67,7 +64,7 @@ class DataSet:
         return any(bar.paper is not None for distribution in self.distributions for bar in distribution.bars)
 
     def table(self) -> str:
-        """Return the same as text, for a terminal.
+        """Return the data set as text for a terminal.
 
         >>> print(DataSet("trajectories", [Figure("messages each", "7.71", "10.59")], {}, []).table())
                                              trajectories    paper
@@ -107,7 +104,7 @@ def distribution(title: str, amounts: Mapping[str, float], paper: Mapping[str, f
 
 
 def in_words(name: str) -> str:
-    """Write the name of a kind.
+    """Return the name of a kind in words.
 
     >>> in_words("parallel_multi_hop"), in_words("zh")
     ('parallel multi hop', 'Chinese')
@@ -117,6 +114,6 @@ def in_words(name: str) -> str:
 
 
 def mean_subtasks(directory: Path) -> float:
-    """Return how many tool calls a perfect episode makes, on average over a directory of environments."""
+    """Return the mean number of tool calls of a perfect episode over a directory of environments."""
     source = RecordSource(directory, Environment)
     return sum(len(environment.sub_tasks) for environment in source) / len(source)

@@ -1,4 +1,4 @@
-"""Which episodes the page shows, and their tokens cut into runs of one writer."""
+"""The episodes that the page shows, and their tokens cut into runs of one writer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 
 MAX_EPISODES = 12
 
-POLICIES = ("untrained", "base", "sft", "rl")
-"""The order in which policies are compared; others follow as they come."""
-PROGRAMS = ("lexical",)
-"""Programs that learn nothing, of `evaluate/baselines.py`."""
+POLICIES: Final = ("untrained", "base", "sft", "rl")
+"""The policies in the order in which they are compared; others follow as they come."""
+PROGRAMS: Final = ("lexical",)
+"""The programs of `evaluate/baselines.py`, which learn nothing."""
+_NAMES: Final = {"untrained": "Untrained", "base": "Base", "sft": "SFT", "rl": "RL", "lexical": "Words matched"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class ShownToken:
 
     text: str
     tooltip: str
-    """Empty where the run says all there is."""
+    """Turn and log-prob of a sampled token; empty if the tooltip of the run says enough."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class TokenRun:
 
 @dataclass(frozen=True)
 class ShownEpisode:
-    """An episode, its prompt apart from what followed."""
+    """An episode: its prompt, and the response that followed."""
 
     record: LoggedEpisode
     prompt: list[TokenRun]
@@ -80,6 +82,11 @@ def policy_order(policies: Sequence[str]) -> list[str]:
     return [policy for policy in dict.fromkeys([*POLICIES, *policies]) if policy in policies]
 
 
+def policy_name(policy: str) -> str:
+    """Return the name of a policy as a page shows it."""
+    return _NAMES.get(policy, policy)
+
+
 def show(episode: LoggedEpisode) -> ShownEpisode:
     """Cut an episode's tokens into runs of one writer."""
     runs = list(_runs(episode.tokens))
@@ -101,7 +108,7 @@ def _runs(tokens: Sequence[LoggedToken]) -> Iterator[TokenRun]:
 
 
 def _whole_characters(tokens: Sequence[LoggedToken]) -> Iterator[list[LoggedToken]]:
-    """Put tokens without a text to the one in which their character began."""
+    """Join tokens without a text to the token in which their character began."""
     together: list[LoggedToken] = []
     for token in tokens:
         if token.text and together:

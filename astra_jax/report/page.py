@@ -1,4 +1,4 @@
-"""The page: what a run's folder, or a record directory, holds, laid out."""
+"""The page of a run or of a record directory: it reads the folder and lays the page out."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from astra_jax.episodes.log import logs_of_run, read_episodes
-from astra_jax.errors import AstraError
+from astra_jax.errors import AstraError, first_fault
+from astra_jax.evaluate.side_by_side import EvaluationFigures
 from astra_jax.metrics_file import read_metrics
-from astra_jax.report.ablations import FILE as ABLATIONS
-from astra_jax.report.ablations import read_ablations
-from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
-from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_order
-from astra_jax.report.temperatures import KINDS, by_temperature, n_in_words
+from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name, policy_order
+from astra_jax.report.held_out import before_and_after, by_temperature
 from synthesis.run.destination import require_file_destination, whole_file
 
 
@@ -30,22 +28,22 @@ class RunFolderError(AstraError):
 
 
 class Export(BaseModel):
-    """How the exported checkpoint compares with the reference implementation."""
+    """The comparison of the exported checkpoint with the reference implementation."""
 
     max_abs_logit_difference: float | None
     not_compared_because: str = ""
-    """Why there is no difference."""
+    """The reason if there is no difference."""
     bit_equal: bool
 
 
 class Summary(BaseModel):
-    """What the page reads of `summary.json`; single runs have none, and further keys are welcome."""
+    """The part of `summary.json` that the page shows; further keys are ignored. Single runs have no such file."""
 
     model_config = ConfigDict(extra="ignore")
 
     seed: int | None = None
     seconds: dict[str, float] = {}
-    """Per stage, and `total`."""
+    """Seconds of each stage, and `total`."""
     peak_rss_bytes: int | None = None
     stage_peak_rss_bytes: dict[str, int] = {}
     trajectories: int | None = None
@@ -54,27 +52,43 @@ class Summary(BaseModel):
     """Policy to its figures on held-out environments, sampled at temperature 1."""
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
     heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
-    """Each policy at the best of a few temperatures, chosen on other environments."""
+    """Policy to its figures at the best of a few temperatures, which was chosen on other environments."""
     left_out: dict[str, int] = Field(default={}, validation_alias=AliasChoices("left_out", "not_fitting"))
-    """Split to its environments whose prompt is too long, or with nothing to solve, left out of every figure."""
+    """Split to its environments whose prompt is too long, or with nothing to solve; they are in no figure."""
     export: Export | None = None
 
 
-class EvaluatedPolicy(BaseModel):
-    """What `astra evaluate` writes as `figures.json`: whose figures, the figures, and more than the page shows."""
-
-    model_config = ConfigDict(extra="allow")
-
-    policy: str
-    stop_reasons: dict[str, int] = {}
-    slices: dict[str, Any] = {}
-
-
-_GENERATOR = b'<meta name="generator" content="astra report">'
-_HEAD_BYTES = 1024
-_LOSSES = {kind: f"loss_{kind}" for kind in ("environments", "trajectories", "conversations")}
-"""Losses of SFT by kind of row. The loss of the whole follows the mix of kinds in a step, so its curve jumps."""
-_DATA_SETS = {
+_GENERATOR: Final = b'<meta name="generator" content="astra report">'
+_HEAD_BYTES: Final = 1024
+_LOSSES: Final = {kind: f"loss_{kind}" for kind in ("environments", "trajectories", "conversations")}
+"""Losses of SFT by kind of row."""
+_NATS: Final = "nats per token"
+_SFT_CHARTS: Final = (
+    ("Learning rate", "", {"learning rate": "learning_rate"}),
+    ("Gradient norm", "", {"gradient norm": "grad_norm"}),
+    ("Tokens", "per step", {"tokens": "tokens"}),
+    ("Time", "seconds per step", {"whole step": "seconds"}),
+)
+"""Title, unit, and name of each curve to its key in `metrics.jsonl`."""
+_CAUSES: Final = ("valid", "degenerate", "stale", "failed", "cancelled")
+_HELD_OUT: Final = {"F1": "f1", "solved": "solved_fraction", "answers": "answer_accuracy"}
+_LENGTHS: Final = {"rolled out": "sampled_tokens_per_episode", "kept": "sampled_tokens_per_episode_kept"}
+_RL_CHARTS: Final = (
+    ("Reward", "mean of the rollout", {name: name for name in ("reward", "recall", "precision")}),
+    ("On held-out environments", "mean over episodes", {name: f"held_out_{key}" for name, key in _HELD_OUT.items()}),
+    ("Loss", "", {"loss": "loss"}),
+    ("Tool calls", "per episode", {"tool calls": "tool_calls_per_episode"}),
+    ("Calls to irrelevant tools", "", {"share": "irrelevant_call_share"}),
+    ("Sampled tokens", "per turn", {"tokens": "tokens_per_turn"}),
+    ("Gradient norm", "", {"gradient norm": "grad_norm"}),
+    ("Log-prob mismatch", "mean |Δ|", {"difference": "mean_abs_logprob_difference"}),
+    ("Groups", "since the start", {cause: f"groups_{cause}" for cause in _CAUSES}),
+    ("Groups waiting", "in the buffer", {"waiting": "groups_waiting"}),
+    ("Age of groups learnt from", "updates", {"mean": "group_age_mean", "oldest": "group_age_max"}),
+    ("Length of episodes", "sampled tokens", _LENGTHS),
+    ("Time", "seconds per step", {"whole step": "seconds", "rollout": "rollout_seconds"}),
+)
+_DATA_SETS: Final = {
     "trajectories": "Trajectories",
     "environments": "Environments whose demonstrations SFT learns from",
     "rl_environments": "Environments of RL",
@@ -82,7 +96,7 @@ _DATA_SETS = {
     "heldout_tools": "Held-out environments with unseen tools",
     "heldout_domains": "Held-out environments of unseen domains",
 }
-"""Record directories of a run's folder and what they are called."""
+"""Name of a record directory in a run's folder to its heading."""
 
 
 @dataclass(frozen=True)
@@ -96,83 +110,70 @@ class TrainingRun:
 
 
 def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
-    """Write the page of a record directory beside it, as `NAME.html`; of a run, or ablations, into their folder.
+    """Write the page of a run into its folder as `report.html`, that of a record directory beside it as `NAME.html`.
 
-    There it is `report.html`.
-
-    `describe` counts a record directory. The same files give the same page; what a run's folder lacks, its page leaves
-    out. Nothing is ever written into a record directory, which is a whole of known bytes.
+    `describe` counts a record directory. The same files give the same page. A page leaves out whatever its folder
+    lacks. A record directory is never written into, because its files are known by their digests.
 
     Raises:
-        DestinationRefused: at the page's place is something else than an earlier page.
+        DestinationRefused: another file than an earlier page lies at the page's place.
         RunFolderError: there is nothing to report on, or `summary.json` is damaged.
-        EpisodeLogError, RecordDirectoryError, AblationsUnreadable: a file of the folder is damaged.
+        EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
     """
     folder = folder.resolve()
-    path = report_path(folder)
+    is_data_set = _is_record_directory(folder)
+    path = folder.with_name(f"{folder.name}.html") if is_data_set else folder / "report.html"
     if folder.is_dir():
         require_file_destination(path, "report of `astra report`", _is_page)
-    if _is_record_directory(folder):
+    if is_data_set:
         data_set = describe(folder)
-        return _write_page(path, "data_set", name=folder.name, title=f"ASTRA {data_set.kind}", data_set=data_set)
-    if (rows := folder / ABLATIONS).is_file():
-        return _write_page(path, "ablations", name=folder.name, title="ASTRA ablations", ablations=read_ablations(rows))
-    return _write_page(path, "run", name=folder.name, title="ASTRA run report", **_run(folder, describe))
-
-
-def report_path(folder: Path) -> Path:
-    """Return where the page of a folder is written."""
-    return folder.with_name(folder.name + ".html") if _is_record_directory(folder) else folder / "report.html"
-
-
-def _is_page(path: Path) -> bool:
-    """Whether a file is an earlier page: it says so in its head."""
-    with path.open("rb") as file:
-        return _GENERATOR in file.read(_HEAD_BYTES)
-
-
-def _write_page(path: Path, template: str, **shown: Any) -> Path:
-    html = page_environment().get_template(f"{template}.html.jinja").render(**shown)
+        shown = {"title": f"ASTRA {data_set.kind}", "data_set": data_set}
+    else:
+        shown = {"title": "ASTRA run report", **_run(folder, describe)}
+    template = page_environment().get_template("data_set.html.jinja" if is_data_set else "run.html.jinja")
+    html = template.render(name=folder.name, **shown)
     with whole_file(path) as file:
         file.write_text(html, encoding="utf-8")
     return path
 
 
+def _is_page(path: Path) -> bool:
+    """Return whether a file is an earlier page, by its head."""
+    with path.open("rb") as file:
+        return _GENERATOR in file.read(_HEAD_BYTES)
+
+
 def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
-    """Read what the page of a run shows."""
-    summary = _read_summary(run_dir / "summary.json") or _evaluation(run_dir / "figures.json") or Summary()
-    runs = _training_runs(run_dir)
+    """Read the content of a run's page."""
+    summary = _read_summary(run_dir)
+    runs = [
+        _training_run(rows)
+        for path in (run_dir / "sft" / "metrics.jsonl", run_dir / "rl" / "metrics.jsonl", run_dir / "metrics.jsonl")
+        if (rows := _read_rows(path))
+    ]
     episodes = [episode for path in logs_of_run(run_dir) for episode in read_episodes(path)]
     data_sets = {
         title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
     }
     if not (summary.model_fields_set or runs or episodes or data_sets):
         raise RunFolderError(
-            f"expected a record directory, or summary.json, figures.json, ablations.json, metrics.jsonl, episode logs "
-            f"or record directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
+            f"expected a record directory, or summary.json, figures.json, metrics.jsonl, episode logs or record "
+            f"directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
         )
     held_out_directory = run_dir / "heldout"
     gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
-    settings = {
-        title: figures
-        for title, figures in (
-            (_title_of_first(summary), summary.heldout),
-            ("Greedy", summary.heldout_greedy),
-            ("Each at its best temperature", summary.heldout_best),
-        )
-        if figures
-    }
+    settings = (
+        (_title_of_first(summary), summary.heldout),
+        ("Greedy", summary.heldout_greedy),
+        ("Each at its best temperature", summary.heldout_best),
+    )
+    by_setting = {title: figures for title, figures in settings if figures}
     return {
         "summary": summary,
         "policies": policy_order(list(summary.heldout)),
         "programs": PROGRAMS,
-        "tables": {
-            title: before_and_after(figures, gold_calls=gold_calls) for title, figures in settings.items() if figures
-        },
-        "settings": list(settings),
-        "counted": {title: n_in_words(figures) for title, figures in settings.items()},
-        "kinds": list(KINDS.values()),
-        "blocks": by_temperature(list(settings.values())) if len(settings) > 1 else [],
+        "settings": [before_and_after(title, each, gold_calls=gold_calls) for title, each in by_setting.items()],
+        "side_by_side": by_temperature(by_setting) if len(by_setting) > 1 else [],
         "best_temperatures": {
             policy: figures["temperature"]
             for policy, figures in summary.heldout_best.items()
@@ -189,13 +190,13 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
 
 
 def _title_of_first(summary: Summary) -> str:
-    """The quickstart samples at temperature 1; an evaluation says what it did."""
+    """Return the words for the temperature of `heldout`: 1 in a quickstart, any in an evaluation."""
     temperatures = {figures.get("temperature", 1.0) for figures in summary.heldout.values()}
     return "Greedy" if temperatures == {0.0} else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
 
 
 def in_words_seconds(seconds: float) -> str:
-    """Write a duration.
+    """Return a duration in words.
 
     >>> in_words_seconds(0.42), in_words_seconds(41.3), in_words_seconds(492), in_words_seconds(7260)
     ('0.4 s', '41 s', '8 min 12 s', '2 h 01 min')
@@ -211,7 +212,7 @@ def in_words_seconds(seconds: float) -> str:
 
 
 def in_words_bytes(size: float) -> str:
-    """Write a size.
+    """Return a size in bytes in words.
 
     >>> in_words_bytes(3 * 2**20), in_words_bytes(2.5 * 2**30)
     ('3 MiB', '2.50 GiB')
@@ -219,37 +220,21 @@ def in_words_bytes(size: float) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def _evaluation(path: Path) -> Summary | None:
-    """What `astra evaluate` wrote, as the summary of one policy."""
-    if not path.is_file():
-        return None
+def _read_summary(run_dir: Path) -> Summary:
+    """Read the summary of a quickstart, or the figures of an evaluation as the summary of one policy."""
+    path = next((path for path in (run_dir / "summary.json", run_dir / "figures.json") if path.is_file()), None)
+    if path is None:
+        return Summary()
     try:
-        evaluated = EvaluatedPolicy.model_validate_json(path.read_text(encoding="utf-8"))
-        return Summary.model_validate({"heldout": {evaluated.policy: evaluated.model_extra}})
+        if path.name == "summary.json":
+            return Summary.model_validate_json(path.read_bytes())
+        evaluated = EvaluationFigures.model_validate_json(path.read_bytes())
+        temperature = {} if evaluated.temperature is None else {"temperature": evaluated.temperature}
+        return Summary(heldout={evaluated.policy: {**evaluated.__pydantic_extra__, **temperature}})
     except ValidationError as error:
-        raise RunFolderError(f"expected the figures of an evaluation in {path}; evaluate again") from error
-
-
-def _read_summary(path: Path) -> Summary | None:
-    if not path.is_file():
-        return None
-    try:
-        return Summary.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
         raise RunFolderError(
-            f"expected the summary of a run in {path}, found a fault at {where}: {first['msg']}; run it again"
+            f"expected the figures of a run in {path}, found a fault at {first_fault(error)}; run it again"
         ) from error
-
-
-def _training_runs(run_dir: Path) -> list[TrainingRun]:
-    runs = []
-    for path in (run_dir / "sft" / "metrics.jsonl", run_dir / "rl" / "metrics.jsonl", run_dir / "metrics.jsonl"):
-        rows = _read_rows(path)
-        if rows:
-            runs.append(_training_run(rows))
-    return runs
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
@@ -261,53 +246,19 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
     is_rl = "reward" in rows[0]
+    # The loss of the whole follows the mix of kinds in a step, so its curve jumps.
+    by_kind = any(key in row for key in _LOSSES.values() for row in rows)
+    loss = ("Loss by kind of row", _NATS, _LOSSES) if by_kind else ("Loss", _NATS, {"loss": "loss"})
+    charts = [
+        line_chart(title, rows, keys, unit=unit, from_zero=not title.startswith("Loss"))
+        for title, unit, keys in (_RL_CHARTS if is_rl else (loss, *_SFT_CHARTS))
+    ]
     return TrainingRun(
         title="Reinforcement learning" if is_rl else "Supervised fine-tuning",
         num_steps=len(rows),
         seconds=sum(row.get("seconds", 0.0) for row in rows),
-        charts=[chart for chart in (_rl_charts(rows) if is_rl else _sft_charts(rows)) if chart is not None],
+        charts=[chart for chart in charts if chart is not None],
     )
-
-
-def _sft_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
-    return [
-        line_chart("Loss by kind of row", rows, _LOSSES, unit="nats per token")
-        or line_chart("Loss", rows, {"loss": "loss"}, unit="nats per token"),
-        line_chart("Learning rate", rows, {"learning rate": "learning_rate"}, from_zero=True),
-        line_chart("Gradient norm", rows, {"gradient norm": "grad_norm"}, from_zero=True),
-        line_chart("Tokens", rows, {"tokens": "tokens"}, unit="per step", from_zero=True),
-        line_chart("Time", rows, {"whole step": "seconds"}, unit="seconds per step", from_zero=True),
-    ]
-
-
-def _rl_charts(rows: Sequence[dict[str, Any]]) -> list[LineChart | None]:
-    parts = {"reward": "reward", "recall": "recall", "precision": "precision"}
-    groups = {cause: f"groups_{cause}" for cause in ("valid", "degenerate", "stale", "failed", "cancelled")}
-    lengths = {"rolled out": "sampled_tokens_per_episode", "kept": "sampled_tokens_per_episode_kept"}
-    held_out = {"F1": "held_out_f1", "solved": "held_out_solved_fraction", "answers": "held_out_answer_accuracy"}
-    ages = {"mean": "group_age_mean", "oldest": "group_age_max"}
-    seconds = {"whole step": "seconds", "rollout": "rollout_seconds"}
-    return [
-        line_chart("Reward", rows, parts, unit="mean of the rollout", from_zero=True),
-        line_chart("On held-out environments", rows, held_out, unit="mean over episodes", from_zero=True),
-        line_chart("Loss", rows, {"loss": "loss"}),
-        line_chart("Tool calls", rows, {"tool calls": "tool_calls_per_episode"}, unit="per episode", from_zero=True),
-        line_chart("Calls to irrelevant tools", rows, {"share": "irrelevant_call_share"}, from_zero=True),
-        line_chart("Sampled tokens", rows, {"tokens": "tokens_per_turn"}, unit="per turn", from_zero=True),
-        line_chart("Gradient norm", rows, {"gradient norm": "grad_norm"}, from_zero=True),
-        line_chart(
-            "Log-prob mismatch",
-            rows,
-            {"difference": "mean_abs_logprob_difference"},
-            unit="mean |Δ|",
-            from_zero=True,
-        ),
-        line_chart("Groups", rows, groups, unit="since the start", from_zero=True),
-        line_chart("Groups waiting", rows, {"waiting": "groups_waiting"}, unit="in the buffer", from_zero=True),
-        line_chart("Age of groups learnt from", rows, ages, unit="updates", from_zero=True),
-        line_chart("Length of episodes", rows, lengths, unit="sampled tokens", from_zero=True),
-        line_chart("Time", rows, seconds, unit="seconds per step", from_zero=True),
-    ]
 
 
 def _is_record_directory(path: Path) -> bool:
@@ -315,15 +266,14 @@ def _is_record_directory(path: Path) -> bool:
 
 
 def _bars(amounts: Mapping[str, float], in_words: Any) -> list[Bar]:
-    return [Bar(_stage_name(stage), amount, in_words(amount)) for stage, amount in amounts.items()]
-
-
-def _stage_name(stage: str) -> str:
-    return " ".join({"sft": "SFT", "rl": "RL"}.get(word, word) for word in stage.split("_"))
+    """Return a bar for each stage of a run."""
+    words = {"sft": "SFT", "rl": "RL"}
+    names = {stage: " ".join(words.get(word, word) for word in stage.split("_")) for stage in amounts}
+    return [Bar(names[stage], amount, in_words(amount)) for stage, amount in amounts.items()]
 
 
 def page_environment() -> jinja2.Environment:
-    """Return what renders templates: they escape whatever they are given, and refuse what they are not given."""
+    """Return the renderer of HTML templates: it escapes every value, and refuses a name that it is not given."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("astra_jax.report", package_path=""),
         autoescape=True,
@@ -333,7 +283,12 @@ def page_environment() -> jinja2.Environment:
         finalize=_with_visible_controls,
     )
     environment.filters.update(
-        seconds=in_words_seconds, size=in_words_bytes, figure=figure, with_line_marks=_with_line_marks, plain=_plain
+        seconds=in_words_seconds,
+        size=in_words_bytes,
+        figure=figure,
+        policy_name=policy_name,
+        with_line_marks=_with_line_marks,
+        plain=_plain,
     )
     return environment
 
@@ -342,7 +297,7 @@ _CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) no
 
 
 def _with_visible_controls(value: Any) -> Any:
-    """Show control characters, which HTML must not contain, by their pictures (U+2400 on)."""
+    """Replace control characters, which HTML must not contain, by their pictures (U+2400 on)."""
     return value.translate(_CONTROL_PICTURES) if type(value) is str else value
 
 

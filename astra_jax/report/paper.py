@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from functools import cache
 from importlib.resources import files
 from typing import Final, Literal
 
@@ -31,9 +30,9 @@ class PaperRow(BaseModel):
     aime_no_top_k: dict[str, float] = {}
 
     def figures(self, benchmark: Benchmark) -> dict[str, float]:
-        """Return its figures of a benchmark, with their mean; empty where it has none.
+        """Return the figures of a benchmark, with their mean; empty if the row has none.
 
-        >>> paper_rows()[0].figures("aime")
+        >>> PAPER_ROWS[0].figures("aime")
         {'2024': 80.0, '2025': 66.9, 'all': 73.45}
         """
         found: dict[str, float] = getattr(self, benchmark)
@@ -51,60 +50,36 @@ class PaperEffort(BaseModel):
     tokens_per_turn: float
 
 
-class Claim(BaseModel):
-    """The points that a stage adds to Qwen3 of its size, by the paper's tables."""
-
-    model_config = ConfigDict(frozen=True)
-
-    label: str
-    deltas: dict[str, float]
-
-
-class _Table(BaseModel):
+class _Paper(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     rows: tuple[PaperRow, ...]
     bfcl_effort: tuple[PaperEffort, ...]
 
 
-@cache
-def _table() -> _Table:
-    text = files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8")
-    return _Table.model_validate(tomllib.loads(text))
+_PAPER: Final = _Paper.model_validate(
+    tomllib.loads(files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8"))
+)
+PAPER_ROWS: Final = _PAPER.rows
+"""All rows, in the order in which they are shown."""
+BFCL_EFFORT: Final = _PAPER.bfcl_effort
+"""T4, in its order."""
 
 
-def paper_rows() -> tuple[PaperRow, ...]:
-    """Return all rows, in the order in which they are shown."""
-    return _table().rows
+def claims(benchmark: Benchmark) -> dict[str, dict[str, float]]:
+    """Return the points that the paper's stages add to Qwen3 of their size: by label, and by column.
 
-
-def bfcl_effort() -> tuple[PaperEffort, ...]:
-    """Return T4, in its order.
-
-    >>> bfcl_effort()[0].tokens_per_turn
-    1096.7
+    >>> claims("bfcl")["14B, RL (T1) − Qwen3-14B (T1)"]["all"]
+    13.63
     """
-    return _table().bfcl_effort
-
-
-def claims(benchmark: Benchmark) -> list[Claim]:
-    """Return the points that the paper's stages add to Qwen3.
-
-    >>> claims("bfcl")[1].label, claims("bfcl")[1].deltas["all"]
-    ('14B, RL (T1) − Qwen3-14B (T1)', 13.63)
-    """
-    staged = {(row.size, row.stage, row.table): row for row in paper_rows() if row.stage and row.figures(benchmark)}
-    found = []
+    staged = {(row.size, row.stage, row.table): row for row in PAPER_ROWS if row.stage and row.figures(benchmark)}
+    found = {}
     for (size, stage, table), row in staged.items():
         if stage is None or stage == "base":
             continue
-        # Of its own table, where the base stands there too: the tables have other figures for one model.
+        # The base is taken from the same table if it stands there: the tables have other figures for one model.
         base = staged.get((size, "base", table)) or staged[size, "base", "T1"]
         before, after = base.figures(benchmark), row.figures(benchmark)
-        found.append(
-            Claim(
-                label=f"{size}, {stage.upper()} ({row.table}) − {base.model} ({base.table})",
-                deltas={name: round(after[name] - before[name], 2) for name in after if name in before},
-            )
-        )
+        label = f"{size}, {stage.upper()} ({row.table}) − {base.model} ({base.table})"
+        found[label] = {name: round(after[name] - before[name], 2) for name in after if name in before}
     return found

@@ -1,19 +1,10 @@
-"""Group-relative advantages (GRPO, arXiv 2402.03300) and which groups have any."""
+"""Group-relative advantages (GRPO, arXiv 2402.03300) and the standard deviation of a group's rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-
-
-def is_valid_group(rewards: Sequence[float], *, min_reward_std: float) -> bool:
-    """Say whether a group's rewards differ enough to learn from: Std(R) > δ. Others are degenerate.
-
-    >>> is_valid_group([0.5, 0.5, 0.5], min_reward_std=0.01), is_valid_group([0.0, 1.0], min_reward_std=0.01)
-    (False, True)
-    """
-    return reward_std(rewards) > min_reward_std
 
 
 def group_advantages(rewards: Sequence[float]) -> np.ndarray:
@@ -32,7 +23,7 @@ def group_advantages(rewards: Sequence[float]) -> np.ndarray:
 
 
 def reward_std(rewards: Sequence[float]) -> float:
-    """Return Std(R) of a group: exactly 0 for equal rewards, of which numpy's mean may be off by a rounding.
+    """Return Std(R) of a group: exactly 0 for equal rewards, although numpy's mean of them may be rounded.
 
     >>> reward_std([0.0, 1.0]), reward_std([0.1, 0.1, 0.1])
     (0.5, 0.0)

@@ -1,14 +1,14 @@
 """The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were sampled.
 
-A row is one episode, or several of a group after their prompt, which then stands in the row once:
+A row has one episode, or several episodes of a group after their prompt, which the row then has once:
 
     tokens        prompt without its last token │ last token of the prompt, response │ the same token, response │ …
     segment ids                1                │                 2                  │            3             │ …
     prefix ids                 1                │                 1                  │            1             │ …
     positions     0 … P − 2                     │ P − 1 …                            │ P − 1 …                  │ …
 
-so that every sampled token has a column of its own that predicts it, the first of a response too. Packed, a row has
-several of these, end to end; segments are counted on.
+The last token of the prompt is repeated, so that every sampled token has a column of its own that predicts it, the
+first of a response too. A packed row has several of these, end to end; its segments are numbered on.
 
 Decided: docs/decisions/rl.md, “The prompt of a group is computed once for several episodes”.
 Decided: docs/decisions/rl.md, “Packed rows keep the batch's shape, and empty parts are skipped”.
@@ -32,7 +32,7 @@ from astra_jax.training.packing import pack
 
 
 class RLBatch(NamedTuple):
-    """Right-padded rows, shifted: a token's column holds what predicts, and what is known of, the token after it."""
+    """Right-padded rows, shifted by one: the column of a token has the loss's inputs for the token after it."""
 
     tokens_BT: jax.Array
     targets_BT: jax.Array
@@ -40,22 +40,22 @@ class RLBatch(NamedTuple):
     """1 where the target was sampled by the policy."""
     segment_ids_BT: jax.Array
     positions_BT: jax.Array
-    """Where each token stands in its episode, also when `context_parallel.balance` has moved it."""
+    """Position of each token in its episode, also after `context_parallel.balance` has moved the token."""
     sampled_logprobs_BT: jax.Array
     advantages_BT: jax.Array
     kept_BTK: jax.Array | np.ndarray | None = None
-    """Where the run truncates: the ids that were kept where the target was sampled, then -1."""
+    """Ids that truncation kept when the target was sampled, then -1; None in a run without truncation."""
     prefix_ids_BT: jax.Array | None = None
-    """Where rows have several episodes: the segment of their prompt."""
+    """Segment of the token's prompt; None if each row has one episode."""
     reward_std_BT: jax.Array | None = None
-    """Std(R) of the token's group, if the objective asks for it: times the advantage, R − mean(R)."""
+    """Std(R) of the token's group, if the objective asks for it: times the advantage it is R − mean(R)."""
     episode_weights_BT: jax.Array | None = None
-    """Mean number of sampled tokens of an episode over that of the token's episode, if the objective asks for it: times
-    the loss, each episode weighs the same."""
+    """Mean number of sampled tokens of an episode over that of the token's episode, if the objective asks for it: with
+    this factor on the loss each episode weighs the same."""
 
 
 class Segment(NamedTuple):
-    """The tokens `first` … `stop` − 1 of an episode, as they stand in a row."""
+    """The tokens `first` … `stop` − 1 of an episode, which are a segment of a row."""
 
     episode: int
     first: int
@@ -63,10 +63,10 @@ class Segment(NamedTuple):
 
 
 def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
-    """Return the segments of a row: one episode, or the prompt of several and then what follows it in each.
+    """Return the segments of a row: one episode, or the prompt of several episodes and then the rest of each.
 
     Raises:
-        ValueError: they have not one prompt.
+        ValueError: the episodes have several prompts.
     """
     if len(ledgers) == 1:
         return [Segment(episode, 0, len(ledger)) for episode, ledger in ledgers.items()]
@@ -74,7 +74,7 @@ def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
     if len(prompts) > 1:
         raise ValueError(f"expected the episodes of a group to begin with one prompt, found {len(prompts)}")
     last = len(prompts.pop()) - 1
-    # Nothing in a prompt is learnt, so that of any episode will do; and nothing follows the last token of an episode.
+    # A prompt is not learnt, so that of any episode serves; the last token of an episode predicts nothing.
     return [
         Segment(min(ledgers), 0, last),
         *(Segment(episode, last, len(ledger) - 1) for episode, ledger in ledgers.items()),
@@ -82,7 +82,7 @@ def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
 
 
 def segment_starts(lengths_tokens: Sequence[int], *, multiple: int) -> list[int]:
-    """Return where the segments of a row begin, each at a multiple of so many tokens.
+    """Return the first column of each segment of a row, a multiple of `multiple` tokens.
 
     >>> segment_starts([5, 3, 4], multiple=1), segment_starts([5, 3, 4], multiple=4)
     ([0, 5, 8], [0, 8, 12])
@@ -91,7 +91,7 @@ def segment_starts(lengths_tokens: Sequence[int], *, multiple: int) -> list[int]
 
 
 def row_tokens(longest_tokens: int, bucket_tokens: int) -> int:
-    """Return the columns of a batch whose longest row has so many tokens.
+    """Return the number of columns of a batch whose longest row has `longest_tokens`: a multiple of the bucket.
 
     >>> row_tokens(513, bucket_tokens=256)
     768
@@ -111,17 +111,17 @@ def make_rl_batch(
     num_rows: int = 0,
     packed_parts: int | None = None,
 ) -> RLBatch:
-    """Lay the episodes of valid groups out as padded rows with their advantages on the tokens that were sampled.
+    """Lay the episodes of valid groups out as padded rows, with their advantages on the sampled tokens.
 
-    `top_k` is the run's: of each sampled token so many kept ids at most are laid out, and nothing without it. Every
-    segment of a row begins at a multiple of `segment_multiple` tokens. `optional_columns` are those that the objective
-    asks for. Where episodes do not fill `num_rows` rows, rows without loss follow, so that a smaller batch is of the
-    shape of a whole one. With `packed_parts`, the parts that a batch is worked through in, a row takes as many episodes
-    as fit: they stand in the rows of the first parts, and the other rows have no loss.
+    `top_k` is the most kept ids of a sampled token that are laid out. Every segment of a row begins at
+    a multiple of `segment_multiple` tokens. `optional_columns` are the columns that the objective asks for. If episodes
+    do not fill `num_rows` rows, rows without loss follow, so that a smaller batch has the shape of a whole one. With
+    `packed_parts`, the number of parts in which a batch is computed, a row takes as many episodes as fit: they fill the
+    rows of the first parts, and the other rows have no loss.
 
     Raises:
-        ValueError: a group is degenerate, of another size than the first, cannot be dealt out over rows, has several
-            prompts or an episode without a reward; or tokens were truncated to other sets than `top_k` allows.
+        ValueError: a group is degenerate, of another size than the first, not a multiple of `episodes_per_row`, has
+            several prompts or an episode without a reward; or tokens were truncated to other sets than `top_k` allows.
     """
     episodes = [episode for group in groups for episode in group.group]
     sizes = {len(group.rewards) for group in groups} | {len(group.group) for group in groups}
@@ -147,21 +147,22 @@ def make_rl_batch(
         )
         for episode, advantage, std, count in zip(episodes, advantages, stds, counts, strict=True)
     ]
+    # A bundle is the episodes of one unpacked row. `starts` are the columns of its segments, its span all its columns.
     of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
     bundles = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
     lengths = [[stop - first for _, first, stop in bundle] for bundle in bundles]
     starts = [segment_starts(of_bundle, multiple=segment_multiple) for of_bundle in lengths]
     spans = [of_bundle[-1] + last[-1] for of_bundle, last in zip(starts, lengths, strict=True)]
     shape = (max(len(bundles), num_rows), row_tokens(max(spans), length_bucket_tokens))
-    if packed_parts is None:
-        rows = {row: {row: 0} for row in range(len(bundles))}
-    else:
+    # Rows by number, each with the first column of each of its bundles.
+    rows = {row: {row: 0} for row in range(len(bundles))}
+    if packed_parts is not None:
         rows = packed_rows(spans, *shape, packed_parts, multiple=segment_multiple)
     batch = {
-        name: np.full((*shape, *column.shape[1:]), _PADDING.get(name, pad_id), column.dtype)
+        name: np.full((*shape, *column.shape[1:]), _padding(name, pad_id), column.dtype)
         for name, column in columns[0].items()
     }
-    # The positions of padding go on after a row's one episode.
+    # The positions of padding continue those of a row's last episode.
     batch["positions_BT"][:] = np.arange(shape[1])
     segment_ids, prefix_ids = np.zeros((2, *shape), np.int32)
     for row, begins in rows.items():
@@ -174,10 +175,10 @@ def make_rl_batch(
                     batch[name][places] = column[first:stop]
                 segment += 1
                 segment_ids[places], prefix_ids[places] = segment, prompt
-    # A row without loss is one token of padding: no kernel is asked what attention to nothing at all comes to.
+    # A row without loss is one token of padding, since attention over no token is undefined.
     without_loss = sorted({*range(shape[0])} - rows.keys())
     segment_ids[without_loss, 0] = prefix_ids[without_loss, 0] = 1
-    # K times as large as the rest: it goes from the host straight to where it belongs.
+    # K times as large as the rest: it stays on the host until it is placed on its devices.
     kept = batch.pop("kept_BTK") if top_k is not None else None
     arrays = {name: jnp.asarray(array) for name, array in batch.items()}
     return RLBatch(
@@ -191,7 +192,7 @@ def make_rl_batch(
 def packed_rows(
     spans_tokens: Sequence[int], num_rows: int, row_tokens: int, parts: int, *, multiple: int = 1
 ) -> dict[int, dict[int, int]]:
-    """Return which bundles of episodes stand in which rows, and where in it each begins: the longest are placed first.
+    """Return the bundles of each row, each with its first column; the longest bundles are placed first.
 
     Part i of a batch has the rows i, i + parts, …. Rows are dealt out part after part, so that the first parts are full
     and the last have none.
@@ -199,7 +200,7 @@ def packed_rows(
     >>> packed_rows([3, 4, 2, 5], num_rows=4, row_tokens=6, parts=2)
     {0: {3: 0}, 2: {1: 0, 2: 4}, 1: {0: 0}}
     """
-    # What follows begins at a multiple, and nothing follows what fills a row.
+    # The next bundle begins at a multiple; a bundle that fills a row has none after it.
     room = [min(-(-span // multiple) * multiple, row_tokens) for span in spans_tokens]
     rows = {}
     longest_first = sorted(range(len(room)), key=lambda bundle: -room[bundle])
@@ -210,22 +211,16 @@ def packed_rows(
     return rows
 
 
-_PADDING = {
-    "loss_mask_BT": 0,
-    "sampled_logprobs_BT": 0,
-    "advantages_BT": 0,
-    "reward_std_BT": 0,
-    "episode_weights_BT": 0,
-    "kept_BTK": -1,
-}
+def _padding(name: str, pad_id: int) -> int:
+    return {"tokens_BT": pad_id, "targets_BT": pad_id, "kept_BTK": -1}.get(name, 0)
 
 
 def _columns(
     ledger: TokenLedger, of_episode: Mapping[str, float], optional: Collection[str], pad_id: int, top_k: int | None
 ) -> dict[str, np.ndarray]:
-    """Return the columns of an episode's tokens; those that are the target's are shifted with it.
+    """Return the columns of an episode's tokens; those of the target are shifted by one.
 
-    Numbers `of_episode` stand on its sampled tokens: its advantage, and the `optional` ones of the others.
+    The numbers `of_episode` are on its sampled tokens: its advantage, and those others that are `optional` columns.
     """
     ids, loss_mask = np.asarray(ledger.ids, np.int32), ledger.loss_mask
     kept = np.full((len(ledger), top_k or 0), -1, np.int32)
@@ -247,17 +242,16 @@ def _columns(
         "tokens_BT": ids,
         "positions_BT": np.arange(len(ledger), dtype=np.int32),
         **{
-            name: np.concatenate([x[1:], np.full_like(x[:1], _PADDING.get(name, pad_id))])
-            for name, x in of_targets.items()
+            name: np.concatenate([x[1:], np.full_like(x[:1], _padding(name, pad_id))]) for name, x in of_targets.items()
         },
     }
 
 
 def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
-    """Return which of `top_k` places of each token hold a kept id; bool [tokens, K].
+    """Return the mask of the `top_k` places of each token that hold a kept id; bool [tokens, K].
 
     Raises:
-        ValueError: a sampled token was not truncated to so many ids.
+        ValueError: a sampled token was truncated to more than `top_k` ids, or to none.
     """
     counts = np.asarray(ledger.kept_counts, np.int32)
     least, most = (0, 0) if top_k is None else (1, top_k)

@@ -1,4 +1,4 @@
-"""The configuration of an RL run, and what the run is known by."""
+"""The configuration of an RL run, and the record of the run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from astra_jax.config import Frozen
 from astra_jax.engine.interface import MOST_KEPT_IDS
 from astra_jax.episodes.rewards import reward_named
 from astra_jax.episodes.rollout import RolloutConfig
@@ -43,10 +44,8 @@ class SampledRollout(RolloutConfig):
         return self
 
 
-class HeldOutConfig(BaseModel):
+class HeldOutConfig(Frozen):
     """Evaluation of the policy on held-out environments while it learns; learning does not depend on it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environments: Path
     """Record directory of environments, none of which is learnt from."""
@@ -62,7 +61,7 @@ class HeldOutConfig(BaseModel):
 
     @property
     def most_at_once(self) -> int:
-        """Episodes at once, if there are so many environments that can be rolled out."""
+        """The largest number of episodes that are rolled out at the same time."""
         return min(self.environments_at_once, self.num_environments or self.environments_at_once)
 
 
@@ -120,7 +119,7 @@ class RLConfig(TrainingConfig):
     """Function `MODULE:FUNCTION` of your own file that says which environments are rolled out in an epoch; without it
     all are."""
     held_out: HeldOutConfig | None = None
-    """Evaluation while the policy learns, by which `OUT/best` is chosen; without it there is none."""
+    """Evaluation while the policy learns, by which `OUT/best` is chosen; without it no policy is evaluated."""
     episodes_per_row: int = Field(default=1, gt=0)
     """Episodes of a group that share a training row, and in it their prompt, which is then computed once for them."""
     accumulation: int = Field(default=1, gt=0)
@@ -161,10 +160,10 @@ class RLConfig(TrainingConfig):
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
-    """Return the record of the run in `out`, and refuse one that was begun with something else.
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
 
     Raises:
-        DestinationRefused: `out` is something else than a run, or one of another config, data or code.
+        DestinationRefused: `out` is not a run, or a run of another config, data or code.
         RecordDirectoryError: the record directory is missing or damaged.
     """
     held_out = config.held_out

@@ -38,7 +38,7 @@ def grpo_token_losses(
     >>> float(grpo_token_losses(zero, zero, jnp.full((1, 1), 2.0), clip_epsilon=0.2)[0, 0])
     -2.0
     """
-    # ρ is 1 but for rounding where the policy that learns has sampled; the clip is for groups that have waited.
+    # ρ is 1, but for rounding, on tokens of the learning policy itself; the clip is for groups that have waited.
     ratio_BT = jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)
     clipped_BT = jnp.clip(ratio_BT, 1 - clip_epsilon, 1 + clip_epsilon)
     return -jnp.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
@@ -47,7 +47,7 @@ def grpo_token_losses(
 OBJECTIVES: Final[Mapping[str, TokenLosses]] = {"grpo": grpo_token_losses}
 """Built-in objectives by their names in configs."""
 OPTIONAL_COLUMNS: Final = ("reward_std_BT", "episode_weights_BT")
-"""Arrays of a batch (`RLBatch`) that are laid out only for an objective with a parameter of that name."""
+"""Columns of a batch (`RLBatch`) that are laid out only for an objective with a parameter of that name."""
 _GIVEN: Final = (
     *("policy_logprobs_BT", "sampled_logprobs_BT", "advantages_BT"),
     *OPTIONAL_COLUMNS,

@@ -1,16 +1,28 @@
-"""Held-out evaluation while an RL run learns: the policy in environments that it does not learn from.
+"""Held-out evaluation while an RL run learns, in environments that it does not learn from, and the best policy there.
 
-One episode in each environment, with the same tools and draws at every evaluation, so that figures of two steps differ
-by the policy alone. The pages of a rollout are gone by then, unless it overlaps the update; the weights are the
-learner's, laid out as for a rollout.
+There is one episode in each environment, with the same tools and draws at every evaluation, so that the figures of two
+steps differ by the policy alone. The weights are the learner's, laid out as for a rollout. The best policy is a policy
+folder of its own, which no retention rule removes:
+
+    OUT/best -> best_00000040              a link, replaced by one rename when the folder is whole
+    OUT/best_00000040/                     a policy folder
+        held_out.json                      {"step": 40, "f1": 0.61}
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import random
+import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
+import jax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from astra_jax.chat.tokenizer import Tokenizer
@@ -22,18 +34,70 @@ from astra_jax.episodes.finished import finished_episode
 from astra_jax.episodes.rewards import earned
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
 from astra_jax.episodes.tool_mixing import mix_tools
+from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
-from astra_jax.model.config import ModelConfig
-from astra_jax.rl.best_policy import Best, BestPolicy
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.rl.config import HeldOutConfig, RLConfig
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
 
+class Best(NamedTuple):
+    """The step and the score of the best policy."""
+
+    step: int
+    """Updates that the policy has seen."""
+    f1: float
+    """Its F1 on the held-out environments."""
+
+
+class BestPolicy:
+    """The best policy so far; where there are several hosts, each makes every call."""
+
+    def __init__(self, out: Path, save: Callable[[Path, Params], None]):
+        """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
+        self._out, self._save = out, save
+        self.best = _read_best(out / "best" / "held_out.json")
+
+    def keep(self, best: Best, params: Params) -> bool:
+        """Keep a policy if it is better than the best so far; return whether it was.
+
+        A killed process leaves the earlier one in place. The best may be of a later step than the one that the run
+        resumed from.
+
+        Raises:
+            OSError: the disk is full or not writable.
+        """
+        if self.best is not None and best.f1 <= self.best.f1:
+            return False
+        self.best = best
+        folder = self._out / f"best_{best.step:08d}"
+        self._save(folder, params)
+        if jax.process_index() == 0:
+            (folder / "held_out.json").write_text(json.dumps(best._asdict()) + "\n", encoding="utf-8")
+            link = self._out / ".best"
+            link.unlink(missing_ok=True)
+            link.symlink_to(folder.name, target_is_directory=True)
+            os.replace(link, self._out / "best")
+            for other in self._out.glob("best_*"):
+                if other != folder:
+                    shutil.rmtree(other)
+        multihost_utils.sync_global_devices(f"best policy in {folder}")
+        return True
+
+
+def _read_best(path: Path) -> Best | None:
+    """Read the file of the first host for all: on a disk that shows files late they could disagree."""
+    text = path.read_bytes() if path.is_file() else b""
+    if jax.process_count() > 1:
+        text = gather_bytes_from_hosts(text)[0]
+    return Best(**json.loads(text)) if text else None
+
+
 class HeldOut:
-    """The held-out environments of a run, and how a policy is tried out on them."""
+    """The held-out environments of a run, and the evaluation of a policy on them."""
 
     def __init__(
         self,
@@ -49,9 +113,8 @@ class HeldOut:
         """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
 
         Raises:
-            ConfigError: some are trained on as well, or there are fewer than the config asks for.
-            PromptTooLong: none of them can be rolled out.
-            RecordDirectoryError: their directory is missing or damaged.
+            ConfigError, RecordDirectoryError: as `held_out_environments`.
+            PromptTooLong: none of the environments can be rolled out.
         """
         self._config, self._held_out, self._num_steps = config, held_out, config.steps
         self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
@@ -69,13 +132,13 @@ class HeldOut:
         self._num_left_out = len(starts) - len(self._starts)
 
     def is_due(self, step: int) -> bool:
-        """Say whether the policy after so many updates is to be evaluated: every `every_steps`, and the last."""
+        """Whether the policy after `step` updates is evaluated: every `every_steps` updates, and after the last."""
         return step % self._held_out.every_steps == 0 or step == self._num_steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Roll the policy of a state out; keep it if it is the best; return its figures, as they stand in its line.
+        """Roll the policy of a state out; keep it if it is the best; return the figures of its line of metrics.
 
-        There are no means, `held_out_f1` among them, where `max_tool_seconds` cut every episode off.
+        The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
 
         Raises:
             SandboxUnavailable: the sandbox is down.
@@ -92,7 +155,7 @@ class HeldOut:
                     decoding_params,
                     self._starts[first : first + at_once],
                     group_size=1,
-                    # Another seed for each lot: with one for all, a slot would draw the same numbers in every lot.
+                    # Another seed for each lot: with the same seed a row would draw the same numbers in every lot.
                     seed=random.Random(f"{self._config.seed}/held out/{first}").getrandbits(31),
                     policy_version=state.step,
                     room_for=at_once,
@@ -114,10 +177,10 @@ class HeldOut:
 
 
 def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Environment]:
-    """Return those that a run is evaluated on: all of the directory, or so many drawn by the seed, in its order.
+    """Return the environments of the evaluation in the order of their directory: all, or a number drawn by the seed.
 
     Raises:
-        ConfigError: some are trained on as well, or there are fewer than that.
+        ConfigError: the run learns from some of them, or there are fewer than the config asks for.
         RecordDirectoryError: a directory is missing or damaged.
     """
     source = RecordSource(held_out.environments, Environment)

@@ -17,21 +17,18 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.flops import forward_flops, utilisation
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.rollouts import Rollouts
+from astra_jax.rl.rollouts import Filling, Rollouts
 
 SHOWN: Final = ("reward", "recall", "precision", "seconds")
-"""What progress lines name."""
+"""Figures of a progress line."""
 
 
 def rl_metrics(
-    of_step: Mapping[str, jax.Array],
-    groups: Sequence[ScoredGroup[Group]],
-    rollouts: Rollouts,
+    of_step: Mapping[str, jax.Array], groups: Sequence[ScoredGroup[Group]], errors: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what a step's line says of its update, of the episodes of `groups`, and of their errors.
+    """Return the figures of a step's update, of the episodes of `groups`, and of the errors of all its calls by kind.
 
-    Errors are those of all calls that were made for it, by kind; a kind that did not happen has no figure.
-    Reading the update's figures waits for it.
+    Reading the update's figures waits for the update.
     """
     episodes = [episode for group in groups for episode in group.group]
     rewards = [reward for group in groups for reward in group.rewards]
@@ -51,37 +48,36 @@ def rl_metrics(
         "irrelevant_call_share": figures.irrelevant_call_share,
         "invalid_call_share": figures.invalid_call_share,
         "failed_call_share": figures.failed_call_share,
-        **rollouts.errors,
+        **errors,
     }
 
 
 def time_metrics(
     batch: RLBatch,
-    rollouts: Rollouts,
+    filling: Filling,
     model_config: ModelConfig,
     *,
     started: float,
     rollout_seconds: float,
     num_devices: int,
 ) -> dict[str, float]:
-    """Return what a step's line says of its time, when its update is done; `started` is the clock's reading before it.
+    """Return the figures of a step's time, when its update is done; `started` is the clock's reading before the step.
 
-    In `decode_seconds` a call of the decoder was under way, in `learn_seconds` the update was made, and
-    `other_share` is the rest of the step. `tool_seconds` are what an episode waited for its tools in all, over
-    this host's episodes that called one. `useful_row_steps_share` is how many of the tokens for which this host's rows
-    ran programs someone got. Tokens per second are those sampled while episodes were rolled out, and those
-    learnt from; `mfu` is of the learner, where the device's peak is known.
+    `decode_seconds` are those of calls of the decoder, `learn_seconds` those of the update, and `other_share` is the
+    rest of the step. `tool_seconds`, over this host's episodes that called a tool, are the whole wait of an episode for
+    its tools. `useful_row_steps_share` is as `Filling.useful_row_steps`. Sampled tokens per second are over the
+    rollouts, learnt ones over the update; `mfu` is of the learner, if the device's peak is known.
     """
     seconds = time.monotonic() - started
-    learn_seconds, decode_seconds = seconds - rollout_seconds, rollouts.decode_seconds
-    num_sampled, num_learnt = sum(rollouts.sampled_tokens["rolled_out"]), float(batch.loss_mask_BT.sum())
+    learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds
+    num_sampled, num_learnt = sum(filling.sampled_tokens), float(batch.loss_mask_BT.sum())
     mfu = utilisation(learner_flops(batch, model_config), learn_seconds, devices=num_devices)
     return {
         **({"sampled_tokens_per_second": round(num_sampled / rollout_seconds, 1)} if num_sampled else {}),
         "learnt_tokens_per_second": round(num_learnt / learn_seconds, 1),
         **({} if mfu is None else {"mfu": round(mfu, 4)}),
-        **{name: round(value, 3) for name, value in quantiles("tool_seconds", rollouts.tool_seconds).items()},
-        **({"useful_row_steps_share": round(rollouts.useful_row_steps, 4)} if rollouts.useful_row_steps else {}),
+        **{name: round(value, 3) for name, value in quantiles("tool_seconds", filling.tool_seconds).items()},
+        **({"useful_row_steps_share": round(filling.useful_row_steps, 4)} if filling.useful_row_steps else {}),
         "decode_seconds": round(decode_seconds, 3),
         "rollout_seconds": round(rollout_seconds, 3),
         "learn_seconds": round(learn_seconds, 3),
@@ -91,7 +87,7 @@ def time_metrics(
 
 
 def quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the values that 10, 50 and 90 % of all do not exceed, and the largest; nothing where there are none.
+    """Return the values that 10, 50 and 90 % of all do not exceed, and the largest; nothing without values.
 
     >>> quantiles("reward", [0.0, 0.25, 0.5, 1.0])
     {'reward_p10': 0.0, 'reward_p50': 0.25, 'reward_p90': 1.0, 'reward_max': 1.0}
@@ -120,18 +116,17 @@ def learner_flops(batch: RLBatch, model_config: ModelConfig) -> float:
 
 
 def filling_metrics(batch: Sequence[ScoredGroup[Group]], rollouts: Rollouts, *, step: int) -> dict[str, float]:
-    """Return what a step's line says of how its batch was filled.
+    """Return the figures of the filling of a step's batch.
 
     `groups_in_batch` and `group_age_` (in updates) are of the groups that it learnt from; the other `groups_` count
-    since the run began. `sampled_tokens_per_episode` is of all that was rolled out for the batch, also of what was
-    cancelled or failed, and `_kept` of the valid groups among it: where they differ, long or short episodes are
-    learnt from more often than they are sampled. They are not there where nothing was rolled out, or kept.
+    since the run began. `sampled_tokens_per_episode` is over all episodes that were rolled out for the batch, and
+    `_kept` over those of valid groups: if they differ, long or short episodes are learnt from more often than they are
+    sampled. Each is absent if there is no such episode.
     """
     filler, ages = rollouts.filler, [step - group.policy_version for group in batch]
-    tokens = rollouts.sampled_tokens
     means = {
-        "sampled_tokens_per_episode": tokens["rolled_out"],
-        "sampled_tokens_per_episode_kept": tokens["kept"],
+        "sampled_tokens_per_episode": rollouts.filling.sampled_tokens,
+        "sampled_tokens_per_episode_kept": rollouts.filling.sampled_tokens_kept,
     }
     return {
         "environments_left_out": rollouts.num_left_out,

@@ -1,7 +1,7 @@
-"""How often each environment has been solved since an RL run began, and the curriculum that is told of it.
+"""The solved rate of each environment since an RL run began, and the curriculum that decides by it.
 
-A curriculum is a function of the user (docs/variants.md): `rolls_out(rate, epoch)` says of an environment with finished
-episodes whether it is rolled out again when its turn comes in an epoch. Without one each environment is.
+A curriculum is a function of the user (docs/variants.md): `rolls_out(rate, epoch)` returns whether an environment with
+finished episodes is rolled out again when its turn comes in an epoch. Without a curriculum every environment is.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class EnvironmentRate:
     """Outcomes of the episodes of one environment since the run began."""
 
     episodes: int = 0
-    """Episodes that have a reward."""
+    """Episodes with a reward."""
     solved: int = 0
     """Episodes that solved every sub-task, a checked ending included."""
     reward_sum: float = 0.0
     """Sum of the rewards of its episodes."""
     last_epoch: int = -1
-    """The last epoch in which it was rolled out, from 0."""
+    """The last epoch in which the environment was rolled out, from 0."""
 
     @property
     def solved_rate(self) -> float:
-        """Share of its episodes that solved everything, from 0 to 1; there must be some."""
+        """Share of the episodes that solved every sub-task, from 0 to 1; there must be an episode."""
         return self.solved / self.episodes
 
 
@@ -70,11 +70,11 @@ class SolvedRates:
     of: dict[str, EnvironmentRate] = field(default_factory=dict)
 
     def note_draw(self, environment_id: str, epoch: int) -> None:
-        """Write down that an environment is about to be rolled out."""
+        """Note that an environment is about to be rolled out in an epoch."""
         self.of.setdefault(environment_id, EnvironmentRate()).last_epoch = epoch
 
     def add(self, group: Group, rewards: Sequence[float]) -> None:
-        """Count the episodes of a group, degenerate or not; one that has no rewards counts nowhere."""
+        """Count the episodes of a group with rewards, degenerate or not."""
         rate = self.of.setdefault(group[0].environment.id, EnvironmentRate())
         counts = [episode.counts for episode in group]
         rate.episodes += len(group)
@@ -82,7 +82,7 @@ class SolvedRates:
         rate.reward_sum += sum(rewards)
 
     def sits_out(self, environment_id: str, epoch: int, rolls_out: Curriculum | None) -> bool:
-        """Say whether a curriculum passes an environment over; one without finished episodes never is.
+        """Whether a curriculum passes an environment over; an environment without finished episodes never is.
 
         Raises:
             ConfigError: the curriculum returned neither True nor False.
@@ -121,10 +121,10 @@ class SolvedRates:
     # --- the state between two updates ---
 
     def position(self) -> JsonObject:
-        """Return all rates as JSON of their own: a checkpoint is written while they go on."""
+        """Return a copy of all rates as JSON: a checkpoint is written while counting goes on."""
         return {environment_id: list(astuple(rate)) for environment_id, rate in self.of.items()}
 
     @classmethod
     def at(cls, position: Mapping[str, Sequence[Any]]) -> SolvedRates:
-        """Return the rates that a position holds."""
+        """Return the rates of a position."""
         return cls({environment_id: EnvironmentRate(*rate) for environment_id, rate in position.items()})

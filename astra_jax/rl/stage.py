@@ -1,7 +1,4 @@
-"""The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written.
-
-Here the config is taken apart; below, each part is given what it needs.
-"""
+"""The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written."""
 
 from __future__ import annotations
 
@@ -12,26 +9,23 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from astra_jax.chat.template import require_chat_template
-from astra_jax.checkpoints.checkpoint import TrainState, load_params
-from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
+from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.mesh.layouts import rollout_mesh
-from astra_jax.mesh.placement import init_optimizer_state, require_rows, training_mesh
+from astra_jax.mesh.placement import require_rows
+from astra_jax.metrics_file import last_metric, metric_totals
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.sharding import require_divisible
-from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import RLConfig, open_rl_run
-from astra_jax.rl.held_out import HeldOut
+from astra_jax.rl.held_out import BestPolicy, HeldOut
 from astra_jax.rl.metrics import SHOWN
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE
 from astra_jax.rl.train import train_rl
-from astra_jax.training.optimizer import make_optimizer
-from astra_jax.training.parts import Parts
+from astra_jax.training.parts import Parts, checked_parts
 from astra_jax.training.run import TrainingRun
-from astra_jax.training.wandb_run import require_wandb
 from sandbox.client import AsyncSandboxClient
 
 
@@ -39,19 +33,20 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     """Run RL to its last step, from the newest whole checkpoint of `out` if there is one; return the closing figures.
 
     Where there are several hosts, each calls this with the same config, on one file system, and with a sandbox of its
-    own or the same one. A run that is finished is not run again: its closing figures are returned, with
-    `already_complete`.
+    own or the same one. A finished run is not run again: its closing figures are returned, with `already_complete`.
 
     `judge` says whether messages refuse or ask back. Beside the policy after the last step lies `solved_rates.jsonl`,
     and with `held_out` the best policy, as `best`.
 
     Raises:
-        ConfigError, CheckpointError, TokenizerError: as `checked_parts`, before anything is written.
+        ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
+            written.
         DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
         ConfigError, PromptTooLong: as `Rollouts` and `HeldOut`, before anything is written.
         BatchFillingStalled, SandboxUnavailable, HostFailed, NotFinite, Terminated: as `train_rl`.
     """
     parts = checked_parts(config)
+    require_layout(config, parts.model_config, parts.mesh)
     record = open_rl_run(config)
     if record.figures is not None:
         return record.figures
@@ -61,7 +56,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     held_out = opened_held_out(config, parts, sandbox, decode_mesh, judge)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
-        state = run.restore(lambda: first_state(config, parts.mesh))
+        state = run.restore(lambda: load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1])
         rollouts.go_on_from(state.data_position)
         state = await train_rl(config, parts, state, rollouts, run, held_out)
     if jax.process_index() == 0:
@@ -69,22 +64,18 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     best = None if held_out is None else held_out.best_policy.best
     figures = {
         "steps": config.steps,
-        "reward": run.closing_metric("reward"),
+        "reward": last_metric(run.metrics, "reward"),
         **{f"groups_{cause}": count for cause, count in dataclasses.asdict(rollouts.filler.counts).items() if count},
-        **run.closing_totals("_errors_"),
+        **metric_totals(run.metrics, "_errors_"),
         **({} if best is None else {"best_step": best.step, "best_held_out_f1": best.f1}),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)
 
 
 def opened_held_out(
-    config: RLConfig,
-    parts: Parts,
-    sandbox: AsyncSandboxClient,
-    decode_mesh: Mesh | None,
-    judge: EndingJudge = by_lexicon,
+    config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, decode_mesh: Mesh | None, judge: EndingJudge
 ) -> HeldOut | None:
-    """Return what the policy is evaluated on while it learns, if that is wanted; and what keeps its best.
+    """Return the held-out evaluation of the config, which keeps the best policy; None without one.
 
     Raises:
         ConfigError, PromptTooLong, RecordDirectoryError: as `HeldOut`.
@@ -101,27 +92,8 @@ def opened_held_out(
     return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best, judge)
 
 
-def checked_parts(config: RLConfig) -> Parts:
-    """Return what the run works with; no weight is read, and nothing is written.
-
-    Raises:
-        ConfigError: the mesh does not fit the devices, the model or the batch; the chat template is not Qwen3's; or
-            W&B is wanted and cannot be used.
-        CheckpointError, TokenizerError: `init` is missing or damaged.
-    """
-    # Only the first host sends anything to W&B; the others may have neither the package nor a key.
-    require_wandb(config.wandb if jax.process_index() == 0 else None)
-    mesh = training_mesh(config.mesh)
-    model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
-    if config.model is not None:
-        model_config.require_sizes_of(config.model, config.init)
-    require_chat_template(config.init, tokenizer)
-    require_layout(config, model_config, mesh)
-    return Parts(mesh, model_config, tokenizer)
-
-
 def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """See to it that batches, weights and episodes of a run can be laid over its mesh.
+    """Require that the batches, weights and episodes of a run can be laid over its mesh.
 
     Raises:
         ConfigError: a mesh does not divide them, or episodes may exceed the model's context.
@@ -130,15 +102,3 @@ def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | Non
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))
     model_config.require_context(config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
-
-
-def first_state(config: RLConfig, mesh: Mesh | None) -> TrainState:
-    """Return the state of step 0: the weights of `init`, and moments of zero.
-
-    Raises:
-        CheckpointError: the weights are missing or damaged.
-        ConfigError: the mesh does not fit the model.
-    """
-    _, params = load_params(config.init, mesh=mesh, overrides=config.model_overrides)
-    optimizer = make_optimizer(config.optimizer, config.steps)
-    return TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})

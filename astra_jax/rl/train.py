@@ -4,7 +4,7 @@ One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
     learn      group-relative advantages, clipped ratio, one AdamW update               (rl_loss, rl_step, rl_update)
-    evaluate   every so many steps: held-out environments, the best policy kept                 (held_out, best)
+    evaluate   every `every_steps`: held-out environments; keep the best policy           (held_out)
 
 `stage.py` begins and ends the run.
 """
@@ -39,19 +39,19 @@ from astra_jax.training.run import TrainingRun
 
 
 def objective_of(config: RLConfig) -> Objective:
-    """Return the part of a run's loss that is the same for all batches."""
+    """Return the objective of a run, which is the same for all batches."""
     return Objective(
         config.rollout.temperature, config.clip_epsilon, config.logprob_chunk_tokens, objective_named(config.objective)
     )
 
 
 def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
-    """Return the policy's log-probs of the sampled tokens, 0 of others; float32 [B, T].
+    """Return the policy's log-probs of the sampled tokens, and 0 for others; float32 [B, T].
 
-    Where a token was drawn from the ids that truncation kept, its log-prob is the one among the same ids.
+    The log-prob of a token that was drawn from the ids that truncation kept is the one among the same ids.
     """
     qwen3 = bind(model_config, params)
-    # The head is linear: hidden states divided by the temperature give the logits that tokens were sampled from.
+    # The head is linear: hidden states divided by the temperature give logits divided by it.
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT, batch.prefix_ids_BT)
     hidden_BTD /= objective.temperature
     if batch.kept_BTK is None:
@@ -87,7 +87,7 @@ def rl_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss, summed over sampled tokens and divided by `num_sampled`, and the policy's log-probs [B, T].
 
-    `num_sampled` is the number of sampled tokens in the whole batch; without it, in the rows that are given.
+    `num_sampled` is the number of sampled tokens in the whole batch; by default, in `batch`.
     """
     logprobs_BT = policy_logprobs(params, batch, model_config=model_config, objective=objective)
     losses_BT = objective.losses(logprobs_BT, batch._asdict())
@@ -96,7 +96,7 @@ def rl_loss(
     return (losses_BT * batch.loss_mask_BT).sum() / num_sampled, logprobs_BT
 
 
-# Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
+# Weights and moments are donated: the old ones are never read again, and two of each would not fit.
 @functools.partial(
     jax.jit,
     static_argnames=("model_config", "optimizer_config", "steps", "objective", "accumulation", "packing"),
@@ -114,12 +114,11 @@ def rl_step(
     accumulation: int = 1,
     packing: bool = False,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
+    """Make one optimiser update on one batch, computed in `accumulation` parts, if loss and gradients are finite.
 
-    With `packing` only the first of them hold anything, and the others are passed over. Returns its metrics as well.
+    With `packing`, parts without loss are skipped. Returns the step's metrics as well.
     """
-    # Of the whole batch: the mean is over tokens, not over parts.
-    num_sampled = batch.loss_mask_BT.sum()
+    num_sampled = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
 
     def loss_of(params: Params, part: RLBatch) -> tuple[jax.Array, jax.Array]:
         loss, logprobs_BT = rl_loss(
@@ -131,14 +130,14 @@ def rl_step(
     (loss, difference), gradients = loss_and_gradients(loss_of, params, batch, parts=accumulation, skips_empty=packing)
     optimizer = make_optimizer(optimizer_config, steps)
     params, optimizer_state, metrics = update_if_finite(optimizer, loss, gradients, params, optimizer_state)
-    # Sampler and learner compute the same policy by two programs; how far they are apart tells whether ρ is noise.
+    # Sampler and learner compute the same policy by two programs; their difference shows whether ρ is noise.
     return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
 
 
 def rl_update(
     config: RLConfig, parts: Parts, state: TrainState, batch: RLBatch
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make the update of a step on its batch; return its metrics as well."""
+    """Make the update of a step on its batch, placed on the devices; return its metrics as well."""
     return rl_step(
         state.params,
         in_memory("device", state.optimizer_state),
@@ -153,11 +152,11 @@ def rl_update(
 
 
 def moments_on_host(state: TrainState) -> TrainState:
-    """Return a state whose optimiser's part lies in the host's memory, and nowhere else."""
+    """Return a state whose optimiser state is in the host's memory only."""
     if all(leaf.sharding.memory_kind == "pinned_host" for leaf in jax.tree.leaves(state.optimizer_state)):
         return state
     waiting = in_memory("pinned_host", state.optimizer_state)
-    # At once, whoever still knows of them: rollouts need the room.
+    # Deleted at once, even if another reference exists: rollouts need the memory.
     for leaf in jax.tree.leaves(state.optimizer_state):
         leaf.delete()
     return dataclasses.replace(state, optimizer_state=waiting)
@@ -166,10 +165,10 @@ def moments_on_host(state: TrainState) -> TrainState:
 async def evaluated(
     config: RLConfig, run: TrainingRun, held_out: HeldOut, state: TrainState, metrics: dict[str, Any]
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Return a state and its step's metrics with what held-out environments say of the policy.
+    """Return a state, and its step's metrics with the figures on held-out environments.
 
     Raises:
-        Terminated: a signal asked for it; the state is saved with these metrics, and evaluated when the run goes on.
+        Terminated: a signal asked for it; the state is saved with these metrics, and evaluated when the run resumes.
     """
     if config.optimizer_waits_on_host:
         state = moments_on_host(state)
@@ -190,8 +189,8 @@ async def train_rl(
 
     Raises:
         BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
-        SandboxUnavailable, HostFailed: the sandbox is down, here or at another host, or that host has failed otherwise;
-            the run resumes from its last checkpoint.
+        SandboxUnavailable, HostFailed: the sandbox is down or another host has failed; the run resumes from its last
+            checkpoint.
         NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
     """
     if held_out is not None and state.unfinished_line is not None:
@@ -201,7 +200,7 @@ async def train_rl(
         started = time.monotonic()
         if config.optimizer_waits_on_host:
             state = moments_on_host(state)
-        # Until it is learnt from, a batch is no part of the state: its groups come again, or wait there as before.
+        # A run that resumes from `state` fills the batch again: the state has no groups of an unfinished batch.
         groups, rolled_out = await run.unless_it_ends(state, rollouts.batch(state.params, step=step))
         batch = make_rl_batch(
             groups,
@@ -217,14 +216,14 @@ async def train_rl(
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
             params, optimizer_state, of_step = rl_update(config, parts, state, batch)
-        # `rl_step` is only dispatched by now; the first figure that is read, in `rl_metrics`, waits for it.
+        # `rl_step` has only been dispatched; `rl_metrics` reads its first figure and waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
-        # A batch of groups that had waited rolled nothing out: then it is told of what was learnt from.
+        # If a batch had only groups that waited, nothing was rolled out: the figures are those of the batch.
         shown = rolled_out or groups
-        metrics = rl_metrics(of_step, shown, rollouts) | filling_metrics(groups, rollouts, step=step)
+        metrics = rl_metrics(of_step, shown, rollouts.filling.errors) | filling_metrics(groups, rollouts, step=step)
         metrics |= time_metrics(
             batch,
-            rollouts,
+            rollouts.filling,
             parts.model_config,
             started=started,
             rollout_seconds=rollout_seconds,

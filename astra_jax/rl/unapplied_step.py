@@ -1,9 +1,9 @@
-"""An RL step that was not applied: its loss computed once more, and the tokens at which it stops being finite."""
+"""The explanation of an RL step that was not applied: its loss once more, and the tokens whose loss is not finite."""
 
 from __future__ import annotations
 
+import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,10 +21,10 @@ _TOKENS_SHOWN = 8
 
 
 def explain_step(config: RLConfig, step: int) -> dict[str, Any]:
-    """Compute the loss of the batch in `OUT/not_finite/` again; return it as JSON, with the places that are not finite.
+    """Compute the loss of a batch in `OUT/not_finite/` again; return it as JSON, with the tokens that are not finite.
 
-    The weights are those of the newest checkpoint up to that step, or of `init`; `updates_missing` counts the steps in
-    between. Mini-batches are computed as one. Of several hosts, the batch has the rows of the first.
+    The weights are those of the newest checkpoint up to that step, or of `init`; `updates_missing` is the number of
+    steps in between. With several hosts, the batch is that of the first.
 
     Raises:
         AstraError: the step was applied, or not reached.
@@ -37,24 +37,15 @@ def explain_step(config: RLConfig, step: int) -> dict[str, Any]:
     done = max((number for number in saved if number <= step), default=0)
     weights = config.out / "checkpoints" / f"{done:08d}" if done else config.init
     model_config, params = load_params(weights, overrides=config.model_overrides)
-    found = _explained(params, _kept_batch(path), model_config, objective_of(config))
+    with np.load(path) as kept:
+        batch = RLBatch(**{name: kept[name] for name in RLBatch._fields if name in kept.files})
+    found = _explained(params, batch, model_config, objective_of(config))
     return {"step": step, "updates_missing": step - done, **found}
 
 
-def _kept_batch(path: Path) -> RLBatch:
-    with np.load(path) as kept:
-        return RLBatch(**{name: kept[name] for name in RLBatch._fields if name in kept.files})
-
-
 def _explained(params: Params, batch: RLBatch, model_config: ModelConfig, objective: Objective) -> dict[str, Any]:
-    @jax.jit
-    def compute(params: Params) -> tuple[Any, Params]:
-        def loss_of(params: Params) -> tuple[jax.Array, jax.Array]:
-            return rl_loss(params, batch, model_config=model_config, objective=objective)
-
-        return jax.value_and_grad(loss_of, has_aux=True)(params)
-
-    (loss, logprobs_BT), gradients = compute(params)
+    loss_of = functools.partial(rl_loss, batch=batch, model_config=model_config, objective=objective)
+    (loss, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params)
     losses_BT = np.asarray(objective.losses(logprobs_BT, batch._asdict()))
     is_bad_BT = ~np.isfinite(losses_BT) & (np.asarray(batch.loss_mask_BT) > 0)
     of_token = {

@@ -46,9 +46,6 @@ class ServingOptions:
     """Number of requests without a reply at which further ones get a 429."""
     default_max_tokens: int | None = None
     """Longest message of a request that names no length; None allows all tokens that fit."""
-    max_tokens_floor: int = 0
-    """Shorter lengths in requests are raised to this one, as far as it fits, because some harnesses cut off the
-    messages of a thinking model."""
     grace_seconds: float = 30.0
     """Time for unfinished messages when the server stops."""
     splits_thoughts: bool = True
@@ -145,12 +142,9 @@ class Service:
         Raises:
             RequestRefused: prompt and message do not fit.
         """
-        most, options = self.served.limits.max_tokens, self.options
+        most, default = self.served.limits.max_tokens, self.options.default_max_tokens
         room = most - num_prompt_tokens
-        if asked is None:
-            wanted = room if options.default_max_tokens is None else min(options.default_max_tokens, room)
-        else:
-            wanted = max(asked, min(options.max_tokens_floor, room))
+        wanted = asked if asked is not None else room if default is None else min(default, room)
         if room < 1 or wanted > room:
             raise RequestRefused(
                 400,

@@ -1,20 +1,63 @@
-"""The configuration of an SFT run, and what the run is known by."""
+"""The configuration of an SFT run, and the record of the run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from astra_jax.sft.batches import SFTDataConfig
+from astra_jax.config import Frozen
+from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import SFT_RUN, digest_of_policy, digest_of_records, open_run
+from synthesis.records import SimilarityBand
 from synthesis.run.fingerprint import digest, digest_of_files
 from synthesis.run.manifest import RunManifest
 
 
+class SFTDataConfig(Frozen):
+    """The data of a run, its batches and its length."""
+
+    seed: int = Field(ge=0, lt=2**31)
+    """Seed of every random draw, from 0 to 2³¹ − 1."""
+    steps: int | None = Field(default=None, gt=0)
+    """Optimiser updates of the run; a run has either this or `epochs`."""
+    epochs: int | None = Field(default=None, gt=0)
+    """Passes over all samples; a run has either this or `steps`."""
+    trajectories: tuple[Path, ...] = ()
+    """Record directories of trajectories."""
+    environments: tuple[Path, ...] = ()
+    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit."""
+    environments_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of each such directory that is learnt from, its first records; the paper's SFT learns from none."""
+    conversations: tuple[Path, ...] = ()
+    """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
+    irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
+    """K: the most distractors of each similarity band that a gold episode shows."""
+    length_buckets: tuple[int, ...] = Field(min_length=1)
+    """Lengths in tokens that rows are padded to, rising; a sample over the largest is dropped and counted."""
+    packing: bool = False
+    """Whether a row holds several samples, apart by segments; each row then has the length of the largest bucket."""
+    batch_tokens: int = Field(gt=0)
+    """Tokens per step, padding included."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SFTDataConfig:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"expected either steps or epochs, found steps={self.steps} and epochs={self.epochs}")
+        if any(low >= high for low, high in zip((0, *self.length_buckets), self.length_buckets, strict=False)):
+            raise ValueError(f"expected length_buckets that rise from above 0, found {list(self.length_buckets)}")
+        return self
+
+    @property
+    def batch_shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens per row of every batch that can occur."""
+        buckets = self.length_buckets[-1:] if self.packing else self.length_buckets
+        return [(rows_per_batch(self.batch_tokens, bucket), bucket) for bucket in buckets]
+
+
 class SFTConfig(TrainingConfig, SFTDataConfig):
-    """What to learn from, for how long, and where to write."""
+    """The config of an SFT run: its data, its model and optimiser, and the folder to write to."""
 
     tokenizer: Path | None = None
     """Tokenizer folder of a model that starts from random weights, without `init`."""
@@ -23,10 +66,10 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
-    """Return the record of the run in `out`, and refuse one that was begun with something else.
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
 
     Raises:
-        DestinationRefused: `out` is something else than a run, or one of another config, data or code.
+        DestinationRefused: `out` is not a run, or a run of another config, data or code.
         RecordDirectoryError: a record directory is missing or damaged.
     """
     contents = {

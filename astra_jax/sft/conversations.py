@@ -1,19 +1,19 @@
-"""Anybody's conversations in OpenAI's form: a file of JSON lines with `messages` and, where tools are called, `tools`.
+"""Conversations in OpenAI's form: a file of JSON lines with `messages` and, if tools are called, `tools`.
 
-Content may be text or parts of text, arguments a JSON object or its text, `tools` a list or its text. Thoughts stand in
+Content may be text or parts of text, arguments a JSON object or its text, `tools` a list or its text. Thoughts are in
 `reasoning_content`, `reasoning` or `thinking`, in parts of type thinking, or before `</think>` in the content. A line
 that would be learnt wrong is refused (`synthesis.foreign_messages`), and so are a message of weight 0 and the older
-`functions`. Other keys are left. A control token's name in a text, such as `<|im_end|>`, is learnt as text
+`functions`. Other keys are ignored. The name of a control token in a text, such as `<|im_end|>`, is learnt as text
 (`chat.tokenizer`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,27 +24,27 @@ from synthesis.records import Message, ToolDocument
 
 
 class ConversationUnreadable(AstraError):
-    """A line of a file of conversations is none; the message says file, line, expected and found."""
+    """A line of a file is not a conversation; the message names file and line, and what was expected and found."""
 
 
 class Conversation(NamedTuple):
-    """What was said, and the tools that were offered."""
+    """Messages, and the tools that were offered."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolDocument, ...]
 
 
-class ConversationFile(Sequence[Conversation]):
+class ConversationFile:
     """Random access to the conversations of a file, in its order; blank lines do not count.
 
-    Read by several threads at once.
+    Several threads may read it at the same time.
     """
 
     def __init__(self, path: Path):
         """Read the whole file once, so that a bad line is found before anything is learnt.
 
         Raises:
-            ConversationUnreadable: a line is no conversation.
+            ConversationUnreadable: a line is not a conversation.
             OSError: the file cannot be read.
         """
         self.path = Path(path)
@@ -62,13 +62,7 @@ class ConversationFile(Sequence[Conversation]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    @overload
-    def __getitem__(self, index: int) -> Conversation: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Conversation]: ...
-    def __getitem__(self, index: int | slice) -> Conversation | list[Conversation]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Conversation:
         start, number = self._starts[index]
         with self.path.open("rb") as lines:
             lines.seek(start)
@@ -97,7 +91,7 @@ def conversation_of(row: Any) -> Conversation:
     ['Hi', 'Hello.']
 
     Raises:
-        MessageRefused: it is none; the message says where, what was expected and what was found.
+        MessageRefused: the row is not a conversation; the message names the place, and what was expected and found.
     """
     if not isinstance(row, dict):
         raise MessageRefused("the line", "an object with messages", row)

@@ -1,7 +1,7 @@
-"""SFT samples: conversations and demonstrations rendered to tokens, with loss on what the assistant says, only there.
+"""SFT samples: conversations and demonstrations rendered to tokens, with loss on the assistant's tokens only.
 
-One sample per user turn: the template drops the thinking of earlier turns, so what a model reads in turn k is not a
-prefix of what it reads in turn k + 1.
+There is one sample per user turn: the template drops the thinking of earlier turns, so the tokens of turn k are not a
+prefix of those of turn k + 1.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from synthesis.records import Environment, Message, SimilarityBand, ToolDocument
 
 KINDS: Final = ("trajectories", "environments", "conversations")
-"""Kinds of samples, each named as the key of the config that lists its sources; the loss is told for each kind."""
+"""Kinds of samples, named as the config keys of their sources; each kind has a loss of its own in the metrics."""
 
 
 @dataclass(frozen=True)
 class SFTSample:
-    """The tokens of one sample and which of them the assistant said."""
+    """The tokens of one sample, and the mask of those that the assistant said."""
 
     ids: np.ndarray
-    """int32 [tokens]"""
+    """Token ids, int32 [tokens]."""
     loss_mask: np.ndarray
-    """float32 [tokens], 1 where the assistant speaks"""
+    """Mask of the assistant's tokens, float32 [tokens]."""
     kind: int = 0
-    """Place of the sample's kind in `KINDS`, counted from 1; 0 if it is of none."""
+    """Place of the sample's kind in `KINDS`, counted from 1; 0 for any other sample."""
 
 
 class SFTBatch(NamedTuple):
     """Right-padded rows of one or more samples; `targets[t]` is the token after `tokens[t]` in its sample.
 
-    numpy arrays on the host, until a step takes them to its devices.
+    The arrays are numpy's, on the host, until a step places them on its devices.
     """
 
     tokens_BT: jax.Array
@@ -47,7 +47,7 @@ class SFTBatch(NamedTuple):
     segment_ids_BT: jax.Array
     """1, 2 … on the tokens of a row's first, second … sample; 0 on padding."""
     positions_BT: jax.Array
-    """Where each token stands in its sample, also when `context_parallel.balance` has moved it."""
+    """Position of each token in its sample, also after `context_parallel.balance` has moved the token."""
     kinds_BT: jax.Array
     """Kind of each token's sample, as `SFTSample.kind` counts; 0 on padding."""
 
@@ -62,7 +62,7 @@ def demonstration_sample(
 ) -> SFTSample:
     """Return the demonstrated episode of an environment, its tools in seeded order among a few distractors.
 
-    Where the user speaks twice, a sample shows the first `num_messages`, up to the last answer to one of theirs.
+    If the user speaks twice, a sample shows the first `num_messages`, up to the last answer to one of these messages.
 
     Raises:
         ValueError: two of its tools have one name.
@@ -77,14 +77,14 @@ def render_sample(messages: Sequence[Message], tools: Sequence[ToolDocument], to
     """Render messages; loss on the assistant messages after the last user message."""
     encoded = tokenizer.encode_segments(segments(messages, tools))
     loss_mask = (encoded.sources == Source.MODEL).astype(np.float32)
-    # Earlier turns have samples of their own: here they stand without their thinking, as no policy writes them.
+    # Earlier turns have samples of their own: here they are without their thinking, as no policy writes them.
     last_question = np.flatnonzero(encoded.sources == Source.PROMPT)[-1]
     loss_mask[:last_question] = 0
     return SFTSample(encoded.ids, loss_mask)
 
 
 def user_turn_ends(messages: Sequence[Message]) -> list[int]:
-    """Return how many messages each sample of a conversation shows: up to the last answer to each user message.
+    """Return the number of messages of each sample of a conversation: up to the last answer to each user message.
 
     >>> user, tool = Message(role="user", content="?"), Message(role="tool", content="4")
     >>> assistant = Message(role="assistant", content="!", reasoning_content="so")
@@ -101,14 +101,12 @@ def user_turn_ends(messages: Sequence[Message]) -> list[int]:
 
 
 def make_batch(rows: Sequence[Sequence[SFTSample]], *, num_rows: int, row_tokens: int, pad_id: int) -> SFTBatch:
-    """Lay the samples of each row one after the other; what is missing to [num_rows, row_tokens] is padding."""
+    """Lay the samples of each row one after the other, padded to [num_rows, row_tokens]."""
     shape = num_rows, row_tokens
-    tokens_BT = np.full(shape, pad_id, np.int32)
-    targets_BT = np.full(shape, pad_id, np.int32)
+    tokens_BT, targets_BT = np.full((2, *shape), pad_id, np.int32)
     loss_mask_BT = np.zeros(shape, np.float32)
-    segment_ids_BT = np.zeros(shape, np.int32)
+    segment_ids_BT, kinds_BT = np.zeros((2, *shape), np.int32)
     positions_BT = np.tile(np.arange(row_tokens, dtype=np.int32), (num_rows, 1))
-    kinds_BT = np.zeros(shape, np.int32)
     for row, samples in enumerate(rows):
         start = 0
         for segment, sample in enumerate(samples, start=1):

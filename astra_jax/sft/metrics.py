@@ -15,7 +15,7 @@ from astra_jax.sft.data import KINDS
 LOSSES: Final = tuple(f"loss_{kind}" for kind in KINDS)
 """Names of the losses by kind of row, in the order of `KINDS`."""
 SHOWN: Final = (*LOSSES, "learning_rate", "tokens_per_second")
-"""Figures of a progress line. The loss of the whole is not among them: it follows the mix of kinds in a step."""
+"""Figures of a progress line, without the loss of all kinds together, which follows the mix of kinds in a step."""
 
 
 def sft_metrics(
@@ -28,9 +28,9 @@ def sft_metrics(
     data_seconds: float,
     num_devices: int,
 ) -> dict[str, Any]:
-    """Return what a step's line says: of its update, of its tokens without padding, and of its time.
+    """Return the figures of a step's update, of its tokens without padding, and of its time.
 
-    A kind of row without a token to learn in the step has no loss there.
+    A kind of row without a learnt token in the step has no loss.
     """
     sums, counts = (of_step[name].tolist() for name in ("loss_by_kind", "loss_tokens_by_kind"))
     tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])

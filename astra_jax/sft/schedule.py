@@ -1,6 +1,6 @@
-"""Which samples stand in which row of which step: a pure function of their lengths and a seed.
+"""The schedule of samples over the rows of all steps: a pure function of their lengths and a seed.
 
-So a step number is the whole data position, and every host of a pod works out the same schedule by itself.
+So a step number is the whole data position, and every host of a pod computes the same schedule by itself.
 
 Decided: docs/decisions/sft.md, “A step number is the whole data position”.
 """
@@ -22,11 +22,11 @@ class ScheduledBatch(NamedTuple):
     num_rows: int
     row_tokens: int
     rows: tuple[tuple[int, ...], ...]
-    """At most `num_rows`: the last batch of an epoch may have fewer, the rest is padding."""
+    """Samples of each row; the last batch of an epoch may have fewer than `num_rows` rows, the rest is padding."""
 
 
 def rows_per_batch(batch_tokens: int, row_tokens: int) -> int:
-    """Return how many rows of `row_tokens` a batch has, at least one.
+    """Return the number of rows of `row_tokens` in a batch, at least one.
 
     >>> rows_per_batch(6144, 128), rows_per_batch(6144, 384)
     (48, 16)
@@ -44,10 +44,10 @@ def batch_schedule(
     steps: int | None = None,
     epochs: int | None = None,
 ) -> list[ScheduledBatch]:
-    """Return the batch of each step, for so many steps or for so many epochs.
+    """Return the batch of each step, for a number of steps or of epochs.
 
-    Without packing a batch holds samples of one length bucket, one a row, so that few shapes are compiled and little is
-    padding. With packing a row has the length of the largest bucket and holds as many samples as fit. Samples over the
+    Without packing a batch has samples of one length bucket, one a row, so that few shapes are compiled and padding is
+    short. With packing a row has the length of the largest bucket and holds as many samples as fit. Samples over the
     largest bucket are in no batch. Batches of an epoch come in random order.
 
     Raises:
@@ -70,7 +70,7 @@ def batch_schedule(
             f"{min(lengths_tokens, default=0)} tokens or more; raise the largest bucket"
         )
     schedule: list[ScheduledBatch] = []
-    # Epochs are drawn apart from one another: their number changes no batch of those that come before.
+    # Each epoch has draws of its own: the number of epochs changes no earlier batch.
     for epoch in itertools.count() if epochs is None else range(epochs):
         if steps is not None and len(schedule) >= steps:
             break
@@ -86,7 +86,7 @@ def _epoch(
     packing: bool,
     rng: random.Random,
 ) -> list[ScheduledBatch]:
-    # Each sample lies in the smallest bucket that holds it; within a bucket the order is random.
+    # Each sample is in the smallest bucket that holds it; within a bucket the order is random.
     members: dict[int, list[int]] = {}
     shortest = 0
     for bucket in length_buckets:

@@ -32,9 +32,9 @@ from astra_jax.training.run import TrainingRun
 def sft_loss(
     params: Params, batch: SFTBatch, *, model_config: ModelConfig, num_loss_tokens: jax.Array, chunk_tokens: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the negative log-likelihood of what the assistant said, summed and divided by `num_loss_tokens`.
+    """Return the negative log-likelihood of the assistant's tokens, summed and divided by `num_loss_tokens`.
 
-    Beside it stand its sums over the tokens of each of `KINDS`, not divided: parts of a batch and hosts add up.
+    Returns its sums over the tokens of each of `KINDS` as well, not divided: parts of a batch and hosts add up.
     """
     qwen3 = bind(model_config, params)
     hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
@@ -51,7 +51,7 @@ def _by_kind(values_BT: jax.Array, batch: SFTBatch) -> jax.Array:
     return jnp.stack([jnp.where(batch.kinds_BT == kind, values_BT, 0).sum() for kind in kinds])
 
 
-# Weights and moments are donated: the old ones are never looked at again, and two of each would not fit.
+# Weights and moments are donated: the old ones are never read again, and two of each would not fit.
 @functools.partial(
     jax.jit,
     static_argnames=("model_config", "optimizer_config", "steps", "chunk_tokens", "accumulation"),
@@ -70,8 +70,8 @@ def sft_step(
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
     """Make one optimiser update on one batch, worked through in `accumulation` parts, if loss and gradients are finite.
 
-    Loss, how many tokens it counts, both as sums by kind of row, gradient norm and whether the update was `applied` are
-    returned beside the new weights and moments.
+    Returns the new weights and moments, and the metrics: loss, its number of tokens, both as sums by kind of row,
+    gradient norm, and whether the update was `applied`.
     """
     num_loss_tokens = batch.loss_mask_BT.sum()  # of the whole batch: the mean is over tokens, not over parts
     loss_of = functools.partial(
@@ -89,16 +89,15 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
     """Learn from `state` on, to the last batch; return the state after it.
 
     Raises:
-        ConfigError: the checkpoint was trained on other data.
         NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
     steps = len(batches)
-    with in_force(parts.mesh), contextlib.closing(batches.from_position(state.data_position)) as made_ahead:
+    with in_force(parts.mesh), contextlib.closing(batches.from_step(state.step)) as made_ahead:
         for step in range(state.step, steps):
             started = time.monotonic()
             host_batch = next(made_ahead)
             batch = place_batch(host_batch, batches.num_rows(step), parts.mesh)
-            # How long the step has waited for its batch: next to nothing as long as the threads keep ahead.
+            # The step's wait for its batch: next to nothing as long as the threads keep ahead.
             data_seconds = time.monotonic() - started
             params, optimizer_state, of_step = sft_step(
                 state.params,
@@ -110,9 +109,8 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
                 chunk_tokens=config.logprob_chunk_tokens,
                 accumulation=config.accumulation,
             )
-            # The iterator is some batches ahead of the step; the position saved is the step's, so none is skipped.
-            state = TrainState(step + 1, params, optimizer_state, batches.position(step + 1))
-            # Reading the rate waits for the step, so it comes before the clock.
+            state = TrainState(step + 1, params, optimizer_state, {})
+            # Reading the rate waits for the step, so it comes before the clock is read.
             learning_rate = last_learning_rate(config.optimizer, steps, optimizer_state, of_step["applied"])
             metrics = sft_metrics(
                 of_step,

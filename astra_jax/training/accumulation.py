@@ -1,4 +1,4 @@
-"""A batch worked through in parts, one after the other: the same figures in less memory."""
+"""The gradients of a batch in parts, one after the other: the same figures in less memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def loss_and_gradients(
 ) -> tuple[Any, Params]:
     """Sum `loss_of(params, part)` and its gradients over the `parts` of a batch; part i has the rows i, i + parts, ….
 
-    So no row moves to another device. A loss that is a mean must divide by what the whole batch has: a mean of the
-    parts' means would weigh short parts too much. `loss_of` returns the loss and arrays beside it, which are summed as
-    well. With `skips_empty` nothing is computed for a part that has no loss.
+    So no row moves to another device. A loss that is a mean must divide by the number of tokens of the whole batch: a
+    mean of the parts' means would weigh short parts too much. `loss_of` returns the loss and further arrays, which are
+    summed as well. With `skips_empty` nothing is computed for a part that has no loss.
     """
     of_part: Any = jax.value_and_grad(loss_of, has_aux=True)
     if parts == 1:
@@ -35,24 +35,16 @@ def loss_and_gradients(
 
     def add_part(total: tuple[Any, Params], part: Batch) -> tuple[tuple[Any, Params], None]:
         def added() -> tuple[Any, Params]:
-            return jax.tree.map(jnp.add, total, of_part(params, _pinned(part)))
+            pinned = jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)
+            return jax.tree.map(jnp.add, total, of_part(params, pinned))
 
         if not skips_empty:
             return added(), None
         has_loss = (part.loss_mask_BT > 0).any()  # type: ignore[attr-defined]  # both batches have one
         return jax.lax.cond(has_loss, added, lambda: total), None
 
-    # Zeros belong nowhere by themselves: pinned, the sum that the scan carries lies where the parameters lie.
-    of_parts = _parts_of(batch, parts)
+    of_parts = jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
+    # Zeros have no place by themselves: constrained, the sum that the scan carries lies where the parameters lie.
     shapes = jax.eval_shape(of_part, params, jax.tree.map(lambda x_PBT: x_PBT[0], of_parts))
     losses, gradients = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add_part, (losses, constrain_params(gradients)), of_parts)[0]
-
-
-def _parts_of(batch: Batch, parts: int) -> Batch:
-    """Part i, along the first axis, has the rows i, i + parts, …: so no row moves to another device."""
-    return jax.tree.map(lambda x_BT: x_BT.reshape(-1, parts, *x_BT.shape[1:]).swapaxes(0, 1), batch)
-
-
-def _pinned(part: Batch) -> Batch:
-    return jax.tree.map(lambda x_BT: constrain(x_BT, "batch", "sequence"), part)

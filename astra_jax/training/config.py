@@ -1,27 +1,26 @@
-"""What a training run is told, whatever it learns from."""
+"""The config keys that SFT and RL share."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from astra_jax.config import Frozen
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.training.optimizer import OptimizerConfig
 from astra_jax.training.wandb_run import WandbConfig
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Frozen):
     """The keys that SFT and RL share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
     out: Path
-    """Folder of the run, which the same command goes on with."""
+    """Folder of the run; the same command resumes the run in it."""
     init: Path | None = None
     """Policy folder to start from."""
     model: ModelConfig | None = None
@@ -61,4 +60,4 @@ MAY_CHANGE: Final = (
     "model_overrides.remat",
     "wandb",
 )
-"""Keys that may change when a run resumes: where it works, in what memory, and what it keeps."""
+"""Keys that may change when a run resumes: they decide devices, memory and kept files, not the result."""

@@ -1,7 +1,7 @@
 """The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume.
 
-The same figures lie beside it as TensorBoard scalars, in `tensorboard/`; what a resumed run writes anew, TensorBoard
-shows once. On request they are also sent to Weights & Biases.
+The same figures are TensorBoard scalars in `tensorboard/` beside it; TensorBoard shows the steps that a resumed run
+writes anew once. If the config asks for it, they are sent to Weights & Biases as well.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LINES_PER_RUN = 20
 def _summary_writer() -> Any:
     """Return tensorboardX's writer, loaded without torch.
 
-    Where torch is installed tensorboardX imports it, half of what a command's start costs, and asks it nothing of a
-    plain number.
+    tensorboardX would import an installed torch, half of the time of a command's start, and does not need it for plain
+    numbers.
     """
     is_hidden = "torch" not in sys.modules
     if is_hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # how Python is told that an import fails
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes Python refuse the import
     try:
         from tensorboardX import SummaryWriter
     finally:
@@ -40,23 +40,20 @@ def _summary_writer() -> Any:
 
 
 class Progress:
-    """Says on standard error where a run stands and when it will end, some twenty times over its length."""
+    """Prints about twenty lines on standard error over the length of a run: its step, figures and estimated end."""
 
     def __init__(
         self, stage: str, steps: int, shown: Sequence[str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Follow a run of `steps` steps in all; `shown` are the metrics that the lines name.
-
-        A metric that some steps lack is named with its newest value, from the first step on that has one.
-        """
+        """Follow a run of `steps` steps; `shown` are the metrics of its lines, each with its newest value."""
         self._stage, self._steps, self._shown, self._clock = stage, steps, shown, clock
         self._first: tuple[int, float] | None = None
         self._newest: dict[str, Any] = {}
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Tell of a step that is done, if it is one of the twenty or the last.
+        """Print the line of a finished step, if it is one of the twenty or the last.
 
-        The time that is left is estimated from all steps of this process but the first, which compiled.
+        The remaining time is estimated from all steps of this process except the first, which compiled.
         """
         now, left = self._clock(), self._steps - step - 1
         self._newest |= metrics
@@ -71,9 +68,9 @@ class Progress:
 
 
 class MetricsLog:
-    """Appends one line per step; opened at step k, it first lets go of what an interrupted run wrote from k on.
+    """Appends one line per step; opened at step k, it first drops the lines of an interrupted run from k on.
 
-    Left as a context, it has written every TensorBoard scalar. `hyperparameters` are what W&B shows beside the curves.
+    At the end of its `with` block every TensorBoard scalar is written. W&B shows `hyperparameters` beside the curves.
 
     Raises:
         ConfigError: W&B refuses the key or the project.
@@ -105,14 +102,13 @@ class MetricsLog:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._events.close()
         if self._wandb_run is not None:
-            self._wandb_run.finish(
-                failed=not (error is None or isinstance(error, SystemExit))
-            )  # to end on a signal is not to fail
+            # A run that ends on a signal (SystemExit) has not failed.
+            self._wandb_run.finish(failed=not (error is None or isinstance(error, SystemExit)))
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write down the metrics of one step; in the file, what is not finite is null."""
+        """Write the metrics of one step; a figure that is not finite is null in the file."""
         line = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        # Opened anew for each line: what a killed process has written stands, without a flush of ours.
+        # Opened anew for each line, so that every line is on disk when a process is killed.
         with self._path.open("a") as file:
             file.write(json.dumps({"step": step, **line}, allow_nan=False) + "\n")
         for name, value in metrics.items():

@@ -1,8 +1,8 @@
-"""Steps whose loss or gradient was not finite: not applied, told of, and kept with their batch so that one can look.
+"""Steps whose loss or gradient was not finite: they are not applied, but reported and kept with their batch.
 
     OUT/not_finite/step-000123.npz   the batch as this host made it, by field; step, loss, grad_norm
 
-With several hosts each writes the rows that it made, in RL all of them, where it writes its metrics.
+Each of several hosts writes the rows that it made (in RL all of them) beside its metrics.
 
 Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 """
@@ -21,14 +21,14 @@ from synthesis.run.destination import whole_file
 
 
 class NotFinite(AstraError):
-    """Too many steps in a row could not be applied; the message says where their batches are."""
+    """Too many steps in a row could not be applied; the message names the folder of their batches."""
 
 
 class NotFiniteSteps:
-    """Follows the steps of one run, whose metrics lie in `folder`."""
+    """Counts the steps of one run, whose metrics are in `folder`, that were not finite."""
 
     def __init__(self, stage: str, folder: Path, *, most_in_a_row: int):
-        """Count from none; `most_in_a_row` steps that were not applied, one after the other, are too many."""
+        """Begin at 0; `most_in_a_row` consecutive steps that were not applied are too many."""
         self._stage = stage
         self._folder = folder / "not_finite"
         self._most_in_a_row = most_in_a_row
@@ -36,21 +36,18 @@ class NotFiniteSteps:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether the run is to stop: every host says the same after the same step."""
+        """Whether the run must stop; all hosts agree after each step."""
         return self._in_a_row >= self._most_in_a_row
 
     def go_on_after(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Count on from the metrics of the steps before: a run that had too many, and goes on, counts anew."""
+        """Continue the count of the steps before, by their metrics; a run that had too many begins at 0 again."""
         in_a_row = 0
         for line in lines:
             in_a_row = 0 if line["applied"] else in_a_row + 1
         self._in_a_row = in_a_row % self._most_in_a_row
 
     def note(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step was applied; if not, write its batch down (a NamedTuple of arrays [b, T, …] or None).
-
-        A step of several updates, of which one was not applied, is none that was; the others stay.
-        """
+        """Note whether a step was applied; if not, write its batch, a NamedTuple of arrays [b, T, …] or None."""
         if metrics["applied"]:
             self._in_a_row = 0
             return
@@ -62,9 +59,8 @@ class NotFiniteSteps:
         path = self._folder / f"step-{step:06d}.npz"
         with whole_file(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **arrays)
-        whole = f", but for {metrics['updates_applied']:.0f} updates" if metrics.get("updates_applied") else ""
         print(
-            f"{self._stage}: step {step} is not applied{whole}: loss {metrics['loss']}, "
+            f"{self._stage}: step {step} is not applied: loss {metrics['loss']}, "
             f"gradient norm {metrics['grad_norm']}; its batch is {path}",
             file=sys.stderr,
             flush=True,

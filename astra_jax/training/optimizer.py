@@ -1,4 +1,4 @@
-"""AdamW with global-norm clipping and a learning-rate schedule; what is not finite is not learnt from."""
+"""AdamW with global-norm clipping and a learning-rate schedule, without updates that are not finite."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from astra_jax.config import Frozen
 from astra_jax.model.config import Params
 from astra_jax.model.sharding import constrain_params
 
 
-class OptimizerConfig(BaseModel):
+class OptimizerConfig(Frozen):
     """AdamW (arXiv 1711.05101) and its schedule."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     learning_rate: float = Field(gt=0)
     """Peak of the learning rate."""
@@ -77,22 +76,23 @@ def update_if_finite(
     params: Params,
     optimizer_state: optax.OptState,
 ) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make one update; none where the loss or the gradients' global norm is not finite: then every bit stays as it was.
+    """Make one update, or change no bit if the loss or the gradients' global norm is not finite.
 
-    Both figures are of the whole batch, so all hosts decide alike. They are returned, with whether it was `applied`.
+    Both figures are of the whole batch, so all hosts decide alike. They are returned, with whether the update was
+    `applied`.
     """
     grad_norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, updated_state = optimizer.update(gradients, optimizer_state, params)
     updated = optax.apply_updates(params, updates), updated_state
-    # A refused update may hold NaN: nothing of it is let through, not even the optimiser's count.
+    # A refused update may contain NaN: nothing of it is kept, not even the optimiser's count.
     kept = jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, (params, optimizer_state))
     params, optimizer_state = constrain_params(kept)
     return params, optimizer_state, {"loss": loss, "grad_norm": grad_norm, "applied": is_finite}
 
 
 def updates_applied(optimizer_state: optax.OptState) -> int:
-    """Return how many updates have been applied, as the schedule counts: a step that is not applied is none to it."""
+    """Return the number of applied updates, by which the schedule counts."""
     # Adam and the schedule each have a count, and they agree.
     (count, *_) = (count for _, count in optax.tree.get_all_with_path(optimizer_state, "count"))
     return int(count)
@@ -102,7 +102,7 @@ def last_learning_rate(
     config: OptimizerConfig, steps: int, optimizer_state: optax.OptState, applied: jax.Array
 ) -> float:
     """Return the learning rate of the last step, whether it was `applied` or not."""
-    # The schedule is asked for the count that the step began with.
+    # The step used the rate of the count at its beginning.
     return float(learning_rate_schedule(config, steps)(updates_applied(optimizer_state) - int(applied)))
 
 

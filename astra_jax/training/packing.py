@@ -1,11 +1,11 @@
-"""Several samples in one row: which of them, by their lengths alone."""
+"""The choice of the samples that share a row, by their lengths alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 _OPEN_ROWS = 64
-"""Rows that packing looks through for room: with samples of a quarter of a row, 98 % of all tokens are no padding."""
+"""Rows in which packing looks for room: with samples of a quarter of a row, 98 % of all tokens are no padding."""
 
 
 def pack(order: Iterable[int], lengths_tokens: Sequence[int], *, row_tokens: int) -> list[tuple[int, ...]]:
@@ -23,7 +23,7 @@ def pack(order: Iterable[int], lengths_tokens: Sequence[int], *, row_tokens: int
             row = len(rows)
             rows.append([])
             room[row] = row_tokens
-            # The oldest row closes, full or not: a search looks through so many rows and no more.
+            # The oldest row closes, full or not, so that a search is short.
             if len(room) > _OPEN_ROWS:
                 del room[next(iter(room))]
         rows[row].append(index)

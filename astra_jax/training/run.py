@@ -1,10 +1,10 @@
 """One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a step.
 
 with TrainingRun("sft", config, parts, ...) as run:
-    state = run.restore(first_state)
+    state = run.restore(first_params)
     for step in range(state.step, steps):
-        ...                                    the step itself, in sft/train.py and rl/train.py; what of it may
-                                               be given up for a signal awaits `run.unless_it_ends`
+        ...                                    the step itself, in sft/train.py and rl/train.py; work that may
+                                               be given up on a signal runs in `run.unless_it_ends`
         run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
         run.end_step(state, metrics)           write down, tell, save, heed signals
 """
@@ -22,7 +22,9 @@ from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.metrics_file import last_metric, metric_totals, read_metrics
+from astra_jax.mesh.placement import init_optimizer_state
+from astra_jax.metrics_file import read_metrics
+from astra_jax.model.config import Params
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.not_finite import NotFiniteSteps
@@ -37,62 +39,55 @@ _T = TypeVar("_T")
 class TrainingRun:
     """A run while it is at work; where there are several hosts, each makes every call."""
 
-    def __init__(
-        self,
-        stage: str,
-        config: TrainingConfig,
-        parts: Parts,
-        *,
-        num_steps: int,
-        shown: Sequence[str],
-    ):
-        """Take a run of `num_steps` steps in hand; `shown` are the metrics that progress lines name."""
+    def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
+        """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
-        self._folder = host_folder(config.out)
+        folder = host_folder(config.out)
+        self.metrics = folder / "metrics.jsonl"
         self._progress = Progress(stage, num_steps, shown)
-        self._not_finite = NotFiniteSteps(stage, self._folder, most_in_a_row=config.max_not_finite_steps)
+        self._not_finite = NotFiniteSteps(stage, folder, most_in_a_row=config.max_not_finite_steps)
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
         # Entered first, so left last: signals are heeded until the last save has ended.
         self._termination = self._stack.enter_context(Termination())
-        self._checkpoints = self._stack.enter_context(
-            Checkpoints(
-                self._config.out / "checkpoints", self._parts.model_config, keep_weights=self._config.keep_weights
-            )
-        )
+        folder, keep_weights = self._config.out / "checkpoints", self._config.keep_weights
+        checkpoints = Checkpoints(folder, self._parts.model_config, keep_weights=keep_weights)
+        self._checkpoints = self._stack.enter_context(checkpoints)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def restore(self, first_state: Callable[[], TrainState]) -> TrainState:
-        """Return the state to go on from: of the newest whole checkpoint, or `first_state()` where there is none.
+    def restore(self, first_params: Callable[[], Params]) -> TrainState:
+        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0.
 
         Raises:
             CheckpointError: the checkpoint is of another model.
             ConfigError: W&B refuses the key or the project.
         """
-        optimizer = make_optimizer(self._config.optimizer, self._num_steps)
-        # The first state is made only where it is needed: two states of a large model do not fit.
-        state = self._checkpoints.restore_latest(optimizer, mesh=self._parts.mesh) or first_state()
+        optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
+        state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
+        if state is None:  # only then are the first weights made: two states of a large model do not fit
+            params = first_params()
+            state = TrainState(0, params, init_optimizer_state(optimizer, params, mesh), {})
         self._log = self._stack.enter_context(
             MetricsLog(
-                self._folder / "metrics.jsonl",
-                # The line of a step that was not evaluated to the end is written once it is.
+                self.metrics,
+                # The line of a step whose evaluation was interrupted is written when the evaluation has ended.
                 first_step=state.step - (state.unfinished_line is not None),
                 wandb=self._config.wandb if jax.process_index() == 0 else None,
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        lines = read_metrics(self._folder / "metrics.jsonl")
+        lines = read_metrics(self.metrics)
         self._not_finite.go_on_after(lines if state.unfinished_line is None else [*lines, state.unfinished_line])
         return state
 
     async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return what comes of `work`, a part of the step that follows `state`; on a signal it is given up.
+        """Return the result of `work`, a part of the step that follows `state`; on a signal it is given up.
 
-        `state` must hold no more than the steps that have ended: `work` begins anew when the run resumes.
+        `state` holds only steps that have ended: `work` begins anew when the run resumes.
 
         Raises:
             Terminated: a signal asked for it; the state is saved.
@@ -106,22 +101,22 @@ class TrainingRun:
         raise Terminated(self._stage, state.step, self._termination.signum)
 
     def note_update(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step's update was applied; if not, tell of it and keep its batch, as this host made it."""
+        """Note whether a step's update was applied; if not, report it and keep its batch as this host made it."""
         self._not_finite.note(step, metrics, batch)
 
     def end_step(self, state: TrainState, metrics: Mapping[str, Any]) -> None:
-        """End the step that led to `state`: write its metrics down, save where it is time, stop where that is asked.
+        """End the step that led to `state`: write its metrics, save if it is due, stop if a signal asks for it.
 
         Raises:
             NotFinite: `max_not_finite_steps` in a row were not applied; the state is saved.
             Terminated: a signal asked for it; the state is saved.
         """
         step = state.step - 1
-        # Before the save: lines beyond a state are dropped on resuming, but a state without its lines leaves a gap.
+        # Before the save: a resume drops lines beyond the state, but a state without its lines would leave a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
         is_last = state.step == self._num_steps
-        # `asked` comes first, so that every host asks at every step: they agree by counting.
+        # `asked` comes first, so that every host asks at every step: the hosts agree by counting these calls.
         must_end = self._termination.asked() or self._not_finite.are_too_many
         is_due = is_last or must_end or state.step % self._config.checkpoint_every_steps == 0
         if is_due and self._checkpoints.newest_step != state.step:
@@ -133,27 +128,14 @@ class TrainingRun:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
 
-    def closing_metric(self, name: str) -> float | None:
-        """Return a figure of the last step that has one."""
-        return last_metric(self._folder / "metrics.jsonl", name)
-
-    def closing_totals(self, part: str) -> dict[str, float]:
-        """Return the sums over all steps of those figures whose name holds `part`."""
-        return metric_totals(self._folder / "metrics.jsonl", part)
-
     def finish(
-        self,
-        state: TrainState,
-        record: RunManifest,
-        *,
-        data: Sequence[Path],
-        figures: Mapping[str, Any],
+        self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write the policy that came of the run, with what it learnt from (`data`), and close its record.
+        """Write the policy of the last state, with the names of its `data`, and close the run's record.
 
         Raises:
             RecordDirectoryError: a directory of `data` has no card.
-            ProvenanceError: what `init` says of where it comes from is damaged.
+            ProvenanceError: the provenance of `init` is damaged.
         """
         policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)

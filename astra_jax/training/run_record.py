@@ -1,7 +1,12 @@
 """The folder of a training run or an evaluation, on which all hosts agree before any of them writes.
 
-The same command goes on with a run that is not finished and repeats the closing figures of one that is. If seed,
-config, data, start or the code that decides the result have changed, it is refused with the list of differences.
+The same command resumes an unfinished run and repeats the closing figures of a finished one. A resume is refused, with
+the list of differences, if one of these has changed (`open_run`):
+
+    keys of the config    all except `out` and the caller's `may_change`            `rl/config.py`, `sft/config.py`
+    data, init, judge     the digests of their contents, not their paths            `contents` there
+    code                  the syntax trees that the stage's module imports, and those of the user's own functions
+    hosts                 any of the above differs between hosts of one job
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files, flat
 from synthesis.run.manifest import RunManifest, earlier_manifest
 
 _OLDER: Final = (
-    "a run of an older version has no run.json: it cannot be told what it was begun with, so begin anew elsewhere, "
+    "a run of an older version has no run.json: its config, data and code are unknown, so begin anew elsewhere, "
     "with `init` at its last checkpoint if need be"
 )
 SFT_RUN: Final = Result("SFT run", "run.json", "sft", advice=_OLDER)
 RL_RUN: Final = Result("RL run", "run.json", "rl", advice=_OLDER)
 EVALUATION: Final = Result("evaluation", "run.json", "evaluation", advice="one of an older version has no run.json")
 _LASTING: Final = ("metrics.jsonl", "checkpoints", "policy", "best", "figures.json")
-"""Files and folders of a run that must not be mixed with those of another; a run without any is begun anew."""
+"""Files and folders that must not be mixed with those of another run; a run without any of them is begun anew."""
 
 
 def open_run(
@@ -45,13 +50,13 @@ def open_run(
 ) -> RunManifest:
     """Return the manifest of the run in `out`, before anything is written there; every host calls this.
 
-    `product` is the file that is there when the run is finished. `contents` are digests, which stand for the paths of
-    the config's keys of these names. Keys in `may_change` do not count. `stage` is the module whose code, imports
-    included, decides the result; so does that of `own_modules`, the user's, each with the folder of its imports.
+    `product` is the file that exists if the run is finished. `contents` are digests in place of the paths of the
+    config's keys of these names. Keys in `may_change` do not count. `stage` is the module whose code, imports included,
+    decides the result; so does that of `own_modules`, the user's, each with the folder of its imports.
 
     Raises:
-        DestinationRefused: `out` is neither new nor an earlier run of this kind; or one that was begun with something
-            else (`MadeOtherwise`); or hosts of one run have other configs, data or code.
+        DestinationRefused: `out` is neither new nor an earlier run of this kind; or a run with other config, data or
+            code (`MadeOtherwise`); or these differ between hosts.
     """
     import jax  # here, so that a command can name the kinds of run without JAX
 
@@ -65,10 +70,10 @@ def open_run(
     figures, cores = None, _cpu_cores()
     try:
         require_destination(out, result)
-        # A run that was stopped before its first step left nothing to go on from: it may be begun with anything.
+        # A run that was stopped before its first step left nothing to resume: it is begun anew with any config.
         if any(_holds_something(out / name) for name in _LASTING):
             earlier = earlier_manifest(out, result, made_with) or {}
-            # If somebody took the product away, its figures belong to nothing, and the run goes on to make it.
+            # If the product was removed, its figures do not count, and the run goes on to make it again.
             figures = earlier.get("figures") if (out / product).is_file() else None
             before = earlier.get("cpu_cores")
             if figures is None and before and cores and before != cores and jax.process_index() == 0:
@@ -84,22 +89,22 @@ def open_run(
 
 
 def digest_of_records(directory: Path) -> str:
-    """Name the contents of a record directory.
+    """Return a digest of the records in a directory.
 
     Raises:
-        RecordDirectoryError: it is missing or damaged.
+        RecordDirectoryError: the directory is missing or damaged.
     """
     card = read_card(directory)
     return digest([card.kind, sorted(card.shards.items())])
 
 
 def digest_of_policy(folder: Path) -> str:
-    """Name the contents of a policy folder: the manifest of its weights, with their checksums, and its tokenizer."""
+    """Return a digest of a policy folder: the manifest of its weights, with their checksums, and its tokenizer."""
     return digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])
 
 
 def _cpu_cores() -> int | None:
-    """Return how many cores JAX computes on; None where it computes on an accelerator."""
+    """Return the number of cores that JAX computes on; None on an accelerator."""
     import jax
 
     return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else None
@@ -110,7 +115,7 @@ def _holds_something(path: Path) -> bool:
 
 
 def _require_same_on_all_hosts(made_with: Fingerprint) -> None:
-    """Refuse hosts that were begun otherwise: the results of each host go into the updates of all."""
+    """Refuse hosts with another config, data or code: the results of each host go into the updates of all."""
     import jax
     import numpy as np
 
@@ -126,7 +131,7 @@ def _require_same_on_all_hosts(made_with: Fingerprint) -> None:
 
 
 def _agree(refusal: DestinationRefused | None) -> None:
-    """Raise on all hosts what the first one refuses; nobody writes before all have looked."""
+    """Raise the refusal of the first host on all hosts; no host writes before all have checked."""
     import jax
     import numpy as np
     from jax.experimental import multihost_utils

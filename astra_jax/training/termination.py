@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM end every command well: one line, no traceback, and nothing that was finished is lost.
+"""Ctrl-C and SIGTERM end every command with one line and no traceback; nothing finished is lost.
 
-    training            saves: after the step in hand, or,    130 after Ctrl-C, 0 after SIGTERM    `Termination`
-                        in a rollout, what was before it
-    any other command   stops, and cleans up what it began    130 after Ctrl-C, 143 after SIGTERM  `Interruption`
+    training            saves the state after its step, or    130 after Ctrl-C, 0 after SIGTERM    `Termination`
+                        in a rollout the state before it
+    any other command   stops and cleans up                   130 after Ctrl-C, 143 after SIGTERM  `Interruption`
 
-A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends either at once, with what was saved before.
+A cluster sends SIGTERM before it takes a machine away. A second Ctrl-C ends any command at once.
 
 Decided: docs/decisions/commands.md, “A signal abandons the rollout, and the state before it is saved”.
 """
@@ -26,12 +26,11 @@ from typing import Any, ClassVar, TypeVar
 _T = TypeVar("_T")
 
 _DOUBLED_SECONDS = 0.3
-"""Within these, a signal is the one before it: a terminal and a wrapper such as `timeout` may both send it."""
-_PATIENCE_SECONDS = 30.0
+"""Time in which a second signal counts as the first: a terminal and a wrapper such as `timeout` may both send it."""
 
 
 def name_of(signum: int) -> str:
-    """Return what people call a signal.
+    """Return the usual name of a signal.
 
     >>> name_of(signal.SIGINT), name_of(signal.SIGTERM)
     ('Ctrl-C', 'SIGTERM')
@@ -52,7 +51,7 @@ class Terminated(SystemExit):
 
 
 class GivenUp(BaseException):
-    """A signal came while work was under way that may be given up; all of it has ended. It is no error."""
+    """A signal came during work that may be given up, and the work has ended; no error."""
 
 
 class Termination:
@@ -62,21 +61,21 @@ class Termination:
     """
 
     in_force: ClassVar[int] = 0
-    """How many are entered: while one is, a run ends when it has saved, however long its step takes."""
+    """The number of entered instances: while one is, a run ends when it has saved, however long its step takes."""
 
     def __init__(self) -> None:
         self.signum: int = signal.SIGTERM
-        """What the run ends on."""
+        """The signal on which the run ends."""
         self._noted_seconds: float | None = None
         self._previous: dict[int, Any] = {}
         self._give_up: Callable[[], object] | None = None
-        """What ends the work under way; none is."""
+        """The function that ends the current work; None without work."""
 
     def __enter__(self) -> Termination:
         import jax  # so that commands without JAX can import this file
 
         self._num_hosts = jax.process_count()
-        # Where Ctrl-C is ignored, as in the background of a shell, it stays ignored.
+        # If Ctrl-C is ignored, as in the background of a shell, it stays ignored.
         heeded = [signal.SIGINT] if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN else []
         if self._num_hosts == 1:  # with several, JAX's own preemption service listens for SIGTERM
             heeded.append(signal.SIGTERM)
@@ -90,7 +89,7 @@ class Termination:
             signal.signal(signum, handler)
 
     def asked(self) -> bool:
-        """Say whether the run ends after the step in hand; every host asks once at every step, all hear the same."""
+        """Whether the run ends after the current step; every host asks once at every step, and all agree."""
         if self._num_hosts > 1:
             from astra_jax.mesh.hosts import hosts_are_to_end
 
@@ -98,10 +97,10 @@ class Termination:
         return self._noted_seconds is not None
 
     async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return what comes of `work`; on a signal it is cancelled, and what it holds let go of.
+        """Return the result of `work`; on a signal it is cancelled and cleans up.
 
-        Where there are several hosts, none of them can leave the others alone in it: `work` itself ends, before the
-        same call of the decoder on every host.
+        With several hosts, `work` itself ends before the same call of the decoder on every host, since no host can
+        leave the others alone.
 
         Raises:
             GivenUp: a signal came before `work` had ended, or before it had begun.
@@ -114,15 +113,15 @@ class Termination:
             except HostsEnd:
                 raise GivenUp from None
         task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-        # This wakes the loop as well: a handler of Python's runs beside it while it waits for a tool.
+        # This also wakes the loop, which may wait for a tool while Python runs the handler.
         self._give_up = lambda: loop.call_soon_threadsafe(task.cancel)
-        if self._noted_seconds is not None:  # asked only now, so that no signal is between
+        if self._noted_seconds is not None:  # only now, so that no signal is missed
             task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
             if self._noted_seconds is None:
-                raise  # somebody else's
+                raise  # cancelled by the caller
             raise GivenUp from None
         finally:
             self._give_up = None
@@ -142,15 +141,15 @@ class Termination:
 
 
 class Interruption:
-    """While it is entered, in the main thread, SIGTERM raises KeyboardInterrupt just as Ctrl-C does.
+    """While it is entered in the main thread, SIGTERM raises KeyboardInterrupt as Ctrl-C does.
 
-    Python's own handler of Ctrl-C stays, which asyncio knows how to replace: it cancels the task that runs, and waits
-    until that has cleaned up. As Python heeds no signal while a compiler works, a thread watches: on a second Ctrl-C
-    the process ends at once, and also when it has not ended by itself `patience_seconds` after the first signal.
+    Python's own handler of Ctrl-C stays, since asyncio replaces it: it cancels the running task and waits until the
+    task has cleaned up. Python handles no signal while a compiler works, so a thread watches: the process ends at once
+    on a second Ctrl-C, and `patience_seconds` after the first signal if it has not ended by itself.
     """
 
-    def __init__(self, *, patience_seconds: float | None = _PATIENCE_SECONDS):
-        """Watch for `patience_seconds` after a first signal; with None nobody does: the program has its own rule."""
+    def __init__(self, *, patience_seconds: float | None):
+        """Watch for `patience_seconds` after a first signal; with None the program has a rule of its own."""
         self._patience_seconds = patience_seconds
         self.signum: int | None = None
         """The signal that came first."""
@@ -209,6 +208,6 @@ class Interruption:
 
 
 def end_at_once(signum: int, how: str = " at once") -> None:
-    """End the process without cleaning up: what a run leaves then, the next one knows how to go on from."""
+    """End the process without cleaning up; a run can be resumed from the state that it leaves."""
     os.write(2, f"astra: ended{how} on {name_of(signum)}\n".encode())
     os._exit(128 + signum)

@@ -1,7 +1,7 @@
-"""A Weights & Biases run that follows `metrics.jsonl`: what W&B lacks of it is sent when the run starts or resumes.
+"""A Weights & Biases run that follows `metrics.jsonl`: lines that W&B lacks are sent when the run starts or resumes.
 
-The file is what counts. While W&B cannot be reached training goes on, and what is missing there is sent when the run
-resumes; with WANDB_MODE=offline, `wandb sync RUN_DIR/wandb/latest-run` sends all of it.
+The file is the truth. While W&B cannot be reached training goes on, and the missing lines are sent when the run
+resumes; with WANDB_MODE=offline, `wandb sync RUN_DIR/wandb/latest-run` sends all of them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 
 _START_SECONDS = 30  # the other hosts wait meanwhile
 _FINISH_SECONDS = 60
 
 
-class WandbConfig(BaseModel):
-    """The W&B project that a run is shown in, live. W&B finds the key itself: WANDB_API_KEY, or `wandb login`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class WandbConfig(Frozen):
+    """The W&B project that shows a run live. W&B finds the key itself: WANDB_API_KEY, or `wandb login`."""
 
     project: str = Field(pattern=r"^[^/\\#?%:]+$", max_length=128)
     """Name of the W&B project."""
@@ -34,10 +32,10 @@ class WandbConfig(BaseModel):
 
 
 def require_wandb(config: WandbConfig | None) -> None:
-    """See to it that a run which is to be sent to W&B can be; without a config there is nothing to see to.
+    """Require that a run with a W&B config can be sent to W&B.
 
     Raises:
-        ConfigError: the package is not there, or no usable key.
+        ConfigError: the package is not installed, or there is no usable key.
     """
     if config is None:
         return
@@ -56,12 +54,12 @@ def require_wandb(config: WandbConfig | None) -> None:
 
 
 class WandbRun:
-    """One run of a W&B project; its id is kept in `wandb_run_id` in the run's folder, so that resuming goes on with it.
+    """One run of a W&B project; a resumed run finds its id in the file `wandb_run_id` of the run's folder.
 
     Args:
         folder: the run's folder.
         hyperparameters: shown beside the curves.
-        lines: what `metrics.jsonl` holds already.
+        lines: the lines of `metrics.jsonl` so far.
 
     Raises:
         ConfigError: W&B refuses the key or the project.
@@ -84,7 +82,7 @@ class WandbRun:
             return wandb.init(
                 **config.model_dump(),
                 id=known_id,
-                # An offline run holds every step, and `wandb sync` would shift the steps of one that says it resumes.
+                # An offline run holds every step; `wandb sync` would shift the steps of a run that resumes.
                 resume="allow" if mode == "online" else None,
                 mode=mode,
                 dir=folder,
@@ -101,7 +99,7 @@ class WandbRun:
             self._run = start("offline")
         if known_id is None:
             id_file.write_text(self._run.id)
-        # W&B ignores steps that it has. A resumed run repeats itself, so nothing is lost by not sending them again.
+        # Steps that W&B has are not sent again: a resumed run repeats the same figures.
         self._first_missing_step = self._run.starting_step
         for line in lines:
             self.log(line["step"], {name: value for name, value in line.items() if name != "step"})
@@ -113,14 +111,14 @@ class WandbRun:
                 self._run.log(dict(metrics), step=step, commit=True)
 
     def finish(self, *, failed: bool) -> None:
-        """Wait until everything is sent, for a minute at most."""
+        """Wait until every line is sent, for at most a minute."""
         if self._run is not None:
             with self._outliving_wandb():
                 self._run.finish(exit_code=int(failed))
 
     @contextlib.contextmanager
     def _outliving_wandb(self) -> Iterator[None]:
-        """Training goes on when W&B's local process, which does the sending, has died."""
+        """Go on without W&B if its local process, which sends the lines, has died."""
         try:
             yield
         except ConnectionError as error:

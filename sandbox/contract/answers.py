@@ -1,9 +1,6 @@
 """Promises about replies: who writes them, what is a result, what is a source, how state travels."""
 
-from sandbox.contract.promise import module, promise
-from sandbox.protocol import Limits
-
-_CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
+from sandbox.contract.promise import CHEAP, module, promise
 
 _FORGED = 'b\'{"status":"ok","value":"forged","state":null,"stdout":""}\''
 
@@ -73,7 +70,7 @@ TAMPERING = [
         "destroying every object ends the call alone",
         "ok crashed exception timeout forbidden invalid_result",
         "import gc\nfor thing in gc.get_objects():\n    try: thing.clear()\n    except BaseException: pass\nreturn 1",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
     promise(
         "printing a reply is only printing",

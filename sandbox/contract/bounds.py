@@ -1,55 +1,52 @@
 """Promises about time, memory, processes and output: no tool takes more than its share."""
 
-from sandbox.contract.promise import ROOMY, module, promise
-from sandbox.protocol import Limits
+from sandbox.contract.promise import CHEAP, ROOMY, module, promise
 
 _C = "import ctypes, errno\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
-_CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
-
 TIME = [
-    promise("an endless loop times out", "timeout", "while True: pass", limits=_CHEAP),
-    promise("sleeping past the wall limit times out", "timeout", "import time\ntime.sleep(60)", limits=_CHEAP),
+    promise("an endless loop times out", "timeout", "while True: pass", limits=CHEAP),
+    promise("sleeping past the wall limit times out", "timeout", "import time\ntime.sleep(60)", limits=CHEAP),
     promise(
         "catching every exception does not stop the clock",
         "timeout",
         "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
-    promise("a loop inside C times out", "timeout", "import itertools\nreturn sum(itertools.count())", limits=_CHEAP),
+    promise("a loop inside C times out", "timeout", "import itertools\nreturn sum(itertools.count())", limits=CHEAP),
     promise(
         "a catastrophic regular expression times out",
         "timeout",
         "import re\nreturn re.match(r'(a+)+$', 'a' * 60 + 'b') is None",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
     promise(
         "a deadlock times out",
         "timeout",
         "import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
     promise(
         "ignoring signals does not help",
         "timeout",
         "import signal\nfor number in range(1, 32):\n    try: signal.signal(number, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile True: pass",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
     promise(
         "a looping thread times out",
         "timeout",
         "import threading\ndef loop():\n    while True: pass\nt = threading.Thread(target=loop)\nt.start()\nt.join()",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
-    module("a loop at import times out", "timeout", "while True: pass\ndef f(): return 1", limits=_CHEAP),
+    module("a loop at import times out", "timeout", "while True: pass\ndef f(): return 1", limits=CHEAP),
     promise(
         "an exception whose text loops times out",
         "timeout",
         "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
-    promise("a power tower ends", "timeout memory", "return len(str(9 ** 9 ** 9))", limits=_CHEAP),
+    promise("a power tower ends", "timeout memory", "return len(str(9 ** 9 ** 9))", limits=CHEAP),
     promise("input finds the end of its stream", "exception", "return input()"),
     promise(
         "exit handlers do not run", "ok", "import atexit, time\natexit.register(time.sleep, 60)\nreturn 1", value=1
@@ -154,14 +151,14 @@ MEMORY = [
         "many small objects are refused",
         "memory",
         "kept = []\nwhile True: kept.append([len(kept)])",
-        limits=_CHEAP.model_copy(update={"cpu_seconds": 12.0, "wall_seconds": 30.0}),
+        limits=CHEAP.model_copy(update={"cpu_seconds": 12.0, "wall_seconds": 30.0}),
     ),
     promise("mapping memory is refused", "memory", "import mmap\nreturn len(mmap.mmap(-1, 1 << 34))"),
     promise(
         "surviving MemoryError does not stop the clock",
         "timeout",
         "kept = []\nwhile True:\n    try: kept.append(bytearray(1 << 20))\n    except MemoryError: pass",
-        limits=_CHEAP,
+        limits=CHEAP,
     ),
     promise(
         "a zip bomb is refused",

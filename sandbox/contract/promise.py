@@ -1,4 +1,4 @@
-"""A promise: calls, and what the last of them must come to."""
+"""A promise: calls, and the outcome that the last of them must have."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ANY = object()  # any value will do
 SAME = object()  # the value of the first call, which is of the same source
+CHEAP = Limits(wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=64 << 20)
 ROOMY = Limits(wall_seconds=30.0, cpu_seconds=5.0, memory_bytes=128 << 20, output_bytes=16 << 10, result_bytes=64 << 10)
 
 

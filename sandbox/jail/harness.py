@@ -23,8 +23,7 @@ from typing import Any, NoReturn
 from sandbox.jail import linux, tool_call
 from sandbox.jail.launcher import CHANNEL
 from sandbox.jail.limits import TABLE, THREADS_OF_A_CALL
-from sandbox.jail.streams import Streams
-from sandbox.jail.tool_call import reply_encoder
+from sandbox.jail.tool_call import Streams, reply_encoder
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
 vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
@@ -35,6 +34,7 @@ RESTRICTED = b"restricted"  # a call's process tells it the zygote before it rea
 _GIVEN_UP = 122  # the status of a process whose server has hung up
 _READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
 _DECODER = json.JSONDecoder()
+_ALL_DESCRIPTORS = 1 << 20
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 # Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
 _STACK_SHARE = 2 * THREADS_OF_A_CALL
@@ -46,7 +46,7 @@ class Jail:
     """What the zygote prepares once for all its calls."""
 
     tier: str
-    drop: Callable[[], None]
+    install_filter: Callable[[], None]  # of system calls
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
     encode_reply: Callable[[Any], bytes]
@@ -71,7 +71,7 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
+def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
@@ -80,22 +80,29 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     """
     die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
     enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop, address_space_bytes = jail.drop, jail.address_space_bytes
+    drop_capabilities, install_filter = linux.capability_dropper(), jail.install_filter
+    address_space_bytes = jail.address_space_bytes
     # Without namespaces the zygote is asked for each thread.
     max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None
     open_files, limit = (TABLE["NOFILE"][1],) * 2, resource.setrlimit
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
-    take, say, say_why, serve, leave = take_descriptors, bear_witness, refuse, _server(jail), os._exit
-    set_stack_bytes = linux.stack_setter()
+    dup2, closerange, write, close = os.dup2, os.closerange, os.write, os.close
+    say_why, serve, leave = _refuse, _server(jail), os._exit
+    set_stack_bytes, enter_user_namespace = linux.stack_setter(), linux.user_namespace_enterer()
 
-    def run(channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    def run(user: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
         try:
+            if user >= 0:
+                enter_user_namespace(user)
             if die_with_parent is not None:
                 die_with_parent()
             if enforce_rules is not None:
                 enforce_rules()
-            take(channel, witness)
+            # Of all descriptors the call keeps its channel and, until the restrictions hold, its witness.
+            dup2(channel, CHANNEL)
+            closerange(CHANNEL + 1, witness)
+            closerange(witness + 1, _ALL_DESCRIPTORS)
             # RLIMIT_AS counts what the zygote has mapped already; a tool is promised memory on top of that.
             ceiling = address_space_bytes + memory_bytes
             whole_cpu_seconds = int(cpu_seconds) + 1
@@ -106,8 +113,10 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
                 limit(limit_of_processes, (max_processes, max_processes))
             set_stack_bytes(min(max(memory_bytes // _STACK_SHARE, _LEAST_STACK_BYTES), _MOST_STACK_BYTES))
             # Last: behind the filter no ruleset can be enforced any more.
-            drop()
-            say(witness)
+            drop_capabilities()
+            install_filter()
+            write(witness, RESTRICTED)
+            close(witness)
         except BaseException as error:  # noqa: BLE001
             say_why(witness, error)
         try:
@@ -118,46 +127,6 @@ def runner(jail: Jail) -> Callable[[int, int, float, int], NoReturn]:
     return run
 
 
-def request_reader(channel: int) -> Callable[[], tuple[bytes, bytes, memoryview]]:
-    """Return a function that reads the call's nonce, its request as JSON, and its byte code or source."""
-    read, leave, unpack, header_bytes = os.read, os._exit, REQUEST_HEADER.unpack_from, REQUEST_HEADER.size
-
-    def read_request() -> tuple[bytes, bytes, memoryview]:
-        data = b""
-        while len(data) < header_bytes:
-            data += read(channel, _READ_BYTES) or leave(_GIVEN_UP)
-        nonce, json_bytes, code_bytes = unpack(data)
-        code_at = header_bytes + json_bytes
-        missing = code_at + code_bytes - len(data)
-        if missing:
-            chunks = [data]
-            while missing > 0:
-                chunks.append(read(channel, _READ_BYTES) or leave(_GIVEN_UP))
-                missing -= len(chunks[-1])
-            data = b"".join(chunks)
-        return nonce, data[header_bytes:code_at], memoryview(data)[code_at:]
-
-    return read_request
-
-
-def write_reply(channel: int, nonce: bytes, body: bytes) -> None:
-    """Write a genuine frame."""
-    _write(channel, REPLY_HEADER.pack(nonce, len(body)) + body)
-
-
-def take_descriptors(
-    channel: int,
-    witness: int,
-    end: int = 1 << 20,
-    dup2: Callable[[int, int], int] = os.dup2,
-    closerange: Callable[[int, int], None] = os.closerange,
-) -> None:
-    """Keep the call's two descriptors, the channel as `CHANNEL`, and no other below `end`; both lie above `CHANNEL`."""
-    dup2(channel, CHANNEL)
-    closerange(CHANNEL + 1, witness)
-    closerange(witness + 1, end)
-
-
 def renew_streams() -> None:
     """Open the standard streams anew: a flag that a tool sets on a file holds for every process that shares it."""
     null = os.open("/dev/null", os.O_RDWR)
@@ -166,31 +135,39 @@ def renew_streams() -> None:
     os.close(null)
 
 
-def bear_witness(
-    witness: int, write: Callable[[int, bytes], int] = os.write, close: Callable[[int], None] = os.close
-) -> None:
-    """Tell the zygote that every restriction holds, and give up the descriptor on which it was said."""
-    write(witness, RESTRICTED)
-    close(witness)
-
-
-def refuse(witness: int, error: BaseException) -> NoReturn:
+def _refuse(witness: int, error: BaseException) -> NoReturn:
     """End a call that could not be restricted, whatever happened, and tell the zygote why."""
     os.write(witness, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:500])
     os._exit(120)
 
 
-def _write(channel: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(channel, view) :]
+def _request_reader() -> Callable[[], tuple[bytes, bytes, memoryview]]:
+    """Return a function that reads the call's nonce, its request as JSON, and its byte code or source."""
+    read, leave, unpack, header_bytes = os.read, os._exit, REQUEST_HEADER.unpack_from, REQUEST_HEADER.size
+
+    def read_request() -> tuple[bytes, bytes, memoryview]:
+        data = b""
+        while len(data) < header_bytes:
+            data += read(CHANNEL, _READ_BYTES) or leave(_GIVEN_UP)
+        nonce, json_bytes, code_bytes = unpack(data)
+        code_at = header_bytes + json_bytes
+        missing = code_at + code_bytes - len(data)
+        if missing:
+            chunks = [data]
+            while missing > 0:
+                chunks.append(read(CHANNEL, _READ_BYTES) or leave(_GIVEN_UP))
+                missing -= len(chunks[-1])
+            data = b"".join(chunks)
+        return nonce, data[header_bytes:code_at], memoryview(data)[code_at:]
+
+    return read_request
 
 
 def _server(jail: Jail) -> Callable[[int], NoReturn]:
     """Return a function that serves the one request on the channel of a process that is restricted already."""
-    read, decode = request_reader(CHANNEL), _DECODER.raw_decode
+    read, decode = _request_reader(), _DECODER.raw_decode
     compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
-    make_finisher, leave = _finisher_maker(CHANNEL, jail.encode_reply, os.write, os._exit), os._exit
+    make_finisher, leave = _finisher_maker(jail.encode_reply, os.write, os._exit), os._exit
     streams, begin = jail.streams, jail.begin
 
     def serve(address_space_bytes: int) -> NoReturn:
@@ -199,7 +176,9 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
         if request["compiles"]:
             compiled = compile_source(bytes(code))
             # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
-            write_reply(CHANNEL, nonce, compiled)
+            frame = memoryview(REPLY_HEADER.pack(nonce, len(compiled)) + compiled)
+            while frame:
+                frame = frame[os.write(CHANNEL, frame) :]
             if compiled[:1] != tool_call.COMPILED:
                 leave(0)
             code = memoryview(compiled)[1:]
@@ -215,14 +194,13 @@ def rehearse(jail: Jail) -> None:
 
     def finisher(streams: Streams) -> Callable[[Any], bytes]:
         ignore = lambda *arguments: None  # noqa: E731
-        make = _finisher_maker(-1, reply_encoder(streams), lambda channel, data: len(data), ignore, set_limit=ignore)
+        make = _finisher_maker(reply_encoder(streams), lambda _, data: len(data), ignore, set_limit=ignore)
         return make(bytes(16), 0)
 
     tool_call.rehearse(jail.begin, finisher)
 
 
 def _finisher_maker(
-    channel: int,
     encode_reply: Callable[[Any], bytes],
     write: Callable[[int, memoryview], int],
     leave: Callable[[int], object],
@@ -242,7 +220,7 @@ def _finisher_maker(
             body = encode_reply(reply)
             data = memoryview(join((pack(nonce, len(body)), body)))
             while data:
-                data = data[write(channel, data) :]
+                data = data[write(CHANNEL, data) :]
             leave(0)
             return body
 

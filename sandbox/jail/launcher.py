@@ -15,27 +15,12 @@ import socket
 import sys
 from typing import NoReturn
 
-from sandbox.jail import limits, linux, packages
+from sandbox.jail import limits, linux, packages, root
 
 SANDBOX_UID = 65534
 HOME = "/python"
 CHANNEL = 3  # the one descriptor of a call's process besides the standard ones
 ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace only, to enter slots
-_JAIL_FILES = (
-    "__init__.py",
-    "determinism.py",
-    "harness.py",
-    "landlock.py",
-    "launcher.py",
-    "limits.py",
-    "linux.py",
-    "packages.py",
-    "seccomp.py",
-    "streams.py",
-    "threads.py",
-    "tool_call.py",
-    "zygote.py",
-)
 _ZYGOTE_PROGRAM = (
     "import posix, sys; sys.path.insert(0, posix.getcwd()); from sandbox.jail import zygote; zygote.main()"
 )
@@ -119,7 +104,7 @@ def _launch_without(plan: dict) -> NoReturn:
                 f"uid {os.geteuid()} cannot read {path}: install Python, this package and those of tools where every "
                 "user may read them, or start the service as an ordinary user"
             )
-    plan["slots"] = [[-1, -1]] * (plan["max_children"] + 1)
+    plan["slots"] = [[-1, -1, -1]] * (plan["max_children"] + 1)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.fix_addresses()
     _execute_zygote(python["executable"], python["stdlib"].rsplit("/lib/", 1)[0], "", plan)
@@ -200,50 +185,39 @@ def _become_sandbox_uid() -> None:
 
 def _build_root(plan: dict) -> None:
     """Assemble the read-only root: interpreter, standard library, shared libraries, our harness, an empty /tmp."""
-    code = {}
-    for name in _JAIL_FILES:
-        with open(os.path.join(os.path.dirname(__file__), name)) as file:
-            code[name] = file.read()
-    os.umask(0o022)
-    # Private first: mounts made below must not travel back to the host's namespace.
-    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    linux.mount("sandbox-root", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,nr_inodes=512,mode=755")
-    os.chdir("/tmp")
-    for directory in ("outside", "jail"):
-        os.mkdir(directory)
-    linux.mount("jail", "jail", None, linux.MS_BIND)  # a mount point of its own, to become the root
-    linux.pivot_root(".", "outside")
-    os.chdir("/")
-    outside, base = "/outside", "/jail"
+    own_folder, code = os.path.dirname(__file__), {}
+    for name in os.listdir(own_folder):
+        if name.endswith(".py"):
+            with open(os.path.join(own_folder, name)) as file:
+                code[name] = file.read()
+    root.begin("size=4m,nr_inodes=512,mode=755")
     python = plan["python"]
-    version = python["version"]
-    for directory in ("bin", "lib"):
-        os.makedirs(f"{base}{HOME}/{directory}")
-    for directory in ("/lib", "/tmp", "/harness/sandbox/jail"):
-        os.makedirs(base + directory)
-    binds = [(python["stdlib"], f"{HOME}/lib/python{version}"), (python["executable"], f"{HOME}/bin/python")]
+    stdlib = f"{HOME}/lib/python{python['version']}"
+    for directory in (f"{HOME}/bin", f"{HOME}/lib", "/lib", "/tmp", "/harness/sandbox/jail"):
+        os.makedirs(root.INSIDE + directory)
+    binds = [(python["stdlib"], stdlib), (python["executable"], f"{HOME}/bin/python")]
     binds += [(path, f"/lib/{os.path.basename(path)}") for path in python["libraries"]]
     if python["loader"]:
         binds.append((python["loader"], python["loader_path"]))
-    if os.path.isdir(f"{outside}/usr/share/zoneinfo"):
+    if os.path.isdir(f"{root.OUTSIDE}/usr/share/zoneinfo"):
         binds.append(("/usr/share/zoneinfo", "/usr/share/zoneinfo"))
     if plan["packages_folder"]:
         binds.append((plan["packages_folder"], packages.FOLDER))
     for source, target in binds:
-        _bind_read_only(outside + source, base + target)
+        _show_read_only(source, target)
     # Read-only as well: writes to the device go nowhere anyway, and its times and mode are the host's.
-    _bind_read_only(outside + "/dev/null", base + "/dev/null", linux.MS_NOSUID)
+    _show_read_only("/dev/null", "/dev/null", linux.MS_NOSUID)
     for path, names in python["libraries"].items():
         for name in names:
             if name != os.path.basename(path):
-                os.symlink(os.path.basename(path), f"{base}/lib/{name}")
-    hidden = f"{base}{HOME}/lib/python{version}/site-packages"
+                os.symlink(os.path.basename(path), f"{root.INSIDE}/lib/{name}")
+    hidden = f"{root.INSIDE}{stdlib}/site-packages"
     if os.path.isdir(hidden):
         linux.mount("none", hidden, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k")
     for name, text in code.items():
-        with open(f"{base}/harness/sandbox/jail/{name}", "w") as file:
+        with open(f"{root.INSIDE}/harness/sandbox/jail/{name}", "w") as file:
             file.write(text)
-    linux.enter_root(base)
+    root.enter()
 
 
 def mount_tmp() -> None:
@@ -255,9 +229,10 @@ def mount_tmp() -> None:
 
 
 def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int]]:
-    """Mount namespaces that differ in their /tmp only, as descriptors: first the one without, then one per slot.
+    """Return three descriptors a slot: a mount namespace with a /tmp of its own, its root folder, a user namespace.
 
-    Entering one that exists is cheap; making and unmaking one per call would wait for the kernel's RCU every time.
+    The first slot is the zygote's own, without a /tmp. Entering a namespace that exists is cheap; to make and unmake
+    one for each call would wait for the kernel's RCU every time.
     """
     slots = []
     base = os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc)
@@ -266,7 +241,8 @@ def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int
             linux.setns(base, linux.CLONE_NEWNS)
             linux.unshare(linux.CLONE_NEWNS)
             mount_tmp()
-        slots.append([os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc), os.open("/", os.O_PATH)])
+        mounts = os.open(own_namespace, os.O_RDONLY, dir_fd=host_proc)
+        slots.append([mounts, os.open("/", os.O_PATH), _make_user_namespace(host_proc)])
     linux.setns(base, linux.CLONE_NEWNS)
     os.close(base)
     for fd in (fd for slot in slots for fd in slot):
@@ -274,20 +250,45 @@ def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int
     return slots
 
 
-def _bind_read_only(source: str, target: str, flags: int = linux.MS_NOSUID | linux.MS_NODEV) -> None:
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    linux.mount(source, target, None, linux.MS_BIND)
+def _make_user_namespace(host_proc: int) -> int:
+    """Return the descriptor of a user namespace below ours whose only user is the one that tools run as.
+
+    The kernel counts the threads of a user in each user namespace apart. So a call that has one of its own can start
+    as many as RLIMIT_NPROC says, however many its neighbours have.
+
+    Raises:
+        PermissionError: the kernel refused; the message says at which step.
+    """
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    maker = os.fork()
+    if maker == 0:
+        try:
+            linux.become_user(SANDBOX_UID)
+            linux.unshare(linux.CLONE_NEWUSER)
+            linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc belong to root
+            one_to_one = f"{SANDBOX_UID} {SANDBOX_UID} 1\n"
+            for name, text in (("setgroups", "deny"), ("uid_map", one_to_one), ("gid_map", one_to_one)):
+                with open(
+                    f"self/{name}", "w", opener=lambda path, flags: os.open(path, flags, dir_fd=host_proc)
+                ) as file:
+                    file.write(text)
+            socket.send_fds(there, [b"made"], [os.open("self/ns/user", os.O_RDONLY, dir_fd=host_proc)])
+        except OSError as error:
+            there.send(str(error).encode())
+        os._exit(0)
+    there.close()
+    said, descriptors, _, _ = socket.recv_fds(here, 500, 1)
+    os.waitpid(maker, 0)
+    here.close()
+    if said != b"made":
+        raise PermissionError(f"user namespace of a call: {said.decode()}")
+    return descriptors[0]
+
+
+def _show_read_only(path: str, at: str, flags: int = linux.MS_NOSUID | linux.MS_NODEV) -> None:
+    target = root.show(path, at)
     found = os.statvfs(target).f_flag  # flags that the host locked must stay; a user namespace may only add
     locked = (found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
         mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if found & stat_flag
     )
-    linux.mount(
-        "none",
-        target,
-        None,
-        linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | flags | locked,
-    )
+    linux.mount("none", target, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | flags | locked)

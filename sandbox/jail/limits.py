@@ -1,18 +1,24 @@
-"""The limits of a tool's call and of a harness's program, in one table of the kernel's rlimits.
+"""The limits of a tool's call and of a harness's program: one table of the kernel's rlimits, and the count of threads.
 
-A fork bomb meets two walls: the filter (`seccomp.py`) lets a tool start no process and only threads of its own; their
-number is bounded here in the tier `namespaces`, and by `threads.py` in the tier `landlock`, where RLIMIT_NPROC would
-count all processes of the user.
+A fork bomb meets two walls. The filter (`seccomp.py`) lets a tool start no process, and only threads of its own. Their
+number is bounded here: by RLIMIT_NPROC in the tier `namespaces`, where each call has a user namespace of its own, and
+by `Threads` in the tier `landlock`. There RLIMIT_NPROC would count all threads of the user, those of other programs as
+well; so that limit stays as it is, and a filter makes the kernel ask the zygote for each new thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import resource
 
-THREADS_OF_A_CALL = 64  # besides its first; in namespaces a call can have more if its neighbours have fewer
-SPARE_THREADS = 128  # of all calls of a worker together, in namespaces
+from sandbox.jail import linux, seccomp
+
+THREADS_OF_A_CALL = 64  # besides its first
 TMP_BYTES = 16 << 20
 _NONE = resource.RLIM_INFINITY
+_TEXT_BYTES = 8192
 
 TABLE: dict[str, tuple[int, int, int]] = {
     # name: (the zygote, a tool's call, a program)
@@ -22,7 +28,8 @@ TABLE: dict[str, tuple[int, int, int]] = {
     "FSIZE": (TMP_BYTES, TMP_BYTES, 8 << 30),
     # Unread bytes in a call's sockets and pipes are memory of the kernel, so a call has few descriptors.
     "NOFILE": (256, 64, 4096),
-    "NPROC": (_NONE, SPARE_THREADS + 32, 4096),  # of the user namespace, from Linux 5.14; of the user before
+    # Counted in each user namespace apart from Linux 5.14 on, and for all of a user's together before.
+    "NPROC": (_NONE, 1 + THREADS_OF_A_CALL, 4096),
     # "AS" and "CPU" are set for each call and each program: its own limits of memory and processor time.
 }
 
@@ -49,3 +56,66 @@ def limit_program(memory_bytes: int | None, cpu_seconds: int | None) -> None:
     for name, most in (("AS", memory_bytes), ("CPU", cpu_seconds)):
         if most is not None:
             set_limit(name, most)
+
+
+class Threads:
+    """Answers for every thread that a call wants to start."""
+
+    def __init__(self) -> None:
+        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread."""
+        self.listener = linux.listen(seccomp.thread_filter_program(linux.machine()))
+        self._limit = min(_limits_of_the_surroundings())
+
+    def decide(self) -> tuple[int, bool]:
+        """Answer the next thread that waits; return its process, and whether there was room for one.
+
+        Raises:
+            OSError: its process has ended, or /proc does not show it.
+        """
+        call, thread = linux.hear(self.listener)
+        try:
+            status = dict(line.split(":", 1) for line in _text(f"/proc/{thread}/status").splitlines())
+        except OSError:  # it has ended, or /proc hides it, and then its threads cannot be counted
+            linux.answer(self.listener, call, errno.EAGAIN)
+            raise
+        process, threads = int(status["Tgid"]), int(status["Threads"])
+        has_room = self._has_room()
+        linux.answer(self.listener, call, 0 if threads <= THREADS_OF_A_CALL and has_room else errno.EAGAIN)
+        return process, has_room
+
+    def _has_room(self) -> bool:
+        """Whether another process can be had; tried only where the machine has so many that it might be none."""
+        everybodys = int(_text("/proc/loadavg").split()[3].split("/")[1])
+        if everybodys + THREADS_OF_A_CALL < self._limit:
+            return True
+        try:
+            pid = linux.fork()
+        except OSError:
+            return False
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return True
+
+
+def _limits_of_the_surroundings() -> list[int]:
+    """Return the numbers of threads that the machine, this user, and each group around us may have."""
+    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    found = [int(_text("/proc/sys/kernel/pid_max")), *([of_user] if of_user != resource.RLIM_INFINITY else [])]
+    for line in _text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "pids"):
+            group = f"/sys/fs/cgroup{'/pids' if controllers else ''}{path}".rstrip("/")
+            while group.startswith("/sys/fs/cgroup"):
+                with contextlib.suppress(OSError, ValueError):  # not there, or `max`
+                    found.append(int(_text(f"{group}/pids.max")))
+                group = group.rpartition("/")[0]
+    return found
+
+
+def _text(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, _TEXT_BYTES).decode()
+    finally:
+        os.close(fd)

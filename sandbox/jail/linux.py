@@ -52,8 +52,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 # Same numbers on every architecture since Linux 4.x unless listed per machine.
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
 }
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -105,23 +105,21 @@ def setns(fd: int, flags: int) -> None:
     _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
 
 
-def pidfd_open(pid: int) -> int:
-    """Return a descriptor of a process."""
-    return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
+def user_namespace_enterer() -> Callable[[int], None]:
+    """Return a function that enters the user namespace of a descriptor for ever; all that it needs is bound here."""
+    enter, flags, get_errno, as_int = libc.setns, ctypes.c_int(CLONE_NEWUSER), ctypes.get_errno, ctypes.c_int
+
+    def enter_user_namespace(descriptor: int) -> None:
+        if enter(as_int(descriptor), flags) < 0:
+            raise OSError(get_errno(), "setns(CLONE_NEWUSER)")
+
+    return enter_user_namespace
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Do mount(2)."""
-    _check(
-        libc.mount(
-            source.encode(),
-            target.encode(),
-            kind.encode() if kind is not None else None,
-            ctypes.c_ulong(flags),
-            options.encode() or None,
-        ),
-        f"mount {kind or 'bind'} on {target}",
-    )
+    words = kind.encode() if kind is not None else None, ctypes.c_ulong(flags), options.encode() or None
+    _check(libc.mount(source.encode(), target.encode(), *words), f"mount {kind or 'bind'} on {target}")
 
 
 def unmount_detached(target: str) -> None:
@@ -133,32 +131,13 @@ def restrict_mount(target: str, attributes: int) -> None:
     """Add attributes, and nosuid and nodev, to a mount and all that are mounted below it (Linux 5.12)."""
     nosuid, nodev, recursive, here = 2, 4, 0x8000, -100
     added = struct.pack("QQQQ", attributes | nosuid | nodev, 0, 0, 0)
-    _check(
-        _syscall(
-            ctypes.c_long(_MOUNT_SETATTR),
-            ctypes.c_int(here),
-            target.encode(),
-            ctypes.c_uint(recursive),
-            added,
-            ctypes.c_size_t(len(added)),
-        ),
-        f"mount_setattr {target}",
-    )
+    words = ctypes.c_int(here), target.encode(), ctypes.c_uint(recursive), added, ctypes.c_size_t(len(added))
+    _check(_syscall(ctypes.c_long(_MOUNT_SETATTR), *words), f"mount_setattr {target}")
 
 
 def pivot_root(new: str, old: str) -> None:
     """Make `new` the root of this mount namespace and leave the former root at `old`."""
     _call("pivot_root", new.encode(), old.encode())
-
-
-def enter_root(path: str) -> None:
-    """Make the folder `path`, a mount point, the read-only root of this mount namespace; the former root goes."""
-    os.chdir(path)
-    # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
-    pivot_root(".", ".")
-    unmount_detached(".")
-    os.chdir("/")
-    mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
 def become_user(uid: int) -> None:
@@ -223,35 +202,33 @@ def _filter_program(instructions: bytes) -> _SockFprog:
     return _SockFprog(len(instructions) // 8, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_char)))
 
 
-def filter_installer(instructions: bytes) -> Callable[[], None]:
-    """Return a function that restricts its process, and all its children, to a filter's calls; needs no_new_privs."""
-    program, mode, zero = _filter_program(instructions), ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.c_ulong(0)
-    arguments = (ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(program), zero, zero)
-    prctl, get_errno = libc.prctl, ctypes.get_errno
-
-    def install() -> None:
-        if prctl(*arguments) < 0:
-            raise OSError(get_errno(), "prctl(PR_SET_SECCOMP)")
-
-    return install
-
-
-def dropper(instructions: bytes) -> Callable[[], None]:
-    """Return a function that takes all capabilities from its process and installs a filter; needs no_new_privs.
+def _bound(what: str, function: Callable[..., int], *arguments: object) -> Callable[[], None]:
+    """Return a function that makes one system call.
 
     It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
-    the system calls: all is bound in advance.
+    the system call: all is bound in advance.
     """
-    none = (_CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)())
-    capset = (ctypes.c_long(_NUMBERS[machine()]["capset"]), ctypes.byref(none[0]), ctypes.byref(none[1]))
-    syscall, get_errno, install = _syscall, ctypes.get_errno, filter_installer(instructions)
+    get_errno = ctypes.get_errno
 
-    def drop() -> None:
-        if syscall(*capset) < 0:
-            raise OSError(get_errno(), "capset")
-        install()
+    def call() -> None:
+        if function(*arguments) < 0:
+            raise OSError(get_errno(), what)
 
-    return drop
+    return call
+
+
+def filter_installer(instructions: bytes) -> Callable[[], None]:
+    """Return a function that restricts its process, and all its children, to a filter's calls; needs no_new_privs."""
+    program = _filter_program(instructions)
+    words = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
+    return _bound("prctl(PR_SET_SECCOMP)", libc.prctl, ctypes.c_int(PR_SET_SECCOMP), *words)
+
+
+def capability_dropper() -> Callable[[], None]:
+    """Return a function that takes all capabilities from its process."""
+    header, none = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
+    number = ctypes.c_long(_NUMBERS[machine()]["capset"])
+    return _bound("capset", _syscall, number, ctypes.byref(header), ctypes.byref(none))
 
 
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
@@ -296,36 +273,21 @@ def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) ->
     """Make a ruleset that denies everything named and not allowed later; return its descriptor."""
     sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
     attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: sizes.get(abi, 24)]
-    return _check(
-        _syscall(
-            ctypes.c_long(_LANDLOCK_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
-        ),
-        "landlock_create_ruleset",
-    )
+    words = attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+    return _check(_syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), *words), "landlock_create_ruleset")
 
 
 def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
     """Allow `access` beneath `path`."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = struct.pack("=Qi", access, fd)
-        _check(
-            _syscall(
-                ctypes.c_long(_LANDLOCK_ADD_RULE), ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0)
-            ),
-            f"landlock_add_rule {path}",
-        )
+        words = ctypes.c_int(ruleset), ctypes.c_int(1), struct.pack("=Qi", access, fd), ctypes.c_uint32(0)
+        _check(_syscall(ctypes.c_long(_LANDLOCK_ADD_RULE), *words), f"landlock_add_rule {path}")
     finally:
         os.close(fd)
 
 
 def landlock_enforcer(ruleset: int) -> Callable[[], None]:
     """Return a function that enforces the ruleset on its process for ever; needs no_new_privs."""
-    arguments = (ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    syscall, get_errno = _syscall, ctypes.get_errno
-
-    def enforce() -> None:
-        if syscall(*arguments) < 0:
-            raise OSError(get_errno(), "landlock_restrict_self")
-
-    return enforce
+    number = ctypes.c_long(_LANDLOCK_RESTRICT_SELF)
+    return _bound("landlock_restrict_self", _syscall, number, ctypes.c_int(ruleset), ctypes.c_uint32(0))

@@ -29,7 +29,7 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-from sandbox.jail import limits, linux, seccomp
+from sandbox.jail import limits, linux, root, seccomp
 from sandbox.jail.launcher import SANDBOX_UID, unshare_user
 
 READY, GO = b"ready", b"go"
@@ -100,53 +100,32 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
 
 
 def _build_root(readable: list[str], folder: str) -> None:
-    """Assemble the root from where the paths really lie; what led there by symbolic links leads there again."""
+    """Assemble the root from the real places of the paths; symbolic links that led there lead there again."""
     places = [(path, os.path.realpath(path)) for path in (*readable, folder)]
     system = {path: os.readlink(path) if os.path.islink(path) else "" for path in _SYSTEM if os.path.lexists(path)}
     shown = [os.path.realpath(path) for path in system]
-    os.umask(0o022)
-    # Private first: what is mounted below must not travel back to the host's namespace.
-    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    hidden = linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("root", "/tmp", "tmpfs", hidden, "size=16m,mode=755")
-    os.chdir("/tmp")
-    for name in ("outside", "inside"):
-        os.mkdir(name)
-    linux.mount("inside", "inside", None, linux.MS_BIND)  # a mount point of its own, to become the root
-    linux.pivot_root(".", "outside")
-    os.chdir("/")
+    root.begin("size=16m,mode=755")
     for name, options in (("/tmp", "mode=1777"), ("/dev/shm", "mode=1777,size=64m")):
-        os.makedirs(f"/inside{name}")
-        linux.mount("none", f"/inside{name}", "tmpfs", hidden, options)
+        os.makedirs(root.INSIDE + name)
+        linux.mount("none", root.INSIDE + name, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    # Each path is shown with all that is mounted below it: the kernel does not show what a mount hides.
     for path in _DEVICES:
-        _bind(path)
+        root.show(path, flags=linux.MS_REC)
     for path, target in system.items():
         if target:
-            os.symlink(target, f"/inside{path}")
+            os.symlink(target, root.INSIDE + path)
         else:
-            _bind(path)
-            linux.restrict_mount(f"/inside{path}", linux.MOUNT_READ_ONLY)
+            linux.restrict_mount(root.show(path, flags=linux.MS_REC), linux.MOUNT_READ_ONLY)
     for path, real in places:
         # A file in a folder that is there already is there as well; to make it again would open it for writing.
         if path == folder or not any(f"{real}/".startswith(f"{place}/") for place in shown):
-            _bind(real)
-            linux.restrict_mount(f"/inside{real}", 0 if path == folder else linux.MOUNT_READ_ONLY)
+            attributes = 0 if path == folder else linux.MOUNT_READ_ONLY
+            linux.restrict_mount(root.show(real, flags=linux.MS_REC), attributes)
             shown.append(real)
-        if not os.path.lexists(f"/inside{path}"):
-            os.makedirs(os.path.dirname(f"/inside{path}"), exist_ok=True)
-            os.symlink(real, f"/inside{path}")
-    linux.enter_root("/inside")
-
-
-def _bind(path: str) -> None:
-    source, target = f"/outside{path}", f"/inside{path}"
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-    # With what is mounted below it: the kernel does not show what a mount hides.
-    linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
+        if not os.path.lexists(root.INSIDE + path):
+            os.makedirs(os.path.dirname(root.INSIDE + path), exist_ok=True)
+            os.symlink(real, root.INSIDE + path)
+    root.enter()
 
 
 def _listen(ports: list[int]) -> list[socket.socket]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import io
 import json
 import marshal
 import os
@@ -17,9 +18,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
-
-from sandbox.jail.streams import Streams
+from typing import Any, NoReturn, cast
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
 vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
@@ -59,6 +58,52 @@ def tool(name, state=None):
     datetime.datetime.strptime("2025-01-31 10:00", "%Y-%m-%d %H:%M").strftime("%d %B %Y")
     return json.loads(json.dumps({"day": day.isoformat(), "rows": dataclasses.asdict(Row(name)), "look": look(name)}))
 """
+
+
+class OutputLimit(BaseException):
+    """The tool printed more than `output_bytes`."""
+
+
+class Streams:
+    """The standard streams of a tool, in memory: no pipe can fill, and nothing reaches the server's.
+
+    Both outputs have one budget of bytes together, and refuse more.
+    """
+
+    def __init__(self) -> None:
+        self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        self.budget = [0]
+        """The number of bytes that may still be printed, in a list that both outputs share; below 0 after too much."""
+        self.out = _Capture(self.budget)
+        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "write_through": True}
+        self._text_out = io.TextIOWrapper(cast(Any, self.out), **options)
+        self._text_err = io.TextIOWrapper(cast(Any, _Capture(self.budget)), **options)
+
+    def install(self) -> None:
+        """Make these the process's streams."""
+        sys.stdin, sys.stdout, sys.stderr = self.stdin, self._text_out, self._text_err
+
+
+class _Capture(io.RawIOBase):
+    def __init__(self, budget: list[int]) -> None:
+        self.chunks: list[bytes] = []
+        self._budget = budget
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        chunk = bytes(data)
+        left = self._budget[0]
+        self._budget[0] = left - len(chunk)
+        if len(chunk) > left:
+            self.chunks.append(chunk[: max(left, 0)])
+            raise OutputLimit
+        self.chunks.append(chunk)
+        return len(chunk)
+
+    def text(self) -> str:
+        return b"".join(self.chunks).decode("utf-8", "replace")
 
 
 def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callable[[Any], bytes]]) -> None:
@@ -104,7 +149,7 @@ def run_tool(
     finish: Callable[[Any], bytes],
 ) -> bytes:
     """Run the request's function and return the answer of `finish` to its result."""
-    streams.begin(request["output_bytes"])
+    streams.budget[0] = request["output_bytes"]
     begin(request["seed"])
     module = types.ModuleType(MODULE_NAME)
     sys.modules[module.__name__] = module

@@ -24,21 +24,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
-from sandbox.jail import (
-    determinism,
-    harness,
-    landlock,
-    launcher,
-    limits,
-    linux,
-    packages,
-    seccomp,
-    streams,
-    tool_call,
-)
-from sandbox.jail.threads import Threads
+from sandbox.jail import determinism, harness, landlock, launcher, limits, linux, packages, seccomp, tool_call
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -46,7 +35,7 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<cQiBddQ")
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-Run = Callable[[int, int, float, int], NoReturn]  # channel, witness, CPU seconds, memory bytes
+Run = Callable[[int, int, int, float, int], NoReturn]  # user namespace, channel, witness, CPU seconds, memory bytes
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # before it is replaced for the tools
@@ -63,12 +52,12 @@ _PRELOADED = (
 
 
 class _Slot:
-    """A place for one call at a time: a mount namespace with a /tmp of its own."""
+    """A place for one call at a time: a mount namespace with a /tmp of its own, and a user namespace."""
 
-    __slots__ = ("fresh_since", "namespace", "pristine", "root")
+    __slots__ = ("fresh_since", "namespace", "pristine", "root", "user")
 
-    def __init__(self, namespace: int, root: int) -> None:
-        self.namespace, self.root = namespace, root
+    def __init__(self, namespace: int, root: int, user: int) -> None:
+        self.namespace, self.root, self.user = namespace, root, user
         self.note()
 
     def note(self) -> None:
@@ -87,19 +76,23 @@ class _Slot:
         return os.stat("tmp", dir_fd=self.root).st_ctime_ns
 
 
+@dataclass(eq=False, slots=True)
 class _Child:
     """A call in flight."""
 
-    __slots__ = ("call", "clock", "cpu_seconds", "deadline", "demoted", "pid", "slot", "started", "why", "witness")
+    call: int
+    pid: int
+    slot: _Slot
+    witness: int
+    started: float
+    deadline: float
+    cpu_seconds: float
+    why: int = BY_ITSELF
+    demoted: bool = False
 
-    def __init__(
-        self, call: int, pid: int, slot: _Slot, witness: int, started: float, wall_seconds: float, cpu_seconds: float
-    ) -> None:
-        self.call, self.pid, self.slot, self.witness, self.started = call, pid, slot, witness, started
-        self.deadline, self.cpu_seconds = started + wall_seconds, cpu_seconds
-        self.clock = (~pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) computes it
-        self.why = BY_ITSELF
-        self.demoted = False
+    def cpu_clock(self) -> int:
+        """Return the CPU clock of the process, as clock_getcpuclockid(3) computes it."""
+        return (~self.pid << 3) | 2
 
     def testimony(self) -> bytes:
         """Return the words of the process, now gone, from before it read its request; to be called once."""
@@ -121,12 +114,12 @@ def main() -> NoReturn:
         zygote = Zygote(plan["control_fd"], plan["slots"])
         changes = plan["tier"] == "namespaces"
         own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), changes=changes)
-        jail = _jail(dict(plan), linux.dropper(filter_of_calls))
-        zygote.leave_out(jail.shared_bytes)
+        jail = _jail(dict(plan), linux.filter_installer(filter_of_calls))
+        zygote.shared_bytes = jail.shared_bytes
         if plan["tier"] != "namespaces":
-            zygote.ask_for_threads(Threads())
+            zygote.threads = limits.Threads()
         linux.filter_installer(own_filter)()
-        zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0}, before_each=harness.renew_streams)
+        zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
@@ -134,12 +127,12 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _jail(plan: dict, drop: Callable[[], None]) -> harness.Jail:
-    """Everything that the calls will share, made and warmed in advance."""
-    standard_streams = streams.Streams()
+def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
+    """Return all that the calls will share, made and warmed in advance."""
+    standard_streams = tool_call.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
-        drop=drop,
+        install_filter=install_filter,
         streams=standard_streams,
         begin=determinism.install(),
         encode_reply=tool_call.reply_encoder(standard_streams),
@@ -172,39 +165,30 @@ class Zygote:
         """Take over the control socket and the slots, of which the first is the zygote's own."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self._own_rss_bytes = 0
+        self.shared_bytes = 0
+        """The memory of packages, which every call's process has in common with this one: no use of a call."""
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
         self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
-        self._threads: Threads | None = None
+        self.threads: limits.Threads | None = None
+        """Answers when a call wants to start a thread; None if the kernel limits the threads by itself."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
-        self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
+        self._itself = os.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def leave_out(self, own_rss_bytes: int) -> None:
-        """Count so much less as a call's use of memory: every call's process has it in common with this one."""
-        self._own_rss_bytes = own_rss_bytes
-
-    def ask_for_threads(self, threads: Threads) -> None:
-        """Have `threads` answer when a call wants to start one."""
-        self._threads = threads
-
-    def serve(self, run: Run, layers: dict[str, bool], *, before_each: Callable[[], None]) -> None:
-        """Serve calls until the server goes away.
-
-        A freshly forked process calls `run`; this process calls `before_each` before the fork.
-        """
-        self._run, self._before_each = run, before_each
+    def serve(self, run: Run, layers: dict[str, bool]) -> None:
+        """Serve calls until the server goes away; a freshly forked process calls `run`."""
+        self._run = run
         self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        if self._threads is not None:
-            poll.register(self._threads.listener, select.POLLIN)
+        if self.threads is not None:
+            poll.register(self.threads.listener, select.POLLIN)
         control_fd, wake_read = self._control.fileno(), self._wake_read
         while True:
             timeout = None
@@ -213,14 +197,14 @@ class Zygote:
             for fd, _ in poll.poll(timeout):
                 if fd == wake_read:
                     os.read(wake_read, 4096)
-                elif fd != control_fd and self._threads is not None:
-                    self._answer(self._threads)
+                elif fd != control_fd and self.threads is not None:
+                    self._answer(self.threads)
                 elif fd == control_fd and not self._receive():
                     return
             self._bury()
             self._look_at_the_clock()
 
-    def _answer(self, threads: Threads) -> None:
+    def _answer(self, threads: limits.Threads) -> None:
         """Answer one thread of a call; where there is no room for it the call has not failed, we have."""
         try:
             pid, has_room = threads.decide()
@@ -260,7 +244,7 @@ class Zygote:
         slot = None
         try:
             slot = self._slots.pop()
-            self._before_each()
+            harness.renew_streams()
             pid = self._fork(slot)
         except (OSError, IndexError) as error:
             for fd in (channel, testimony, witness):
@@ -270,13 +254,13 @@ class Zygote:
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            self._run(channel, witness, cpu_seconds, memory_bytes)
+            self._run(slot.user, channel, witness, cpu_seconds, memory_bytes)
         # A process group of its own, from the outside: the tool cannot leave it, and all of its threads are in it.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(pid, pid)
         os.close(channel)
         os.close(witness)
-        child = _Child(call, pid, slot, testimony, started, wall_seconds, cpu_seconds)
+        child = _Child(call, pid, slot, testimony, started, started + wall_seconds, cpu_seconds)
         self._children[pid] = child
         self._pid_of_call[call] = pid
         first_look = min(wall_seconds, cpu_seconds, DEMOTED_AFTER_SECONDS)
@@ -325,7 +309,7 @@ class Zygote:
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
                 child.slot.note()
             self._slots.append(child.slot)
-            rss_bytes = max(0, usage.ru_maxrss * 1024 - self._own_rss_bytes)
+            rss_bytes = max(0, usage.ru_maxrss * 1024 - self.shared_bytes)
             reason = testimony if why == NOT_RESTRICTED else b""
             self._report(child.call, status, why, wall_seconds, cpu_seconds, rss_bytes, reason)
 
@@ -349,7 +333,7 @@ class Zygote:
                 self._kill(pid, WALL_LIMIT)
                 continue
             try:
-                used = _clock_gettime(child.clock)
+                used = _clock_gettime(child.cpu_clock())
             except OSError:  # ended since; its SIGCHLD is on the way
                 continue
             if used >= child.cpu_seconds:

@@ -15,7 +15,6 @@ draws the item is rejected.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +28,7 @@ from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.demonstrations import draw_habit
 from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
-from synthesis.environments.selection.frontier import Frontier
-from synthesis.environments.selection.quotas import EnvironmentPlan, PlanImpossible, Variety, plan_environments
+from synthesis.environments.selection.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
@@ -53,16 +51,11 @@ ENVIRONMENTS: Final = records_of("environment")
 """Record directory of the track."""
 
 
-async def synthesize_environments(
-    config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str, frontier: Frontier | None = None
-) -> StageReport:
+async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, sandbox_url: str) -> StageReport:
     """Synthesise environments into a record directory; run again after an interruption, it goes on where it was.
 
-    With a `frontier` more is made of the kinds on it: they take the place of the shares of scenarios, languages,
-    domains, lookups, computations and varieties in the config.
-
-    Where they already lie there, made with the same, nothing is done but to report of them; made with another quality
-    threshold, what was made is selected from again. What is not kept lies in `<out>.rejected`.
+    A finished run of the same config is reported and not made again. If only the quality threshold differs, the items
+    of that run are selected from again. Items that are not kept lie in `<out>.rejected`.
 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
@@ -75,17 +68,26 @@ async def synthesize_environments(
         JournalError: a journal is damaged, or the disk is full or not writable.
         EmbeddingModelMissing: the local embedding model is not there.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
-        PlanImpossible: the config asks for more stateful environments than multi-hop ones, or contradicts the frontier.
+        PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
     started = time.monotonic()
     require_destination(config.out, ENVIRONMENTS, sources=(*config.knowledge, *config.disjoint_from))
-    plans = _planned(config, frontier)
+    plans = plan_environments(
+        config.count,
+        config.seed,
+        scenarios=config.scenarios,
+        languages=config.languages,
+        domains=config.domains,
+        lookups=config.lookups,
+        computations=config.computations,
+        varieties=config.varieties,
+    )
     out = config.out.resolve()
     track_run = TrackRun(
         "environments",
         config.out,
         ENVIRONMENTS.kind,
-        fingerprint_of(config, teacher, frontier),
+        fingerprint_of(config, teacher),
         {stage: out.with_name(f"{out.name}.{stage}.sqlite") for stage in ("drafted", "proven", "mixed")},
     )
     require_destination(rejected_beside(config.out), records_of(REJECTED_KIND))
@@ -96,84 +98,142 @@ async def synthesize_environments(
         return finished
     report = StageReport("environments", out=str(config.out), made_by=made_by([teacher.name]))
     async with AsyncExitStack() as stack:
-        drafted_journal, proven_journal, mixed_journal = stack.enter_context(track_run.open_journals())
+        journals = stack.enter_context(track_run.open_journals())
         opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
         workers: Workers[EnvironmentsWorker]
         if config.ray is None:
             workers = WorkerHere(await stack.enter_async_context(opened(teacher)))
         else:
             workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        sources = read_knowledge(config.knowledge) if config.knowledge else []
-        cost = partial(cost_so_far, teacher)
-        rejected: dict[int, RejectedEnvironment] = {}
-        drafts = await _draft_all(config, plans, sources, workers, report, drafted_journal, cost, rejected)
-        proven = await _prove_all(config, sources, drafts, workers, report, proven_journal, cost, rejected)
-        mixed = await _mix_all(config, proven, workers, report, mixed_journal, rejected)
-        track_run.write_rejected(report, (rejected[slot] for slot in sorted(rejected)), REJECTED_KIND)
-        beside = None if frontier is None else json.dumps(frontier.report(config.count), indent=1) + "\n"
-        track_run.write(report, (Environment.model_validate(result) for result in mixed), beside)
+        run = _Run(config, workers, report, partial(cost_so_far, teacher))
+        drafts = await run.draft_all(plans, journals[0])
+        proven = await run.prove_all(drafts, journals[1])
+        mixed = await run.mix_all(proven, journals[2])
+        track_run.write_rejected(report, (run.rejected[slot] for slot in sorted(run.rejected)), REJECTED_KIND)
+        track_run.write(report, (Environment.model_validate(result) for result in mixed))
     track_run.close(report)
     report.seconds = time.monotonic() - started
     return report
 
 
-def _planned(config: EnvironmentsConfig, frontier: Frontier | None) -> list[EnvironmentPlan]:
-    if frontier is None:
-        return plan_environments(
-            config.count,
-            config.seed,
-            scenarios=config.scenarios,
-            languages=config.languages,
-            domains=config.domains,
-            lookups=config.lookups,
-            computations=config.computations,
-            varieties=config.varieties,
+class _Run:
+    """The three stages of one run; an item that is not kept goes to `rejected`, by the index of its plan."""
+
+    def __init__(
+        self,
+        config: EnvironmentsConfig,
+        workers: Workers[EnvironmentsWorker],
+        report: StageReport,
+        cost: Callable[[], str],
+    ):
+        self.config, self.workers, self.report, self.cost = config, workers, report, cost
+        self.sources = read_knowledge(config.knowledge) if config.knowledge else []
+        self.rejected: dict[int, RejectedEnvironment] = {}
+
+    async def draft_all(
+        self, plans: Sequence[EnvironmentPlan], journal: Journal
+    ) -> list[tuple[EnvironmentPlan, Draft | None]]:
+        """Have every question written and scored; keep those of sufficient quality. A stateful task has no draft."""
+
+        async def write(plan: EnvironmentPlan) -> JsonValue:
+            if plan.variety == "stateful":
+                return {"index": plan.index, "draft": None}
+            draft = await self.workers.do(EnvironmentsWorker.draft, plan, self._source(plan))
+            return {"index": plan.index, "draft": draft.model_dump(mode="json")}
+
+        results = await run_stage(
+            self.report, plans, write, journal=journal, concurrency=self.config.concurrency, cost=self.cost
         )
-    if config.knowledge:
-        raise PlanImpossible(
-            "expected no files in `knowledge` with the solved rates of a run, which plan domains, found "
-            f"{config.knowledge[0]}; leave one of them out"
+        self._note_rejected(journal, [(plan.index, {}) for plan in plans])
+        good: list[tuple[EnvironmentPlan, Draft | None]] = []
+        for result in results:
+            # Rejected items are left out of the results, so each result names its plan.
+            plan, draft = plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])
+            if draft is None or draft.quality.mean >= self.config.quality_threshold:
+                good.append((plan, draft))
+            else:
+                reason = too_low(draft.quality.mean, self.config.quality_threshold, _drafted(draft))
+                self.report.reject(reason)
+                self.rejected[plan.index] = rejection(plan.index, reason)
+        return good
+
+    async def prove_all(
+        self, drafts: Sequence[tuple[EnvironmentPlan, Draft | None]], journal: Journal
+    ) -> list[tuple[int, Environment, Variety]]:
+        """Make each draft executable; the report counts the failures of this stage as well."""
+
+        async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
+            plan, draft = item
+            environment = await self.workers.do(EnvironmentsWorker.prove, plan, draft, self._source(plan))
+            dumped = environment.model_dump(mode="json")
+            return {"index": plan.index, "environment": dumped, "variety": plan.variety}
+
+        proving = StageReport("proofs")
+        results = await run_stage(
+            proving, drafts, prove, journal=journal, concurrency=self.config.concurrency, cost=self.cost
         )
-    plans = frontier.plans(config.count, config.seed)
-    if config.difficulty == "hard" and any(plan.variety == "stateful" for plan in plans):
-        raise PlanImpossible(
-            'expected difficulty = "plain" with stateful environments, which the run solves sometimes, found "hard"'
-        )
-    return plans
+        self.report.add_rejections(proving)
+        self._note_rejected(journal, [(plan.index, _drafted(draft)) for plan, draft in drafts])
+        return [
+            (result["index"], Environment.model_validate(result["environment"]), result["variety"])
+            for result in results
+        ]
 
+    async def mix_all(
+        self, proven: Sequence[tuple[int, Environment, Variety]], journal: Journal
+    ) -> StageResults[tuple[int, Environment, Variety]]:
+        """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
 
-async def _draft_all(
-    config: EnvironmentsConfig,
-    plans: Sequence[EnvironmentPlan],
-    sources: Sequence[Knowledge],
-    workers: Workers[EnvironmentsWorker],
-    report: StageReport,
-    journal: Journal,
-    cost: Callable[[], str],
-    rejected: dict[int, RejectedEnvironment],
-) -> list[tuple[EnvironmentPlan, Draft | None]]:
-    """Have every question written and scored, and keep those of sufficient quality; a stateful task has no draft.
+        The report counts the failures of this stage as well.
+        """
+        config = self.config
+        # A stage of its own, since distractors are drawn from the tools of all environments of the language.
+        pools = {
+            language: ToolPool(
+                [environment for _, environment, _ in proven if environment.language == language], config.embedding
+            )
+            for language in sorted({environment.language for _, environment, _ in proven})
+        }
 
-    What is not kept goes to `rejected`, by the index of its plan.
-    """
+        async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
+            _, environment, variety = item
+            rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
+            drawn = pools[environment.language].draw(
+                environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
+            )
+            mixed = environment.model_copy(update={"irrelevant_tools": drawn})
+            # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
+            if variety == "withheld_tool":
+                mixed = withhold_tool(mixed, rng)
+            await self.workers.do(EnvironmentsWorker.replay, mixed)
+            habit = draw_habit(mixed, config.demonstrations, rng)
+            if habit is not None:
+                mixed = await self.workers.do(EnvironmentsWorker.demonstrate, mixed, habit)
+            return mixed.model_dump(mode="json")
 
-    async def write(plan: EnvironmentPlan) -> JsonValue:
-        if plan.variety == "stateful":
-            return {"index": plan.index, "draft": None}
-        draft = await workers.do(EnvironmentsWorker.draft, plan, _source(config, sources, plan))
-        return {"index": plan.index, "draft": draft.model_dump(mode="json")}
+        mixing = StageReport("irrelevant tools")
+        results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
+        self.report.kept = mixing.kept  # until now the number of drafts that were written
+        self.report.add_rejections(mixing)
+        made = [(slot, {"environment": found, "quality": found.quality}) for slot, found, _ in proven]
+        self._note_rejected(journal, made)
+        return results
 
-    results = await run_stage(report, plans, write, journal=journal, concurrency=config.concurrency, cost=cost)
-    # Rejected items are left out of the results, so each result names its plan.
-    drafts = [(plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])) for result in results]
-    _note_rejected(journal, [(plan.index, {}) for plan in plans], rejected)
-    good = [(plan, draft) for plan, draft in drafts if draft is None or draft.quality.mean >= config.quality_threshold]
-    for plan, draft in drafts:
-        if draft is not None and draft.quality.mean < config.quality_threshold:
-            reason = too_low(draft.quality.mean, config.quality_threshold, _drafted(draft))
-            report.reject(reason)
-            rejected[plan.index] = rejection(plan.index, reason)
-    return good
+    def _source(self, plan: EnvironmentPlan) -> Knowledge:
+        config = self.config
+        if self.sources:
+            source = self.sources[plan.index % len(self.sources)]
+        else:
+            parts = config.name_parts.get(plan.language)
+            source = Knowledge(domain=plan.domain, language=plan.language, name_parts=parts)
+        return source.model_copy(update={"unseen": config.unseen, "difficulty": config.difficulty})
+
+    def _note_rejected(self, journal: Journal, items: Sequence[tuple[int, JsonObject]]) -> None:
+        """Note the rejections of a stage; `items` are, in order, slots and the unfinished parts of each item."""
+        for number, (slot, made) in enumerate(items):
+            outcome = journal.read(number)
+            if "rejected" in outcome:
+                self.rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
 
 
 def _drafted(draft: Draft | None) -> JsonObject:
@@ -181,101 +241,7 @@ def _drafted(draft: Draft | None) -> JsonObject:
     return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
 
 
-def _note_rejected(
-    journal: Journal, items: Sequence[tuple[int, JsonObject]], rejected: dict[int, RejectedEnvironment]
-) -> None:
-    """Note the rejections of a stage; `items` are, in order, slots and the unfinished parts of each item."""
-    for number, (slot, made) in enumerate(items):
-        outcome = journal.read(number)
-        if "rejected" in outcome:
-            rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
-
-
-async def _prove_all(
-    config: EnvironmentsConfig,
-    sources: Sequence[Knowledge],
-    drafts: Sequence[tuple[EnvironmentPlan, Draft | None]],
-    workers: Workers[EnvironmentsWorker],
-    report: StageReport,
-    journal: Journal,
-    cost: Callable[[], str],
-    rejected: dict[int, RejectedEnvironment],
-) -> list[tuple[int, Environment, Variety]]:
-    """Make each draft executable; failures of this stage are counted into `report`."""
-
-    async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
-        plan, draft = item
-        environment = await workers.do(EnvironmentsWorker.prove, plan, draft, _source(config, sources, plan))
-        dumped = environment.model_dump(mode="json")
-        return {"index": plan.index, "environment": dumped, "variety": plan.variety}
-
-    proving = StageReport("proofs")
-    results = await run_stage(proving, drafts, prove, journal=journal, concurrency=config.concurrency, cost=cost)
-    report.add_rejections(proving)
-    _note_rejected(journal, [(plan.index, _drafted(draft)) for plan, draft in drafts], rejected)
-    return [
-        (result["index"], Environment.model_validate(result["environment"]), result["variety"]) for result in results
-    ]
-
-
-def _source(config: EnvironmentsConfig, sources: Sequence[Knowledge], plan: EnvironmentPlan) -> Knowledge:
-    source = sources[plan.index % len(sources)] if sources else _domain_alone(config, plan)
-    return source.model_copy(update={"unseen": config.unseen, "difficulty": config.difficulty})
-
-
-def _domain_alone(config: EnvironmentsConfig, plan: EnvironmentPlan) -> Knowledge:
-    return Knowledge(domain=plan.domain, language=plan.language, name_parts=config.name_parts.get(plan.language))
-
-
-async def _mix_all(
-    config: EnvironmentsConfig,
-    proven: Sequence[tuple[int, Environment, Variety]],
-    workers: Workers[EnvironmentsWorker],
-    report: StageReport,
-    journal: Journal,
-    rejected: dict[int, RejectedEnvironment],
-) -> StageResults[tuple[int, Environment, Variety]]:
-    """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
-
-    Failures of this stage are counted into `report`.
-    """
-    # A stage of its own, since distractors are drawn from the tools of all environments of the language.
-    pools = {
-        language: ToolPool(
-            [environment for _, environment, _ in proven if environment.language == language], config.embedding
-        )
-        for language in sorted({environment.language for _, environment, _ in proven})
-    }
-
-    async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
-        _, environment, variety = item
-        rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-        drawn = pools[environment.language].draw(
-            environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
-        )
-        mixed = environment.model_copy(update={"irrelevant_tools": drawn})
-        # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
-        if variety == "withheld_tool":
-            mixed = withhold_tool(mixed, rng)
-        await workers.do(EnvironmentsWorker.replay, mixed)
-        habit = draw_habit(mixed, config.demonstrations, rng)
-        if habit is not None:
-            mixed = await workers.do(EnvironmentsWorker.demonstrate, mixed, habit)
-        return mixed.model_dump(mode="json")
-
-    mixing = StageReport("irrelevant tools")
-    results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
-    report.kept = mixing.kept  # until now it said how many drafts were written
-    report.add_rejections(mixing)
-    _note_rejected(
-        journal,
-        [(slot, {"environment": environment, "quality": environment.quality}) for slot, environment, _ in proven],
-        rejected,
-    )
-    return results
-
-
-def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Frontier | None = None) -> Fingerprint:
+def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     """Return the settings and inputs that decide the records; the contents of files replace their paths.
 
     Raises:
@@ -288,6 +254,4 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher, frontier: Front
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
     if isinstance(config.embedding, EmbeddingModel):
         contents["embedding"] = config.embedding.contents()
-    if frontier is not None:
-        contents["frontier"] = frontier.contents()
     return synthesis_fingerprint(__name__, config, teacher, contents)

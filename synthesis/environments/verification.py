@@ -13,7 +13,7 @@ from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import verify_demonstration
 from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proving.proof import PROOF_LIMITS, Proof, prove, replay_gold_calls
+from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
@@ -45,7 +45,7 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
         async def verify(environment: Environment) -> None:
             require_listed(environment.all_tools, {package.name: package for package in allowed})
             await verify_environment(environment, sandbox, executable)
-            check_digest(environment)  # last: what a replay finds says more
+            check_digest(environment)  # last: a fault that a replay finds says more
 
         return await verify_records(source, verify)
 
@@ -78,7 +78,7 @@ async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
-    """Check one environment whose tools are proven already: its shape, Φ, every gold call, that its distractors run.
+    """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run.
 
     Raises:
         Rejected, SandboxUnavailable: as `verify_environment`.
@@ -88,7 +88,7 @@ async def replay_environment(environment: Environment, sandbox: Sandbox, executa
         await _verify_states(environment, sandbox)
     else:
         await replay_gold_calls(sandbox, proofs_of(environment))
-    # Where they come from they are proven, so that they are alive.
+    # A distractor was proven in the environment that it comes from, so it need not be shown to be alive.
     await executable.check([*_unused(environment), *(each.tool for each in environment.irrelevant_tools)], [])
 
 
@@ -102,7 +102,7 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
 
 
 def _unused(environment: Environment) -> list[EnvironmentTool]:
-    """Return the tools that no sub-question calls where one was withheld; those of a stateful one have calls."""
+    """Return the tools that no sub-question calls because one was withheld; those of a stateful one have calls."""
     return [] if environment.is_stateful else _uncalled(environment)
 
 
@@ -117,7 +117,7 @@ def proofs_of(environment: Environment) -> list[Proof]:
         (tool, [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name])
         for tool in environment.tools
     ]
-    # Where something is missing, the tools that nothing calls any more are run as distractors are.
+    # If something is missing, the tools that no sub-question calls any more are run as distractors are.
     return [proof for proof in proofs if proof[1] or environment.expectation == "answer"]
 
 
@@ -125,9 +125,8 @@ def check_shape(environment: Environment) -> None:
     """Check what can be checked of a finished environment without running anything.
 
     Raises:
-        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a tool or a value
-            that is missing is there, a distractor stands in a band that its similarity is not of, or nothing checks its
-            state.
+        Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a withheld tool or
+            value is there, a distractor's similarity lies outside its band, or nothing checks its state.
     """
     for irrelevant in environment.irrelevant_tools:
         above, upto = BANDS[irrelevant.band]
@@ -140,7 +139,7 @@ def check_shape(environment: Environment) -> None:
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
         if environment.left_out is None:
-            return  # its shape is that of the question before something was taken away
+            return  # its hops and scenario are those of the question before a tool was withheld
         _check_left_out(environment, environment.left_out)
     sub_tasks = environment.sub_tasks
     if not sub_tasks:
@@ -165,7 +164,7 @@ def _check_left_out(environment: Environment, value: str) -> None:
     calls = [sub_task.call.arguments for sub_task in environment.sub_tasks if sub_task.call]
     if all(arguments.get(environment.missing or "") != value for arguments in calls):
         raise Rejected("left out for no call", f"{environment.missing}={value!r}")
-    # A name that a call needs is told by the question, by the user who is asked, or by an answer.
+    # A name that a call needs stands in the question, in the user's reply, or in an answer.
     known = [environment.question, value, *texts_in([each.answer for each in environment.sub_questions])]
     needed = {each for arguments in calls for each in texts_in(arguments) if each in environment.entities}
     if lost := sorted(each for each in needed if not any(mentions(text, each) for text in known)):
@@ -173,16 +172,16 @@ def _check_left_out(environment: Environment, value: str) -> None:
 
 
 class ExecutableTools:
-    """Remembers which tools that no gold call proves were seen to run, so that one shared by many runs once."""
+    """Runs the tools that no gold call proves; a tool that many environments share runs once."""
 
     def __init__(self, sandbox: Sandbox):
         self._sandbox = sandbox
         self._verdicts: dict[str, Rejected | None] = {}
 
     async def check(self, unused: Sequence[EnvironmentTool], distractors: Sequence[IrrelevantTool]) -> None:
-        """Check that each tool runs and turns a stranger away with an ordinary exception; a distractor is alive, too.
+        """Check that each tool runs, and turns a stranger's arguments away with an ordinary exception if at all.
 
-        That is: it answers the call that it is kept with, and calls for other rows of its data with something else.
+        A distractor must also answer its known call, and calls for other rows of its data with something else.
 
         Raises:
             Rejected: a tool's schema cannot be used, its code is not allowed, does not run, gives no answer or always
@@ -190,7 +189,7 @@ class ExecutableTools:
             SandboxUnavailable: the sandbox gives no answer.
         """
         for tool in (*unused, *(each.tool for each in distractors)):
-            check_written(tool.document)  # a stranger's arguments are made by it
+            check_written(tool.document)  # the stranger's arguments follow its schema
         asked = [(tool, _requests(tool, None)) for tool in unused]
         asked += [(each.tool, _requests(each.tool, each.arguments)) for each in distractors]
         keys = [canonical_json([tool.module_source(), *(each.arguments for each in listed)]) for tool, listed in asked]
@@ -204,20 +203,12 @@ class ExecutableTools:
 
 
 def _requests(tool: EnvironmentTool, arguments: JsonObject | None) -> list[ExecuteRequest]:
-    """Return a stranger's call, and of a distractor the call that it is kept with, and those for other rows."""
-    source = tool.module_source()
-    calls = [_strangers_arguments(tool)]
+    """Return a stranger's call; for a distractor also its known call, and calls for other rows."""
+    properties = tool.document.parameters.get("properties", {})
+    calls: list[JsonObject] = [{name: _stranger(properties[name].get("type")) for name in tool.document.required}]
     if arguments is not None:
         calls += [arguments, *(call for each in calls_for_other_rows(tool, arguments).values() for call in each)]
-    return [
-        ExecuteRequest(source=source, function=tool.document.name, arguments=call, limits=PROOF_LIMITS)
-        for call in calls
-    ]
-
-
-def _strangers_arguments(tool: EnvironmentTool) -> JsonObject:
-    properties = tool.document.parameters.get("properties", {})
-    return {name: _stranger(properties[name].get("type")) for name in tool.document.required}
+    return [request_of(tool, call) for call in calls]
 
 
 def _stranger(kind: str | list[str] | None) -> JsonValue:
@@ -234,7 +225,7 @@ def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected
     except Rejected as rejected:
         return rejected
     name, (stranger, *known) = tool.document.name, replies
-    # An ordinary exception is how a tool may turn a stranger's arguments away; a crash or a timeout is not.
+    # A tool may turn a stranger's arguments away by an ordinary exception, but not by a crash or a timeout.
     if stranger.error is not None and stranger.error.kind.value != "exception":
         return Rejected("distractor does not run", f"{name}: {stranger.error.kind.value}")
     if known and known[0].error is not None:

@@ -59,14 +59,13 @@ _EMBEDDED_VERSION: Final = (
     "qa-instance-1 decomposition-quality-1 tool-necessity-1 tool-document-1 tool-call-1 tool-implementation-1 "
     "tool-merging-1 stateful-task-1 parameter-omission-1"
 )
-"""Stands where the wording would, so that the embedded teacher's records hang on none.
-"""
+"""Version of prompts in records of the embedded teacher; their ids do not depend on wording."""
 
 
 def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher: Teacher, knowledge: Knowledge) -> str:
     """Name the wording of every question that an environment may rest on.
 
-    Prompts of features are named only where they are used: other records keep their version, and their id.
+    A feature's prompts are named only in records that use it: other records keep their version, and their id.
     """
     embedded = not reads_prompts(teacher)
 
@@ -95,7 +94,7 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
 async def opened_worker(
     config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
 ) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` is what its environments must not share.
+    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share.
 
     Raises:
         SandboxUnavailable: the sandbox has not the packages of the config, or gives no answer.
@@ -142,9 +141,9 @@ class EnvironmentsWorker:
             )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
-        """Give a draft its tools, or have a stateful task written; proven, and with what it cost.
+        """Give a draft its tools, or have a stateful task written; the result is proven and has its cost.
 
-        Its only distractors are the siblings of a hard one's tools.
+        It has no distractors yet, except the siblings of a hard environment's tools.
 
         Raises:
             Rejected: it did not pass one of the stages.

@@ -11,14 +11,13 @@ hard_wording        The wording of a hard world: questions in a lay person's wor
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 made_up_worlds      Made-up worlds: types, properties, names and tool wording drawn anew for each.
 same_intent         Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
-table_worlds        Worlds read from tables, for the questions of the embedded teacher about given data.
+stateful            Answers about tools on a state: moves of funds, a last read, and tools that no task needs.
+table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 tool_options        Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
 trajectories        Answers to the questions of the trajectories track.
-world_actions       Tasks that change a generated world: funds move between entities, then one of them is asked for.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
-world_tools         Tools on a generated world's state that a task does not need, and tools with optional parameters.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
 """

@@ -1,7 +1,7 @@
 """The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
 
-It reads the typed task where a language model would read the user's words, and the conversation for everything else:
-an argument that comes from an earlier output is taken from the response that stands there.
+It reads the typed task where a language model would read the user's words. Everything else comes from the conversation:
+an argument that is bound to an earlier output is taken from the response in the messages.
 """
 
 from __future__ import annotations
@@ -230,9 +230,9 @@ def _ask_back(request: TakeTurn, rng: Random) -> AgentMessage:
 
 
 def missing_facts(task: Task, tools: Sequence[ToolDocument]) -> list[str]:
-    """Return the names, as one says them, of the facts that the user knows and has left out."""
+    """Return, in words, the names of the facts that the user knows and has left out."""
     chain = task.chain
-    assert chain is not None  # what is left out is a fact of its calls
+    assert chain is not None  # a hidden fact is one of its calls
     documents = {tool.name: tool for tool in tools}
     labels = []
     for slot in task.hidden_parameters:

@@ -45,7 +45,7 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
         schema = {}
     if "const" in schema:
         return schema["const"]
-    # Nobody could say an empty choice.
+    # A user cannot say an empty choice.
     if choices := [choice for choice in schema.get("enum", ()) if choice not in ("", None)]:
         return rng.choice(choices)
     match scalar_type(schema):

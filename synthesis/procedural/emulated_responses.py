@@ -65,7 +65,7 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
         return EmulatedResponse(value=None, state=state, error=error)
     rng = derived_random(0, tool.name, arguments)
     schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
-    # What the call says wins over what is stored: an update answers with its own values.
+    # Arguments of the call win over stored values: an update answers with its own values.
     context = {slot_name(name): value for name, value in (known | arguments).items()}
     value = _value("result", schema, context, rng, request.language)
     return EmulatedResponse(value=value, state=_after(state, effect, named, known, arguments, value))
@@ -79,7 +79,7 @@ def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, langu
         return {field: _field(field, inner, context, rng, language) for field, inner in properties.items()}
     if schema.get("type") == "array" and isinstance(items := schema.get("items"), dict) and "properties" in items:
         count = rng.randint(schema.get("minItems", 1), min(schema.get("maxItems", 2), schema.get("minItems", 1) + 1))
-        # Items share what was asked for, and differ in who they are.
+        # Items share the values of the call, and differ in their identifiers and names.
         shared = {key: value for key, value in context.items() if not is_identifier(key) and key != "name"}
         return [_value(name, items, shared, rng, language) for _ in range(max(1, count))]
     return drawn_value(name, schema, rng, language)
@@ -87,7 +87,7 @@ def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, langu
 
 def _field(field: str, schema: JsonValue, context: JsonObject, rng: Random, language: Language) -> JsonValue:
     slot = slot_name(field)
-    # What is known may not be what the field can hold: a ticket that was assigned is `closed` when it is closed.
+    # A known value may not fit the field: a ticket that was `assigned` is `closed` when it is closed.
     if slot in context and not isinstance(context[slot], dict | list) and not schema_fault(schema, context[slot], slot):
         return context[slot]
     return _value(field, schema, context, rng, language)

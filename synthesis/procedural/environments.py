@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.same_intent import find_homogeneous_tool
-from synthesis.procedural.table_worlds import world_of_tables
+from synthesis.procedural.stateful import (
+    write_further_tools,
+    write_scaled_tool,
+    write_state_conditions,
+    write_stateful_task,
+)
+from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
     needed_arguments,
@@ -19,10 +25,8 @@ from synthesis.procedural.tool_options import (
     tables_of,
     with_option,
 )
-from synthesis.procedural.world_actions import draw_stateful_task
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.world_tools import conditions_on_state, further_tools, scaled_tool
-from synthesis.procedural.worlds import YEARS, Fact, World, domains, other_values, world_of
+from synthesis.procedural.worlds import YEARS, Fact, World, other_values
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
     JudgeToolNecessity,
@@ -32,16 +36,7 @@ from synthesis.prompts.decompositions import (
     ToolNecessity,
     WriteQAInstance,
 )
-from synthesis.prompts.stateful import (
-    FurtherTools,
-    ScaledTool,
-    StateConditions,
-    StatefulTask,
-    WriteFurtherTools,
-    WriteScaledTool,
-    WriteStateConditions,
-    WriteStatefulTask,
-)
+from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     CallArguments,
@@ -58,7 +53,6 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, JsonObject, ToolDocument
 from synthesis.teacher.protocol import BadReply, Request
 
-CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
 DISTRACTOR_ROWS: Final = 4
 """Rows of other entities in a tool's table beside the one that is asked for."""
 
@@ -70,7 +64,7 @@ def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
         BadReply: the knowledge cannot be read by rule, or its world has no such question.
     """
     return draw_instance(
-        _world(request.knowledge),
+        world_about(request.knowledge),
         random.Random(f"instance/{seed}"),
         request.scenario,
         request.num_lookups,
@@ -79,51 +73,13 @@ def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
     )
 
 
-def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
-    """Draw a task that moves funds in the world of the knowledge's domain.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or its world has no such task.
-    """
-    return draw_stateful_task(
-        _world(request.knowledge), random.Random(f"stateful/{seed}"), request.scenario, request.num_lookups
-    )
-
-
-def write_state_conditions(request: WriteStateConditions, seed: int) -> StateConditions:
-    """Say by how much each entity's funds are to differ in the end.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or the calls are not on its world's state.
-    """
-    return conditions_on_state(_world(request.knowledge), request)
-
-
-def write_further_tools(request: WriteFurtherTools, seed: int) -> FurtherTools:
-    """Write tools on other properties of the entities that the state holds.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or its world has fewer such tools.
-    """
-    return further_tools(_world(request.knowledge), request, random.Random(f"further tools/{seed}"))
-
-
-def write_scaled_tool(request: WriteScaledTool, seed: int) -> ScaledTool:
-    """Write the option of a scaled document into a tool's code.
-
-    Raises:
-        BadReply: the document or the code is not the embedded teacher's.
-    """
-    return scaled_tool(request)
-
-
 def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
     """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment".
 
     Raises:
         BadReply: the knowledge cannot be read by rule, or the question does not name an entity so.
     """
-    world = _world(request.knowledge)
+    world = world_about(request.knowledge)
     for argument, value in request.call.arguments.items():
         for kind in _kinds_of(world, argument):
             zh = world.language == "zh"
@@ -146,7 +102,7 @@ def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
-    """Judge a decomposition by what the world can answer; each indicator is the share of nodes without a fault.
+    """Judge a decomposition by the answers of the world; each indicator is the share of nodes without a fault.
 
     Raises:
         BadReply: the knowledge cannot be read by rule.
@@ -198,7 +154,7 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
     Raises:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
-    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     return world.lookup_document(fact.entity_type, fact.property)
 
 
@@ -208,7 +164,7 @@ def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
     Raises:
         BadReply: the knowledge cannot be read by rule.
     """
-    return with_option(request.document, _world(request.knowledge), random.Random(f"option/{seed}"))
+    return with_option(request.document, world_about(request.knowledge), random.Random(f"option/{seed}"))
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
@@ -218,7 +174,7 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
     fact = _fact(request.knowledge, request.node)
-    world = _world(request.knowledge)
+    world = world_about(request.knowledge)
     known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
     asked = {name: known[name] for name in request.document.required}
     return CallArguments(arguments={**asked, **needed_arguments(request.document)})
@@ -230,7 +186,7 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     Raises:
         BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
     """
-    world, fact = _world(request.knowledge), _fact(request.knowledge, request.node)
+    world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     rows = world.values[fact.entity_type, fact.property]
     others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
@@ -245,7 +201,7 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     Raises:
         BadReply: the knowledge cannot be read by rule, or its world is not a hard one.
     """
-    world = _world(request.knowledge)
+    world = world_about(request.knowledge)
     fact = _facts(request.knowledge).get(request.sub_question)
     if world.hard is None or fact is None:
         raise BadReply(f"no sibling of {request.document.name} is known")
@@ -313,30 +269,9 @@ def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
     return dict(sorted(joined.items()))
 
 
-def _world(knowledge: Knowledge) -> World:
-    # Both are cached, so that every question about one knowledge finds the same world at no cost.
-    if knowledge.difficulty == "hard" and knowledge.kind != "domain":
-        raise BadReply("the embedded teacher has hard wordings for the domains that it knows alone; give a [teacher]")
-    if knowledge.kind == "tables":
-        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
-    if knowledge.kind != "domain":
-        found = f"a {knowledge.kind} about {knowledge.domain!r}"
-        raise BadReply(f"{CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
-    if knowledge.domain not in domains():
-        raise BadReply(f"{CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
-    return world_of(
-        knowledge.domain,
-        knowledge.language,
-        knowledge.seed,
-        knowledge.name_parts,
-        knowledge.unseen,
-        knowledge.difficulty,
-    )
-
-
 @lru_cache(maxsize=256)
 def _facts(knowledge: Knowledge) -> Mapping[str, Fact]:
-    return facts_by_question(_world(knowledge))
+    return facts_by_question(world_about(knowledge))
 
 
 def _fact(knowledge: Knowledge, node: DecompositionNode) -> Fact:

@@ -1,7 +1,7 @@
 """Names and codes in an answer that stand in no source, and labels before another property's value.
 
-Nothing is asked of the words with which a result is reported, so that an agent may report it in words of its own. A
-lower-case word that was made up is found where the label of a field stands before it.
+An agent may report a result in words of its own: other words than names and codes are not checked. An invented
+lower-case word is found only if the label of a field stands before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING: Final = re.compile(r"\s*(?:[:：,，.。;；]|如下|(?:is |are )?as f
 
 
 def words_of_documents(tools: Iterable[ToolDocument]) -> list[str]:
-    """Return what tools call themselves, what they take and what they return; the values that they list are no source.
+    """Return the words of tools' names, descriptions, parameters and outputs; the values that they list are no source.
 
     >>> schema = {"properties": {"hotelId": {"description": "Id of a hotel", "enum": ["H1"]}}}
     >>> words_of_documents([ToolDocument(name="find_hotel", description="Find one.", parameters=schema)])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from synthesis.procedural.hard_wording import HardWording
 from synthesis.procedural.worlds import NUMERIC_KINDS, Fact, World
-from synthesis.records import Composition, Language, Operation
+from synthesis.records import Composition, JsonValue, Language, Operation
 
 CHANGED_SHARE: Final = 0.75
 """Share of the questions for one number or one date that ask for a changed value."""
@@ -69,14 +69,13 @@ def hard_question(
     last = walks[0][-1]
     is_date = world.kind(last.entity_type, last.property) == "date"
     frame = frames(language)
+    links = ("、", "，还有") if language == "zh" else (", ", ", and ")
     core = rng.choice(frame["cores"][composition.operation]).format(
-        facts=_series(phrases, language),
+        facts=series(phrases, *links),
         more=_MORE.get((language, composition.operation, is_date)),
         operand=None if composition.operand is None else f"{composition.operand:g}",
     )
-    text = f"{about}{_capital(core)}"
-    opening = rng.choice(frame["openings"])
-    return f"{opening}{text}{rng.choice(frame['closings'])}"
+    return f"{rng.choice(frame['openings'])}{about}{core[0].upper()}{core[1:]}{rng.choice(frame['closings'])}"
 
 
 def _about(world: World, wording: HardWording, rng: random.Random, stem: Sequence[Fact], first: Fact) -> str:
@@ -92,13 +91,11 @@ def _asked(wording: HardWording, rng: random.Random, fact: Fact, about: str) -> 
     return rng.choice(wording.asks[fact.entity_type, fact.property]).format(x=about, year=fact.year)
 
 
-def _series(phrases: Sequence[str], language: Language) -> str:
-    if len(phrases) == 1:
-        return phrases[0]
-    if language == "zh":
-        return "、".join(phrases[:-1]) + "，还有" + phrases[-1]
-    return ", ".join(phrases[:-1]) + ", and " + phrases[-1]
+def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:
+    """Join items, the last one with a link of its own.
 
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+    >>> series(["a", "b", "c"], ", ", " and "), series([1], ", ", " and ")
+    ('a, b and c', '1')
+    """
+    *first, last = map(str, items)
+    return f"{between.join(first)}{before_last}{last}" if first else last

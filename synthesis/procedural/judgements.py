@@ -45,7 +45,7 @@ def graded(share: float) -> float:
 def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int) -> judges.Judgement:
     """Score the first calls by tool and arguments, as the chain binds them: 1 where all are right, else a fault.
 
-    Where no call is right: 1 for a first message that refuses, or asks for what is missing, else 0.1.
+    If no call is right for the task: 1 for a first message that refuses, or asks for the missing fact, else 0.1.
     """
     first, task = request.conversation[-1], request.task
     if task.expectation != "answer":
@@ -84,7 +84,7 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement
         return judges.Judgement(score=0.0 if called else 1.0, reason="no tool fits")
     tools, progress = request.task.chain.tools, read_progress(request.task.chain.tools, request.conversation)
     pending = [position for position in range(len(tools)) if position not in progress.responses]
-    # Where nothing more could be done, what was to come after it is not missed.
+    # After a hopeless failure the calls that were to follow are not missed.
     is_stuck = any(not worth_another_try(progress, position) for position in pending)
     expected = [tool for position, tool in enumerate(tools) if position not in pending or not is_stuck]
     made = _made(request.conversation)
@@ -108,10 +108,10 @@ def _made(conversation: Sequence[Message]) -> list[str]:
 
 
 def judge_response_understanding(request: judges.JudgeResponseUnderstanding, seed: int) -> judges.Judgement:
-    """Score 1 if failures were reacted to, and all that is said stands in a response or in what the user said.
+    """Score 1 if the message reacts to failures, and all it says stands in a response or in the user's words.
 
-    The reaction is to make a call that failed again, or to say that it cannot be done. Of what is said the numbers
-    count, and in an answer the words: one that nobody told is a fault, graded by how many there are.
+    The reaction is to make a failed call again, or to say that it cannot be done. The numbers of a message are checked,
+    and the words of an answer: an invented one is a fault, graded by how many there are.
     """
     last = request.conversation[-1]
     failed = {message.tool_call_id for message in _responses_before(request.conversation) if message.is_error}
@@ -124,12 +124,12 @@ def judge_response_understanding(request: judges.JudgeResponseUnderstanding, see
     told = [message.content for message in request.conversation[:-1] if message.role in ("tool", "user")]
     share = 1.0 - ungrounded_share(said, told)
     made_up = _made_up(last.content, told, request)
-    reason = f"{share:.0%} of the numbers stand in the responses" + (f"; nobody told {made_up[:3]}" if made_up else "")
+    reason = f"{share:.0%} of the numbers stand in the responses" + (f"; invented: {made_up[:3]}" if made_up else "")
     return judges.Judgement(score=min(graded(share), FAULT / len(made_up) if made_up else 1.0), reason=reason)
 
 
 def _made_up(answer: str, told: Sequence[str], request: judges.JudgeConversation) -> list[str]:
-    """Return the words of an answer that nobody told, and the labels that stand before another value than theirs."""
+    """Return the invented words of an answer, and the labels that stand before another value than theirs."""
     if not answer:
         return []
     documents = {tool.name: tool for tool in request.tools}
@@ -152,8 +152,8 @@ def _made_up(answer: str, told: Sequence[str], request: judges.JudgeConversation
 def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) -> judges.Judgement:
     """Score 1 if the message is a next step that chain and responses allow, else 0.3.
 
-    That is the next calls of the chain with their arguments, the ones that failed first; an answer when all succeeded;
-    an apology when one cannot.
+    The next step is to make the next calls of the chain with their arguments, failed ones first; to answer when all
+    have succeeded; or to apologise when one cannot succeed.
     """
     right = _is_next_step(request.task, request.conversation)
     return judges.Judgement(score=1.0 if right else 0.3, reason="the right next step" if right else "not the next step")
@@ -184,7 +184,7 @@ def _is_next_step(task: Task, conversation: Sequence[Message]) -> bool:
 
 
 def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> judges.Judgement:
-    """Score from 0.3 to 1 by the share of the expected calls that succeeded; by what is said where none can."""
+    """Score from 0.3 to 1 by the share of the expected calls that succeeded; if none can, by the words of refusal."""
     task = request.task
     if task.chain is None or task.expectation == "refuse":
         refuses = says_it_cannot(request.conversation[-1].content)

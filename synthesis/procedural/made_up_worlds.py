@@ -51,24 +51,18 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
 _VERBS: Final = (
-    *("fetch", "find", "read", "show", "lookup", "query"),
-    *("check", "load", "tell", "see", "obtain", "calendar"),
-)
+    "fetch", "find", "read", "show", "lookup", "query", "check", "load", "tell", "see", "obtain", "calendar"
+)  # fmt: skip
 _CONNECTORS: Final = ("for", "in", "at", "by", "on", "per", "with", "from", "to", "of")
-_KEPT_OUT: Final = frozenset(
-    (
-        *("a", "an", "the", "and", "in", "of", "get", "year", "name", "type", "function"),
-        *("description", "parameters", "properties", "required", "object", "string"),
-    )
-)
-"""Words of the chat format, the questions and every document, which may be no label."""
-_CONSONANTS: Final = (
-    *("b", "d", "f", "g", "k", "l", "m", "n", "p"),
-    *("r", "s", "t", "v", "z", "br", "st", "tr", "ch"),
-)
+_KEPT_OUT: Final = frozenset({
+    "a", "an", "the", "and", "in", "of", "get", "year", "name", "type", "function", "description", "parameters",
+    "properties", "required", "object", "string",
+})  # fmt: skip
+"""Words of the chat format, the questions and every document; none is a label."""
+_CONSONANTS: Final = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "st", "tr", "ch")
 _SYLLABLES: Final = tuple(first + vowel for first in _CONSONANTS for vowel in "aeiou")
 _MADE_UP_SHARE: Final = 0.12
-"""Share of the words that are made of syllables, and are several pieces of the tokenizer long."""
+"""Share of the words that are made of syllables; the tokenizer splits them into several pieces."""
 _MOST_WORDS: Final = 3
 """Most words of a property's English label."""
 
@@ -158,19 +152,19 @@ def made_up_world(rng: random.Random, language: Language) -> World:
     (set(), False)
     """
     taken: set[str] = set()
-    names = [_label(rng, taken, 1, 1) for _ in range(rng.randint(3, 4))]
+    names = [_label(rng, taken, 1) for _ in range(rng.randint(3, 4))]
     types = {}
     for name in names:
         others = [other for other in names if other != name]
         attributes = {}
         for _ in range(rng.choice((2, 3, 3))):
-            label = _label(rng, taken, 1, _MOST_WORDS)
+            label = _label(rng, taken, _MOST_WORDS)
             # Now and then the type's own word stands in it, as in `shipment_weight` of a shipment.
             if rng.random() < 0.12 and label.count("_") + 1 < _MOST_WORDS:
                 label = f"{name}_{label}"
-            attributes[label] = (_label_zh(rng, taken, 1, 5), rng.choice(_KINDS))
+            attributes[label] = (_label_zh(rng, taken, 5), rng.choice(_KINDS))
         relations = tuple(rng.sample(others, rng.choice((1, 1, 2))))
-        types[name] = EntityType(zh=_label_zh(rng, taken, 1, 4), relations=relations, attributes=attributes)
+        types[name] = EntityType(zh=_label_zh(rng, taken, 4), relations=relations, attributes=attributes)
     called = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types))
     entities = {
         name: tuple(called[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
@@ -188,12 +182,8 @@ def draw_wording(rng: random.Random) -> ToolWording:
     """
     while True:
         wording = _draw_any_wording(rng)
-        alike = (
-            wording.lookup_name == UNSEEN.lookup_name,
-            wording.year == UNSEEN.year,
-            *(wording.lookup[language] == UNSEEN.lookup[language] for language in wording.lookup),
-        )
-        if not any(alike):
+        told, unseen = ({each.lookup_name, each.year, *each.lookup.values()} for each in (wording, UNSEEN))
+        if not told & unseen:
             return wording
 
 
@@ -246,16 +236,14 @@ def _draw_any_wording(rng: random.Random) -> ToolWording:
     )
 
 
+def _all_types() -> list[tuple[str, EntityType]]:
+    return [named for unseen in ("worlds", "tools") for types in domains(unseen).values() for named in types.items()]
+
+
 @cache
 def _words() -> tuple[str, ...]:
     """The words of every domain's types and properties, and of tools' names, one by one."""
-    labels = [
-        label
-        for unseen in ("worlds", "tools")
-        for domain in domains(unseen).values()
-        for name, entity_type in domain.items()
-        for label in (name, *entity_type.attributes)
-    ]
+    labels = [label for name, entity_type in _all_types() for label in (name, *entity_type.attributes)]
     words = {word for label in labels for word in label.split("_")} | {*_VERBS}
     return tuple(sorted(words - _KEPT_OUT))
 
@@ -265,9 +253,7 @@ def label_characters() -> tuple[str, ...]:
     """Return the characters of every domain's Chinese labels."""
     labels = [
         label
-        for unseen in ("worlds", "tools")
-        for domain in domains(unseen).values()
-        for entity_type in domain.values()
+        for _, entity_type in _all_types()
         for label in (entity_type.zh, *(zh for zh, _ in entity_type.attributes.values()))
     ]
     return tuple(sorted({*"".join(labels), *UNSEEN.lookup["zh"]} - {*"的年某{}"} - {*"entityasked"}))
@@ -279,18 +265,18 @@ def _word(rng: random.Random) -> str:
     return rng.choice(_words())
 
 
-def _label(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
+def _label(rng: random.Random, taken: set[str], most: int) -> str:
     while True:
-        words = [_word(rng) for _ in range(rng.randint(fewest, most))]
+        words = [_word(rng) for _ in range(rng.randint(1, most))]
         label = "_".join(words)
         if label not in taken and len({*words}) == len(words):
             taken.add(label)
             return label
 
 
-def _label_zh(rng: random.Random, taken: set[str], fewest: int, most: int) -> str:
+def _label_zh(rng: random.Random, taken: set[str], most: int) -> str:
     while True:
-        label = "".join(rng.choices(label_characters(), k=rng.randint(fewest, most)))
+        label = "".join(rng.choices(label_characters(), k=rng.randint(1, most)))
         if label not in taken:
             taken.add(label)
             return label

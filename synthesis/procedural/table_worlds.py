@@ -1,4 +1,4 @@
-"""Worlds read from tables, for the questions of the embedded teacher about given data.
+"""Worlds of given knowledge: generated for a domain that is known, or read from tables.
 
 A table is a type of entity. Its first column of distinct texts names the entities; a column whose every value names an
 entity of another table is a relation to it; every other column without gaps is an attribute.
@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from synthesis.procedural.tool_wording import wording_of
-from synthesis.procedural.worlds import AttributeKind, EntityType, World
-from synthesis.questions.knowledge import Unseen
+from synthesis.procedural.worlds import AttributeKind, EntityType, World, domains, world_of
+from synthesis.questions.knowledge import Knowledge, Unseen
 from synthesis.records import JsonValue, Language
 from synthesis.teacher.protocol import BadReply
 
@@ -22,7 +22,34 @@ MIN_ROWS: Final = 5  # a tool's table has the row that is asked for and four oth
 _ID: Final = re.compile(r"(?:^|[ _])id$", re.IGNORECASE)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
+_CAN_READ: Final = "the embedded teacher can read tables (.csv, .sqlite, .parquet) and the domains that it knows"
+
 Rows: TypeAlias = list[dict[str, Any]]
+
+
+def world_about(knowledge: Knowledge) -> World:
+    """Return the world that knowledge tells of. Worlds are cached, so each question about it finds the same one.
+
+    Raises:
+        BadReply: the knowledge is prose, an unknown domain, tables without a world, or hard and no domain.
+    """
+    if knowledge.difficulty == "hard" and knowledge.kind != "domain":
+        raise BadReply("the embedded teacher has hard wordings for the domains that it knows alone; give a [teacher]")
+    if knowledge.kind == "tables":
+        return world_of_tables(knowledge.text, knowledge.domain, knowledge.language, knowledge.unseen)
+    if knowledge.kind != "domain":
+        found = f"a {knowledge.kind} about {knowledge.domain!r}"
+        raise BadReply(f"{_CAN_READ}, found {found}; a language model reads it: give the config a [teacher]")
+    if knowledge.domain not in domains():
+        raise BadReply(f"{_CAN_READ} ({', '.join(sorted(domains()))}), found the domain {knowledge.domain!r}")
+    return world_of(
+        knowledge.domain,
+        knowledge.language,
+        knowledge.seed,
+        knowledge.name_parts,
+        knowledge.unseen,
+        knowledge.difficulty,
+    )
 
 
 @lru_cache(maxsize=16)
@@ -62,6 +89,7 @@ def world_of_tables(text: str, domain: str, language: Language, unseen: Unseen =
                 values[entity_type, attribute] = by_entity
         if attributes:  # every walk ends in an attribute
             types[entity_type] = EntityType(zh=name, relations=tuple(relations), attributes=attributes)
+    # A relation to a table that is no type of the world is left out.
     types = {name: _within(fields, types) for name, fields in types.items()}
     values = {(name, asked): rows for (name, asked), rows in values.items() if _has(types, name, asked)}
     if not types:
@@ -83,7 +111,7 @@ def _key(rows: Rows) -> str | None:
 
 
 def _kind(column: str, cells: list[JsonValue]) -> AttributeKind:
-    """Return what a column holds; the numbers of an `id` name something, so they are not calculated with.
+    """Return the kind of a column's values; the numbers of an `id` are names, so no sum of them is asked for.
 
     >>> _kind("floor_area", [40, 62.5]), _kind("Agent ID", [7, 8]), _kind("since", ["2024-05-01"])
     ('decimal', 'code', 'date')

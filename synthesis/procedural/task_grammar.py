@@ -45,7 +45,7 @@ def clause_of(tool: ToolDocument, language: Language) -> str:
     >>> clause_of(ToolDocument(name="f", description=text, parameters={}), "en")
     'retrieve the weather of a city'
     """
-    # The first sentence, without what stands in brackets. A point after one letter (`e.g.`) ends no sentence.
+    # The first sentence, without its brackets. A point after one letter (`e.g.`) ends no sentence.
     text = re.split(r"(?<=[^\s.][^\s.])\.(?:\s|$)|[\n;。；！？!?]|: ", tool.description.strip())[0]
     text = re.sub(r"\s*[(（\[【].*?[)）\]】]", "", text).strip(" .,，:：-*#`\"'")
     text = re.sub(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|\b[a-z]+[A-Z][A-Za-z]*", lambda m: " ".join(words_of(m[0])), text)

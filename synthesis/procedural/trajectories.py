@@ -165,7 +165,7 @@ def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
 
 
 def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
-    """Say it again by another rule of the grammar, add a constraint, or let somebody say who they are.
+    """Say the task by another rule of the grammar, add a constraint, or let the user say who they are.
 
     Raises:
         BadReply: the grammar has no other words for it.
@@ -214,7 +214,7 @@ def answer_as_user(request: AnswerAsUser, seed: int) -> UserReply:
 
 
 def complete_parameters(request: CompleteParameters, seed: int) -> CompletedParameters:
-    """Refuse: what a tool takes cannot be computed from what it is called.
+    """Refuse: the parameters of a tool cannot be computed from its name.
 
     Raises:
         BadReply: always.

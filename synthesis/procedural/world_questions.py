@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
-from synthesis.procedural.hard_questions import changed, hard_question
+from synthesis.procedural.hard_questions import changed, hard_question, series
 from synthesis.procedural.worlds import NUMERIC_KINDS, YEARS, Fact, World
 from synthesis.questions.decomposition import DecompositionNode, QAInstance, compose, depths
 from synthesis.records import Composition, JsonValue, Language, Scenario
@@ -173,7 +173,7 @@ def _draw_walk_from(world: World, rng: random.Random, length: int) -> Walk:
     entity_type = rng.choice(list(world.types))
     entity = rng.choice(world.entities[entity_type])
     stem, entity_type, entity = _follow(world, rng, entity_type, entity, length - 1)
-    return (*stem, _draw_fact(world, rng, entity_type, entity, _pick(rng, _attributes(world, entity_type))))
+    return (*stem, _draw_fact(world, rng, entity_type, entity, _pick(rng, list(world.types[entity_type].attributes))))
 
 
 def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) -> list[Walk]:
@@ -181,7 +181,7 @@ def _draw_fan(world: World, rng: random.Random, stem_length: int, width: int) ->
     entity_type = rng.choice(list(world.types))
     entity = rng.choice(world.entities[entity_type])
     stem, entity_type, entity = _follow(world, rng, entity_type, entity, stem_length)
-    properties = [*_attributes(world, entity_type), *world.types[entity_type].relations]
+    properties = [*world.types[entity_type].attributes, *world.types[entity_type].relations]
     if len(properties) < width:
         raise _DeadEnd
     asked = rng.sample(properties, width)
@@ -193,7 +193,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
     properties = [
         (entity_type, name)
         for entity_type in world.types
-        for name in _attributes(world, entity_type)
+        for name in world.types[entity_type].attributes
         if not comparable or world.kind(entity_type, name) in {*NUMERIC_KINDS, "date"}
     ]
     entity_type, asked = _pick(rng, properties)
@@ -226,10 +226,6 @@ def _follow(world: World, rng: random.Random, entity_type: str, entity: str, len
 def _draw_fact(world: World, rng: random.Random, entity_type: str, entity: str, name: str) -> Fact:
     year = rng.choice(YEARS) if world.kind(entity_type, name) == "yearly" else None
     return world.fact(entity_type, entity, name, year)
-
-
-def _attributes(world: World, entity_type: str) -> list[str]:
-    return list(world.types[entity_type].attributes)
 
 
 def _instance(
@@ -297,27 +293,20 @@ def _main_question(world: World, rng: random.Random, operation: str, walks: Sequ
     subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
     labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
     if world.language == "zh":
-        facts = f"{_series_zh(subjects)}的{_series_zh(labels)}"
+        facts = f"{_series('zh', subjects)}的{_series('zh', labels)}"
     else:
-        facts = f"the {_series(labels)} {_series([f'of {subject}' for subject in subjects])}"
+        facts = f"the {_series('en', labels)} {_series('en', [f'of {subject}' for subject in subjects])}"
     more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
-    joined = (
-        _series_zh(subjects) if world.language == "zh" else _series(subjects, "and" if "Of {" in template else "or")
-    )
+    joined = _series(world.language, subjects, "and" if "Of {" in template else "or")
     return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
 
 
 def _computation_question(world: World, composition: Composition, asked: Sequence[Fact]) -> str:
     values: list[JsonValue] = [fact.value for fact in asked]
-    if composition.choices and world.language == "zh":
-        values = [f"{choice}（{value}）" for choice, value in zip(composition.choices, values, strict=True)]
-    elif composition.choices:
-        values = [f"{choice} ({value})" for choice, value in zip(composition.choices, values, strict=True)]
-    joined = (
-        _series_zh([str(value) for value in values])
-        if world.language == "zh"
-        else _series([str(value) for value in values])
-    )
+    if composition.choices:
+        form = "{}（{}）" if world.language == "zh" else "{} ({})"
+        values = [form.format(choice, value) for choice, value in zip(composition.choices, values, strict=True)]
+    joined = _series(world.language, values)
     more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
     return COMPUTATIONS[world.language][composition.operation].format(values=joined, more=more, less=less)
 
@@ -346,9 +335,7 @@ def _label(world: World, fact: Fact) -> str:
     return f"{fact.year}年{label}" if world.language == "zh" else f"{label} in {fact.year}"
 
 
-def _series(items: Sequence[str], conjunction: str = "and") -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {conjunction} {items[-1]}"
-
-
-def _series_zh(items: Sequence[str]) -> str:
-    return items[0] if len(items) == 1 else f"{'、'.join(items[:-1])}和{items[-1]}"
+def _series(language: Language, items: Sequence[JsonValue], conjunction: str = "and") -> str:
+    if language == "zh":
+        return series(items, "、", "和")
+    return series(items, ", ", f" {conjunction} ")

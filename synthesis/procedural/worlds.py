@@ -64,7 +64,7 @@ def name_parts(language: Language) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that can be looked up: a property of an entity, in a year where it changes by year."""
+    """One property of one entity; with the year if it changes by year."""
 
     entity: str
     entity_type: str

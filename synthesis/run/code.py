@@ -67,8 +67,28 @@ def digest_of_code(source: str) -> str:
         if isinstance(body, list):
             # A module without docstring, a function of nothing but one: an empty body prints as no line at all.
             node.body = [statement for statement in body if not _is_bare_text(statement)]  # type: ignore[attr-defined]
-    # Printed, not dumped: a dump has other fields from one version of Python to the next.
-    return sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+    return sha256(_written(tree).encode()).hexdigest()[:16]
+
+
+def _written(value: object) -> str:
+    """Write a syntax tree as text that is the same in every version of Python.
+
+    `ast.dump` and `ast.unparse` are not: a new version has new fields and prints text with other quotes. So a field
+    without a value is left out, and so is the empty text that Python 3.12 adds to a format inside an f-string.
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = {name: getattr(value, name, None) for name in value._fields if name != "kind"}  # `kind`: the u of u"text"
+    if isinstance(value, ast.JoinedStr):
+        fields["values"] = [part for part in value.values if not _is_empty_text(part)]
+    held = (f"{name}={_written(field)}" for name, field in fields.items() if field is not None and field != [])
+    return f"{type(value).__name__}({','.join(held)})"
+
+
+def _is_empty_text(part: ast.expr) -> bool:
+    return isinstance(part, ast.Constant) and part.value == ""
 
 
 def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]:

@@ -92,7 +92,7 @@ async def augment_task(
         check_text(text, server, task.slots)
         if text == task.text:
             raise Rejected("augmentation changed nothing", axis)
-        # Both ways: no fact may go, and one that was put in other words may not turn up in the schema's.
+        # Both ways: no fact may go, and a fact in other words may not turn into the schema's value.
         for slot, value in task.slots.items():
             if is_stated(value, task.text) != is_stated(value, text):
                 raise Rejected("augmentation changed a fact", f"{slot!r} = {value!r}")

@@ -69,7 +69,7 @@ def is_statable(argument: str, schema: JsonValue) -> bool:
     alternatives = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(alternatives, list):
         return any(is_statable(argument, alternative) for alternative in alternatives)
-    return "type" not in schema  # "anything" can be stated
+    return "type" not in schema  # a schema without a type takes any value
 
 
 def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, str, JsonObject]]:
@@ -161,8 +161,8 @@ def _bind(
     if not is_statable(argument, schema):
         raise Rejected("argument that nothing satisfies", f"{tools[index].name}.{argument} of {server.name!r}")
     known = server.argument_values
-    # A user knows an id only from the server. Where a tool gives it out, the chain must call that tool first, unless
-    # the operator lists ids that exist.
+    # A user knows an id only from the server. If a tool gives it out, the chain must call that tool first, unless the
+    # operator lists ids that exist.
     if argument not in known and f"{tools[index].name}.{argument}" not in known:
         for tool in server.tools:
             if tool.name != tools[index].name and _issues_identifier(tool, argument, schema):
@@ -225,7 +225,7 @@ def _issues_identifier(tool: ToolDocument, argument: str, schema: JsonObject) ->
 def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *, share: float) -> Chain:
     """Add a task slot for some optional scalar arguments, each with probability `share`: they are to be learnt too.
 
-    A tool that requires nothing at all says little without any: there it is one half at least.
+    For a tool that requires no argument the probability is one half at least: a call without any says little.
     """
     documents = {tool.name: tool for tool in server.tools}
     bindings = list(chain.bindings)

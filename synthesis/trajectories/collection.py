@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,30 +42,36 @@ async def collect_conversation(
     """Let the agent work on a task with the tools it is offered.
 
     A call of an unknown tool, or with arguments that the schema does not allow, never reaches the backend: its response
-    says what is wrong. If the agent asks back where a fact was hidden, the simulated user answers once; where a task
-    has follow-ups, the user goes on with the next one when the agent has answered.
+    says what is wrong. If a fact was hidden and the agent asks for it, the simulated user answers once. If the task has
+    follow-ups, the user says the next one when the agent has answered.
 
     Raises:
         Rejected: the simulated user left out a fact, fell out of role or spoke another language, a real tool server
-            broke the protocol, or a reply stayed unusable; the conversation as far as it came is with it.
+            broke the protocol, or a reply stayed unusable; the error holds the messages so far.
         TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
-    messages = [Message(role="user", content=task.text)]  # grows in place, so that a deadline leaves what was said
-    try:
-        async with asyncio.timeout(deadline_seconds):
-            stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
-    except TimeoutError:
-        stop_reason = "deadline"
-    except Rejected as rejected:
-        raise Rejected(rejected.reason, rejected.detail, {"messages": _as_json(messages)}) from rejected
-    except BadReply as bad:
-        raise Rejected("unusable reply", str(bad), {"messages": _as_json(messages)}) from bad
+    messages = [
+        Message(role="user", content=task.text)
+    ]  # grows in place, so that a deadline leaves the messages so far
+    with rejected_with(lambda: {"messages": [message.model_dump(mode="json") for message in messages]}):
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
+        except TimeoutError:
+            stop_reason = "deadline"
     return Conversation(tuple(messages), stop_reason)
 
 
-def _as_json(messages: Sequence[Message]) -> list[JsonObject]:
-    return [message.model_dump(mode="json") for message in messages]
+@contextmanager
+def rejected_with(made: Callable[[], JsonObject]) -> Iterator[None]:
+    """Add the unfinished parts of an item to a rejection inside the block; an unusable reply is a rejection, too."""
+    try:
+        yield
+    except Rejected as rejected:
+        raise Rejected(rejected.reason, rejected.detail, {**made(), **rejected.made}) from rejected
+    except BadReply as bad:
+        raise Rejected("unusable reply", str(bad), made()) from bad
 
 
 async def _converse(

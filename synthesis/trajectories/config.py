@@ -35,7 +35,7 @@ class TrajectoriesConfig(BaseModel):
     mcp_server_groups: tuple[McpServerGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
     """Groups of real servers that are offered together, in the same conversations."""
     filters: ToolDocumentFilters = ToolDocumentFilters()
-    """Servers that are kept, by their documents."""
+    """Limits on the documents of servers that are kept."""
 
     proposals_per_server: int = Field(default=24, ge=1)
     """Pairs of task and chain that the teacher proposes for a server."""
@@ -66,9 +66,9 @@ class TrajectoriesConfig(BaseModel):
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks that are varied along one of the three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
-    """Least scores of a task."""
+    """Least scores of a kept task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
-    """Jaccard similarity from which two tasks of a server are one; without it only repetitions word for word are."""
+    """Jaccard similarity from which two tasks of a server count as one; without it only equal words do."""
 
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     """Share of emulated calls that are made to fail."""
@@ -79,8 +79,8 @@ class TrajectoriesConfig(BaseModel):
     deadline_seconds: float = Field(default=600.0, gt=0)
     """Seconds that a conversation may take."""
     student: Path | None = None
-    """A HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
-    in tokens is not looked at."""
+    """HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
+    in tokens is not checked."""
     max_sample_tokens: int = Field(default=20_000, ge=1)
     """The longest sample that is kept, in the student's tokens, tools included."""
     judges_at_once: bool = False

@@ -3,7 +3,7 @@
     request ─► calls 1 … k ─► answer ─► follow-up ─► calls k+1 … n ─► answer
 
 The requests are written and checked with the task. When the agent has answered, the simulated user says the next one
-in words that fit, or leaves it if what came before was not done. Agent and judges know of a task what has been said.
+in words that fit, or stops if the earlier wish was not done. Agent and judges know a task only as far as it was said.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
 from synthesis.trajectories.tasks import (
     check_facts,
-    check_language,
     check_text,
     is_stated,
     leaked_tool_names,
@@ -93,7 +93,7 @@ async def write_follow_ups(
             slots=task.slots,
             persona=task.persona,
         )
-        # What an earlier request stated need not be said again.
+        # A fact that an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
         check = partial(_checked, new=new, said=task.slots, server=server)
         written = await accepted_reply(teacher, request, check, seed=derived_seed(seed, "follow-up", ordinal))
@@ -120,7 +120,7 @@ def _checked(
 async def next_request(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str | None:
-    """Let the simulated user say the next follow-up; None if there is none, or no reason left to say it.
+    """Let the simulated user say the next follow-up; None if there is none, or the user stops.
 
     Raises:
         Rejected: the user left out a value that the follow-up states, or named a tool.
@@ -142,7 +142,7 @@ async def next_request(
                 raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
         if not turn.text.strip() or leaked_tool_names(turn.text, tools):
             raise Rejected("simulated user out of role", repr(turn.text[:80]))
-        check_language(turn.text, task.language, _heard(task, messages), terms_of(tools))
+        require_language(turn.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
         return turn.text
 
     return await accepted_reply(teacher, request, checked, seed=seed)
@@ -160,7 +160,7 @@ async def answer_of_user(
     """
 
     def checked(reply: UserReply) -> str:
-        check_language(reply.text, task.language, _heard(task, messages), terms_of(tools))
+        require_language(reply.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
         return reply.text
 
     return await accepted_reply(teacher, AnswerAsUser(task=task, conversation=tuple(messages)), checked, seed=seed)

@@ -60,8 +60,8 @@ async def synthesize_trajectories(
 ) -> StageReport:
     """Run the whole track and write `config.out` as a directory of trajectory records.
 
-    Where they already lie there, made with the same, nothing is done but to report of them; made with other thresholds,
-    what was made is selected from again. What is not kept lies in `<out>.rejected`.
+    A finished run of the same config is reported and not made again. If only thresholds differ, the items of that run
+    are selected from again. Items that are not kept lie in `<out>.rejected`.
 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
@@ -70,7 +70,7 @@ async def synthesize_trajectories(
         RecordDirectoryError: the earlier result in `config.out` has a damaged `dataset.json`.
         JournalError: a journal is damaged, or the disk is full or not writable.
         TokenizerMissing: there is no tokenizer in `config.student`.
-        NothingKept: no trajectory came of it; an earlier `out` stays, and the same command starts anew.
+        NothingKept: no trajectory was kept; an earlier `out` stays, and the same command starts anew.
         TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
     """
     started, progress = time.monotonic(), progress or sys.stderr
@@ -93,7 +93,7 @@ async def synthesize_trajectories(
             fingerprint_of(config, teacher, servers.documents),
             {stage: work_directory / f"{stage}.sqlite" for stage in JOURNALS},
         )
-        # Only now: the fingerprint needs the documents, and those of a real server are known when it has been started.
+        # The fingerprint needs the documents, and those of a real server are known only when it has been started.
         selection = selection_of(config)
         finished = selection.again(track_run) if selection.is_due(track_run) else track_run.finished_report()
         if finished is not None:
@@ -182,15 +182,9 @@ class _Run:
     async def _stage(
         self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
     ) -> StageReport:
-        report = StageReport(name)
+        report, concurrency = StageReport(name), self.config.concurrency
         await run_stage(
-            report,
-            range(count),
-            work,
-            journal=journal,
-            concurrency=self.config.concurrency,
-            progress=self.progress,
-            cost=self.cost,
+            report, range(count), work, journal=journal, concurrency=concurrency, progress=self.progress, cost=self.cost
         )
         return report
 
@@ -205,16 +199,13 @@ class _Run:
         unknown = [
             (index, tool) for index, server in enumerate(documents) for tool in tools_of_unknown_parameters(server)
         ]
-        tools, servers = StageReport("unknown parameters"), StageReport("servers")
 
-        async def complete(item: tuple[int, ToolDocument]) -> JsonObject:
-            index, tool = item
+        async def complete(item: int) -> JsonObject:
+            index, tool = unknown[item]
             return await self.workers.do(TrajectoriesWorker.completion, documents[index], tool)
 
-        await run_stage(
-            tools, unknown, complete, journal=self._completions_journal, concurrency=config.concurrency,
-            progress=self.progress, cost=self.cost,
-        )  # fmt: skip
+        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions_journal)
+        servers = StageReport("servers")
         completed: dict[int, dict[str, ToolDocument]] = {}
         for item, (index, _) in enumerate(unknown):
             if "result" in (outcome := self._completions_journal.read(item)):
@@ -239,7 +230,11 @@ class _Run:
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""
         servers = self._documents
-        report = await self._stage("chains", len(servers), self._chains_of_server, self._chains_journal)
+
+        async def chains_of(index: int) -> JsonObject:
+            return await self.workers.do(TrajectoriesWorker.chains, servers[index])
+
+        report = await self._stage("chains", len(servers), chains_of, self._chains_journal)
         for index in range(len(servers)):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
             result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
@@ -248,9 +243,6 @@ class _Run:
                 self.tool_graphs.append({"server": servers[index].name, **result["graph"]})
         print(report.closing_line(), file=self.progress)
         self._chains_report = report
-
-    async def _chains_of_server(self, index: int) -> JsonObject:
-        return await self.workers.do(TrajectoriesWorker.chains, self._documents[index])
 
     # --- tasks ---
 
@@ -265,7 +257,7 @@ class _Run:
 
     def _mark_duplicates(self, num_slots: int) -> None:
         """Mark every task that a server's earlier slot has in the same words, or in nearly the same."""
-        # Over all slots again in every round, in their order: marks depend on nothing but the tasks.
+        # Over all slots in every round, in their order, so that marks depend on the tasks alone.
         for place in range(len(self._order)):
             seen: set[bytes] = set()
             distinct = []
@@ -295,7 +287,7 @@ class _Run:
             self._mark_duplicates(self._num_slots)
             report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories_journal)
         print(tasks.closing_line(), file=self.progress)
-        for stage in (self._chains_report, tasks):  # what the run asked again is told once, at its end
+        for stage in (self._chains_report, tasks):  # second tries are counted once, at the end of the run
             report.add_second_tries_of(stage)
         return report
 

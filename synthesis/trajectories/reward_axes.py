@@ -12,8 +12,8 @@
 Judges of the same message are asked together, and none sees what came after it; `judges_at_once` asks all of them in
 one call, with the whole conversation before them.
 
-Of several judgements on one axis the lowest counts, so that a long conversation hides no bad turn.
-Of a task with follow-ups a judge is given what had been said of it by then.
+The lowest of several judgements on one axis counts, so that a long conversation hides no bad turn.
+A judge sees a task with follow-ups only as far as the user had said it by then.
 A judgement that fails raises `BadReply`, which rejects the trajectory.
 
 Decided: docs/decisions/trajectories.md, “Reward thresholds are chosen on planted faults, and an axis takes its worst
@@ -37,7 +37,7 @@ from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
 from synthesis.written_language import foreign_passages
 
-# Bounded and possessive: of a list of more than 401 numbers without a space the last ones are read.
+# Bounded and possessive, to stay fast: a list of more than 401 numbers without a space is read from its end.
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d++(?:[.,:]\d++){0,400}+(?![\w]|[.,:]\d)")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
 
@@ -204,15 +204,15 @@ async def _judged(
     """
 
     def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
-        # Cut off here, and not by the prompt: a judge cannot be swayed by what came later.
+        # Cut off here, and not by the prompt: later messages cannot sway a judge.
         said = task_so_far(task, messages[:upto])
         request = judge(task=said, tools=tools, conversation=messages[:upto])
-        # A reply that was given in sight of the end is another one.
+        # A judgement with the whole conversation in sight is another one, so it has another seed.
         return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if at_once else []))
 
     places = [list(wanted)] if at_once else []
     if not at_once:
-        # The earliest message first: what a call shows begins with what the one before it showed.
+        # The earliest message first: the prompt of a call begins with that of the call before it.
         places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
     scores: dict[tuple[Judge, int], float] = {}
     for place in places:
@@ -222,8 +222,8 @@ async def _judged(
 
 
 def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
-    """Say whether the last message is an answer that a judge need be asked about: not empty, in the task's language."""
-    # A name in another language that a request has may stand in its answer as well.
+    """Say whether the last message is an answer to be judged: not empty, and in the task's language."""
+    # Names in another language that stand in a request may stand in its answer.
     told = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
     answer = messages[-1].content
     return bool(answer.strip()) and is_in_language(answer, task.language, told)

@@ -26,7 +26,7 @@ _FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja
 
 
 class TokenizerMissing(SynthesisError):
-    """There is no tokenizer with a chat template where the student's was said to be."""
+    """The student's folder has no tokenizer with a chat template."""
 
 
 class SampleLength:
@@ -58,7 +58,7 @@ class SampleLength:
         """Require that a sample fits the student's limit.
 
         Raises:
-            Rejected: it is; the detail says by how much.
+            Rejected: the sample is longer; the detail says by how much.
         """
         text = self._tokenizer.apply_chat_template(
             [_as_rendered(message) for message in messages], tools=[tool.to_openai() for tool in tools], tokenize=False
@@ -68,7 +68,7 @@ class SampleLength:
             raise Rejected("sample too long", f"{count} tokens of the student, at most {self._max_tokens}")
 
     def with_reasoning_counted(self, message: Message) -> Message:
-        """Return a message whose reasoning has its token count, as the endpoint said or else as counted here."""
+        """Return a message whose reasoning has its token count: the endpoint's, or else the student's."""
         if not message.reasoning_content or message.reasoning_tokens is not None:
             return message
         return message.model_copy(update={"reasoning_tokens": self.num_tokens(message.reasoning_content)})

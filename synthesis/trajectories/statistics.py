@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -84,15 +84,6 @@ class TrajectoryStatistics(BaseModel):
     diversity: Diversity
 
 
-def tenth(score: float) -> int:
-    """Return which tenth of [0, 1] a score lies in, from 0 to 9; 1 lies in the last.
-
-    >>> [tenth(score) for score in (0, 0.1, 0.99, 1)]
-    [0, 1, 9, 9]
-    """
-    return min(9, int(score * 10))
-
-
 def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     """Count the trajectories of a record directory.
 
@@ -102,85 +93,85 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     source: RecordSource[Trajectory] = RecordSource(directory, Trajectory)
     if not source:
         raise RecordDirectoryError(f"expected at least one trajectory to count in {directory}, found none")
-    roles: Counter[str] = Counter()
-    teachers: Counter[str] = Counter()
-    domains: Counter[str] = Counter()
-    languages: Counter[str] = Counter()
-    expectations: Counter[str] = Counter()
-    augmentations: Counter[str] = Counter()
-    backends: Counter[str] = Counter()
-    requests_by_number: Counter[int] = Counter()
-    messages_by_number: Counter[int] = Counter()
-    calls_by_number: Counter[int] = Counter()
-    functions: set[tuple[str, str]] = set()
-    functions_called: set[tuple[str, str]] = set()
+    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    numbers: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    offered: set[tuple[str, str]] = set()
+    called: set[tuple[str, str]] = set()
     completed: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
-    axes: defaultdict[str, _Scores] = defaultdict(_Scores)
-    task_scores: defaultdict[str, _Scores] = defaultdict(_Scores)
+    axes: defaultdict[str, list[float]] = defaultdict(list)
+    task_scores: defaultdict[str, list[float]] = defaultdict(list)
     diversity = DiversityCounter()
     for trajectory in source:
         diversity.add_trajectory(trajectory)
-        num_calls = sum(len(message.tool_calls) for message in trajectory.messages)
-        roles.update(message.role for message in trajectory.messages)
-        teachers[trajectory.provenance.teacher] += 1
-        domains[trajectory.domain] += 1
-        languages[trajectory.language] += 1
-        expectations[trajectory.task.expectation] += 1
-        augmentations[trajectory.task.augmentation] += 1
-        backends[trajectory.tool_backend] += 1
-        messages_by_number[len(trajectory.messages)] += 1
-        calls_by_number[num_calls] += 1
-        requests_by_number[1 + len(trajectory.task.follow_ups)] += 1
+        task, server = trajectory.task, trajectory.server
+        documents = {tool.name: tool for tool in trajectory.tools}
+        calls = [call for message in trajectory.messages for call in message.tool_calls]
+        kinds["role"].update(message.role for message in trajectory.messages)
+        kinds["teacher"][trajectory.provenance.teacher] += 1
+        kinds["domain"][trajectory.domain] += 1
+        kinds["language"][trajectory.language] += 1
+        kinds["expectation"][task.expectation] += 1
+        kinds["augmentation"][task.augmentation] += 1
+        kinds["backend"][trajectory.tool_backend] += 1
+        numbers["messages"][len(trajectory.messages)] += 1
+        numbers["calls"][len(calls)] += 1
+        numbers["requests"][1 + len(task.follow_ups)] += 1
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
-        functions.update((trajectory.server, tool.name) for tool in trajectory.tools)
-        completed.update((trajectory.server, t.name) for t in trajectory.tools if t.parameters_status == "completed")
-        called = {call.name for message in trajectory.messages for call in message.tool_calls}
-        functions_called.update((trajectory.server, name) for name in called)
+        offered.update((server, name) for name in documents)
+        completed.update((server, tool.name) for tool in trajectory.tools if tool.parameters_status == "completed")
+        called.update((server, call.name) for call in calls)
         if trajectory.tool_backend == "emulator":
             # Unknown tools and wrong arguments never reached the emulator, so it could not fail on them.
-            offered = {tool.name: tool for tool in trajectory.tools}
-            calls = (call for message in trajectory.messages for call in message.tool_calls)
-            emulated_calls += sum(call_error(call, offered) is None for call in calls)
+            emulated_calls += sum(call_error(call, documents) is None for call in calls)
         injected += len(trajectory.injected_failures)
-        for axis in RewardAxes.AXES:
+        for axis in (*RewardAxes.AXES, "mean"):
             if (score := getattr(trajectory.reward, axis)) is not None:
-                axes[axis].add(score)
-        axes["mean"].add(trajectory.reward.mean)
+                axes[axis].append(score)
         for name in TaskScores.model_fields:
-            task_scores[name].add(getattr(trajectory.task.scores, name))
-    count, messages = len(source), roles.total()
+            task_scores[name].append(getattr(task.scores, name))
+    count, messages = len(source), kinds["role"].total()
     unknown, weights = _run_report(directory)
     return TrajectoryStatistics(
         trajectories=count,
-        teachers=dict(teachers.most_common()),
+        teachers=dict(kinds["teacher"].most_common()),
         messages=messages,
         messages_per_trajectory=messages / count,
-        tool_calls_per_trajectory=fmean(calls_by_number.elements()),
-        share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count,
+        tool_calls_per_trajectory=fmean(numbers["calls"].elements()),
+        share_with_1_to_5_calls=sum(numbers["calls"][n] for n in range(1, 6)) / count,
         share_with_parallel_calls=parallel / count,
-        requests_by_number=dict(sorted(requests_by_number.items())),
-        roles={role: number / messages for role, number in roles.most_common()},
-        distinct_functions=len(functions),
-        distinct_functions_called=len(functions_called & functions),  # without the tools that an agent made up
+        requests_by_number=dict(sorted(numbers["requests"].items())),
+        roles={role: number / messages for role, number in kinds["role"].most_common()},
+        distinct_functions=len(offered),
+        distinct_functions_called=len(called & offered),  # without the tools that an agent made up
         functions_completed=len(completed),
         tools_of_unknown_parameters=unknown,
         edges_by_weight=weights,
-        servers=len({server for server, _ in functions}),
-        domains=dict(domains.most_common()),
-        languages=dict(languages.most_common()),
-        expectations=dict(expectations.most_common()),
-        augmentations=dict(augmentations.most_common()),
-        tool_backends=dict(backends.most_common()),
-        messages_by_number=dict(sorted(messages_by_number.items())),
-        calls_by_number=dict(sorted(calls_by_number.items())),
+        servers=len({server for server, _ in offered}),
+        domains=dict(kinds["domain"].most_common()),
+        languages=dict(kinds["language"].most_common()),
+        expectations=dict(kinds["expectation"].most_common()),
+        augmentations=dict(kinds["augmentation"].most_common()),
+        tool_backends=dict(kinds["backend"].most_common()),
+        messages_by_number=dict(sorted(numbers["messages"].items())),
+        calls_by_number=dict(sorted(numbers["calls"].items())),
         injected_failure_rate=injected / emulated_calls if emulated_calls else None,
-        reward={axis: axes[axis].mean for axis in (*RewardAxes.AXES, "mean") if axis in axes},
-        reward_tenths={axis: tuple(axes[axis].tenths) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
-        task_scores={name: scores.mean for name, scores in task_scores.items()},
-        task_score_tenths={name: tuple(scores.tenths) for name, scores in task_scores.items()},
+        reward={axis: fmean(axes[axis]) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
+        reward_tenths={axis: _tenths(axes[axis]) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
+        task_scores={name: fmean(scores) for name, scores in task_scores.items()},
+        task_score_tenths={name: _tenths(scores) for name, scores in task_scores.items()},
         diversity=diversity.result(),
     )
+
+
+def _tenths(scores: Sequence[float]) -> tuple[int, ...]:
+    """Count scores in [0, 1] by the tenth that they lie in; 1 lies in the last.
+
+    >>> _tenths([0, 0.1, 0.99, 1])
+    (1, 1, 0, 0, 0, 0, 0, 0, 0, 2)
+    """
+    counts = Counter(min(9, int(score * 10)) for score in scores)
+    return tuple(counts[tenth] for tenth in range(10))
 
 
 def _run_report(directory: Path) -> tuple[dict[str, int], dict[int, int]]:
@@ -195,19 +186,3 @@ def _run_report(directory: Path) -> tuple[dict[str, int], dict[int, int]]:
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
     return {outcome: count for outcome, count in counts.items() if count}, weights
-
-
-class _Scores:
-    """The sum and the histogram of scores in [0, 1]."""
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-        self.tenths = [0] * 10
-
-    def add(self, score: float) -> None:
-        self.sum += score
-        self.tenths[tenth(score)] += 1
-
-    @property
-    def mean(self) -> float:
-        return self.sum / sum(self.tenths)

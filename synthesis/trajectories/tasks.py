@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +15,6 @@ from synthesis.records import (
     Expectation,
     JsonObject,
     JsonValue,
-    Language,
     Persona,
     ServerDocument,
     TaskScores,
@@ -24,9 +23,9 @@ from synthesis.records import (
 from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
-from synthesis.written_language import foreign_passages
 
 MAX_TASK_CHARACTERS: Final = 4000
 
@@ -138,18 +137,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
         raise Rejected("empty or overlong task", f"{len(text)} characters")
     if leaked := leaked_tool_names(text, server.tools):
         raise Rejected("tool name in the task", ", ".join(leaked))
-    check_language(text, server.language, facts, terms_of(server.tools))
-
-
-def check_language(text: str, language: Language, given: JsonValue, terms: Iterable[str] = ()) -> None:
-    """Check that a request is in its language; names and texts in `given` may be in any.
-
-    Raises:
-        Rejected: with the words of another one.
-    """
-    if foreign := foreign_passages(text, language, given=texts_in(given), terms=terms):
-        expected = "English" if language == "en" else "Chinese"
-        raise Rejected("task in another language", f"expected {expected}, found {'; '.join(foreign)[:80]!r}")
+    require_language(text, server.language, facts, what="task", terms=terms_of(server.tools))
 
 
 def terms_of(tools: tuple[ToolDocument, ...]) -> list[str]:
@@ -202,23 +190,24 @@ class TaskThresholds(BaseModel):
 
 async def score_task(
     text: str,
+    server: ServerDocument,
+    chain: Chain,
     teacher: Teacher,
     thresholds: TaskThresholds,
     *,
-    language: Language,
     slots: JsonObject,
-    hidden_slots: tuple[str, ...],
-    tools: tuple[ToolDocument, ...],
+    hidden_slots: tuple[str, ...] = (),
     seed: int,
 ) -> TaskScores:
-    """Have a request scored.
+    """Have a request for a chain of calls scored.
 
     Raises:
         Rejected: a score stays below its threshold.
         BadReply: the teacher's reply stayed unusable; there is no default score.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    request = ScoreTask(text=text, language=language, slots=slots, hidden_slots=hidden_slots, tools=tools)
+    tools = tuple(tool for tool in server.tools if tool.name in chain.tools)
+    request = ScoreTask(text=text, language=server.language, slots=slots, hidden_slots=hidden_slots, tools=tools)
     scores = (await teacher.ask(request, seed=seed)).scores
     check_scores(scores, repr(text[:80]), thresholds)
     return scores

@@ -7,15 +7,12 @@ a proposal began with the tool, `weight` of an edge how often it was proposed.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
-from synthesis.record_io import RecordDirectoryError
 from synthesis.records import JsonObject
 
 if TYPE_CHECKING:
@@ -31,13 +28,10 @@ def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
     >>> graph["find"], graph.nodes(data="starts", default=0)["find"]
     (AtlasView({'book': {'weight': 2}, 'rate': {'weight': 1}}), 3)
     """
+    import networkx  # here, so that only code with a graph pays for it
+
     chains = [chain for chain in chains if chain]
-    return _graph(Counter(chain[0] for chain in chains), Counter(edge for chain in chains for edge in pairwise(chain)))
-
-
-def _graph(starts: Mapping[str, int], edges: Mapping[tuple[str, str], int]) -> ToolGraph:
-    import networkx  # here, so that only what has a graph pays for it
-
+    starts, edges = Counter(chain[0] for chain in chains), Counter(edge for chain in chains for edge in pairwise(chain))
     graph: ToolGraph = networkx.DiGraph()
     # The tools that begin come first, in their order: walks are drawn in the order of nodes and edges.
     graph.add_nodes_from((tool, {"starts": count}) for tool, count in starts.items())
@@ -46,34 +40,12 @@ def _graph(starts: Mapping[str, int], edges: Mapping[tuple[str, str], int]) -> T
 
 
 def as_json(graph: ToolGraph) -> JsonObject:
-    """Return a graph as it is written down; `from_json` reads it.
+    """Return a graph as JSON.
 
     >>> as_json(build_tool_graph([["find", "book"]]))
     {'starts': {'find': 1}, 'edges': [['find', 'book', 1]]}
     """
     return {"starts": _starts(graph), "edges": [list(edge) for edge in graph.edges(data="weight")]}
-
-
-def from_json(written: JsonObject) -> ToolGraph:
-    """Return the graph that was written down.
-
-    Raises:
-        KeyError, ValueError, TypeError: it is none.
-
-    >>> graph = build_tool_graph([["find", "book"], ["pay", "rate"]])
-    >>> as_json(from_json(as_json(graph))) == as_json(graph)
-    True
-    """
-    return _graph(written["starts"], {(tool, successor): weight for tool, successor, weight in written["edges"]})
-
-
-def edge_weights(graph: ToolGraph) -> dict[int, int]:
-    """Count the edges of a graph by their weight: where all have weight 1, walks on it are not biased by anything.
-
-    >>> edge_weights(build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]]))
-    {1: 2, 2: 1}
-    """
-    return dict(sorted(Counter(weight for _, _, weight in graph.edges(data="weight")).items()))
 
 
 def proposals_per_draw(count: int, draws: int) -> list[int]:
@@ -121,19 +93,3 @@ def _starts(graph: ToolGraph) -> dict[str, int]:
 
 def _draw(weights: Mapping[str, int], rng: Random) -> str:
     return rng.choices(list(weights), weights=list(weights.values()))[0]
-
-
-def read_tool_graphs(directory: Path) -> list[tuple[str, ToolGraph]]:
-    """Return each server's name and tool graph from the report beside a run's records; none without a report.
-
-    Raises:
-        RecordDirectoryError: the report is damaged.
-    """
-    path = directory / "report.json"
-    if not path.is_file():
-        return []
-    try:
-        written = json.loads(path.read_text(encoding="utf-8")).get("tool_graphs", [])
-        return [(str(graph["server"]), from_json(graph)) for graph in written]
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise RecordDirectoryError(f"expected the tool graphs of a run in {path}, found others: {error}") from error

@@ -8,7 +8,7 @@
     judges      where the embedded teacher has judged: each axis has the same score again
     digest      nothing has changed since the record was written
 
-What a real tool server or a language model said cannot be had again: there the digest alone speaks.
+Replies of real tool servers and of language models cannot be had again: only the digest protects them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def verify_trajectories(directory: Path, embedded: Teacher) -> Verificatio
 
     async def verify(trajectory: Trajectory) -> None:
         await verify_trajectory(trajectory, embedded)
-        check_digest(trajectory)  # last: what a replay finds says more
+        check_digest(trajectory)  # last: a fault that a replay finds says more
 
     return await verify_records(RecordSource(directory, Trajectory), verify)
 
@@ -88,7 +88,7 @@ def check_calls(trajectory: Trajectory) -> None:
     """Check every call against its tool's document, and every failure against the injected ones.
 
     Raises:
-        Rejected: a call that no tool could take has a response all the same, or an injected failure is none.
+        Rejected: a call that no tool could take has a normal response, or an injected failure does not read as one.
     """
     documents = {tool.name: tool for tool in trajectory.tools}
     if len(documents) < len(trajectory.tools):
@@ -137,7 +137,7 @@ async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
         request = EmulateCall(language=language, tool=documents[call.name], arguments=call.arguments, state=state)
         again = await embedded.ask(request, seed=0)  # the call alone decides what the embedded teacher draws
         whole = compact_json(again.value)
-        if (kind := injected.get(call.id)) is not None:  # what a failed call would have changed is lost
+        if (kind := injected.get(call.id)) is not None:  # a failed call changes no state
             if kind == "malformed" and not whole.startswith(response.content[:-1]):
                 raise Rejected("another response", f"{call.id}: expected a part of {whole[:80]!r}")
             continue

@@ -43,7 +43,7 @@ from synthesis.track.second_try import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task, draw_persona
 from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
-from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools
+from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools, rejected_with
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
@@ -79,12 +79,6 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
         return _EMBEDDED_VERSIONS[config.follow_up_share > 0]
     prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
     return version_of("".join(prompt.prompt_version for prompt in prompts))
-
-
-def _said(task: Task, conversation: Conversation) -> JsonObject:
-    """Return the unfinished parts of a conversation that was not judged."""
-    messages = [message.model_dump(mode="json") for message in conversation.messages]
-    return {"task": task.model_dump(mode="json"), "messages": messages}
 
 
 @asynccontextmanager
@@ -227,15 +221,9 @@ class TrajectoriesWorker:
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
+        thresholds, slots = config.task_thresholds, written.slots
         scores = await score_task(
-            written.text,
-            self._teacher,
-            config.task_thresholds,
-            language=server.language,
-            slots=written.slots,
-            hidden_slots=hidden,
-            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
-            seed=seed,
+            written.text, server, chain, self._teacher, thresholds, slots=slots, hidden_slots=hidden, seed=seed
         )
         task = Task(
             id=record_id("task", server.id, self._prompt_version, self._teacher.name, config.seed, slot),
@@ -278,16 +266,9 @@ class TrajectoriesWorker:
     ) -> Task:
         """Have the task's follow-ups written, and all its requests scored together."""
         task = await write_follow_ups(task, chain, calls, server, self._teacher, seed=seed)
-        scores = await score_task(
-            "\n".join(requests_of(task)),
-            self._teacher,
-            self._config.task_thresholds,
-            language=server.language,
-            slots=task.slots,
-            hidden_slots=(),
-            tools=tuple(tool for tool in server.tools if tool.name in chain.tools),
-            seed=derived_seed(seed, "all requests"),
-        )
+        text, thresholds = "\n".join(requests_of(task)), self._config.task_thresholds
+        seed = derived_seed(seed, "all requests")
+        scores = await score_task(text, server, chain, self._teacher, thresholds, slots=task.slots, seed=seed)
         return task.model_copy(update={"scores": scores})
 
     def _drawn_expectation(self, draw: float) -> Expectation:
@@ -308,17 +289,15 @@ class TrajectoriesWorker:
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
-        whole_task = task
-        try:
+        whole_task = task.model_dump(mode="json")
+        with rejected_with(lambda: {"task": whole_task}):
             conversation, backend = await self._conversation(server, task, tools, seed)
-        except Rejected as rejected:
-            made = {"task": task.model_dump(mode="json"), **rejected.made}
-            raise Rejected(rejected.reason, rejected.detail, made) from rejected
-        try:
+        said = [message.model_dump(mode="json") for message in conversation.messages]
+        with rejected_with(lambda: {"task": whole_task, "messages": said}):
             if conversation.stop_reason != "no_tool_call":
                 raise Rejected(f"ended at {conversation.stop_reason}", task.text)
             messages = conversation.messages
-            if self._length is not None:  # before anybody is paid to judge it
+            if self._length is not None:  # before a judge costs anything
                 self._length.require_fits(messages, tools)
                 messages = tuple(map(self._length.with_reasoning_counted, messages))
             task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
@@ -330,10 +309,6 @@ class TrajectoriesWorker:
                 seed=derived_seed(seed, "judge"),
                 judges_at_once=config.judges_at_once,
             )
-        except Rejected as rejected:
-            raise Rejected(rejected.reason, rejected.detail, _said(whole_task, conversation)) from rejected
-        except BadReply as bad:
-            raise Rejected("unusable reply", str(bad), _said(whole_task, conversation)) from bad
         trajectory = Trajectory(
             id=record_id("trajectory", task.id, [tool.name for tool in tools]),
             server=server.name,
@@ -354,10 +329,8 @@ class TrajectoriesWorker:
             ),
         )
         made = {"trajectory": trajectory.model_dump(mode="json")}
-        try:
+        with rejected_with(lambda: made):
             check_thresholds(reward, config.reward_thresholds)
-        except Rejected as rejected:
-            raise Rejected(rejected.reason, rejected.detail, made) from rejected
         return made
 
     async def _conversation(
@@ -369,19 +342,23 @@ class TrajectoriesWorker:
             Rejected: it died every time, or the conversation cannot be used.
         """
         config = self._config
-
-        async def collect(backend: ToolBackend) -> tuple[Conversation, ToolBackend]:
-            limits = {"max_turns": config.max_turns, "deadline_seconds": config.deadline_seconds}
-            return await collect_conversation(task, tools, backend, self._teacher, seed=seed, **limits), backend  # type: ignore[arg-type]
-
+        collect = partial(
+            collect_conversation,
+            task,
+            tools,
+            teacher=self._teacher,
+            seed=seed,
+            max_turns=config.max_turns,
+            deadline_seconds=config.deadline_seconds,
+        )
         group = self._groups.get(server.id)
         if group is None:
             emulator = Emulator(self._teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)
-            return await collect(emulator)
+            return await collect(emulator), emulator
         for _ in range(_TRIES_PER_DEAD_SERVER):
             try:
                 async with group.lease() as backend:
-                    return await collect(backend)
+                    return await collect(backend), backend
             except ToolServerDied as died:
                 last = died
         raise Rejected("tool server died", str(last))

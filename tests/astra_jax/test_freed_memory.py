@@ -30,13 +30,16 @@ print(before - mib())
 """
 
 
+def run(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.skipif(freed_memory._glibc("malloc_trim") is None, reason="needs glibc")
 def test_what_was_freed_below_what_is_held_goes_back():
-    done = subprocess.run(
-        [sys.executable, "-c", FREE_ALL_BUT_THE_LAST], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 60  # of 80 MB
+    assert float(run(FREE_ALL_BUT_THE_LAST, dict(os.environ)).stdout) > 60  # of 80 MB
 
 
 CORES = len(os.sched_getaffinity(0))
@@ -67,16 +70,7 @@ ctypes.CDLL(None).malloc_stats()
 )
 def test_threads_of_a_command_share_two_arenas_a_core(before, environment, arenas):
     variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"} | environment
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS_THAT_ALLOCATE.format(before=before)],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Arena ") in arenas
+    assert run(THREADS_THAT_ALLOCATE.format(before=before), variables).stderr.count("Arena ") in arenas
 
 
 def test_without_such_a_call_nothing_happens(monkeypatch):

@@ -22,6 +22,8 @@ from sandbox.contract.promises import PROMISES
 from sandbox.contract.walls import CHANGES, LEFTOVERS, NETWORK, SECRETS
 from sandbox.isolation import Tier
 from sandbox.jail import linux
+from sandbox.jail.limits import THREADS_OF_A_CALL
+from sandbox.local import local_sandbox
 
 ROOT = Path(__file__).parent.parent.parent
 IS_ROOT = os.geteuid() == 0
@@ -188,6 +190,17 @@ def test_the_threads_of_others_are_never_counted_against_a_tool(as_user: bool) -
         if crowd is not None:
             crowd.communicate()
         stop(process)
+
+
+def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:
+    """Four calls of one worker start as many threads as they are given, while three others want eight each."""
+    hold = "\ndef g():\n    started = f()\n    time.sleep(1)\n    return started\n"
+    honest = "import time\n" + HONEST_THREADS + "\ndef g():\n    time.sleep(0.5)\n    return f()\n"
+    with local_sandbox(workers=1) as url, SandboxClient(url) as client, ThreadPoolExecutor(7) as asking:
+        bombs = [asking.submit(client.execute, ENDLESS_THREADS + hold, "g", {}) for _ in range(4)]
+        others = [asking.submit(client.execute, honest, "g", {}) for _ in range(3)]
+        assert [call.result().value for call in others] == [45] * 3
+        assert [call.result().value for call in bombs] == [1 + THREADS_OF_A_CALL] * 4
 
 
 @x86_only

@@ -44,9 +44,13 @@ def benchmark(tmp_path):
     return run
 
 
-def test_a_system_that_prints_is_still_measured_and_one_json_line_comes_out(benchmark):
-    done = benchmark()
+def test_a_system_that_prints_is_measured_under_its_own_interpreter_and_one_json_line_comes_out(benchmark, tmp_path):
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\ntouch "{tmp_path}/used"\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
+    done = benchmark("--python", f"chatty={interpreter}")
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "used").exists()
     report = json.loads(done.stdout)
     assert report["work"] == "sleep"
     assert report["chatty"]["median_seconds"] >= 0.15
@@ -54,14 +58,6 @@ def test_a_system_that_prints_is_still_measured_and_one_json_line_comes_out(benc
         report["chatty"]["median_seconds"] / report["ours"]["median_seconds"]
     )
     assert report["ratio"]["chatty"]["cpu"] > 0
-
-
-def test_a_system_runs_under_the_interpreter_it_is_given(benchmark, tmp_path):
-    interpreter = tmp_path / "python"
-    interpreter.write_text(f'#!/bin/sh\ntouch "{tmp_path}/used"\nexec "{sys.executable}" "$@"\n')
-    interpreter.chmod(0o755)
-    assert benchmark("--rounds", "1", "--python", f"chatty={interpreter}").returncode == 0
-    assert (tmp_path / "used").exists()
 
 
 def test_a_system_that_dies_ends_the_benchmark_with_its_name(benchmark):
@@ -84,13 +80,6 @@ def test_bad_arguments_end_in_one_clear_line(benchmark, arguments, message):
     done = benchmark(*arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("work", ["decode", "multi-turn", "grpo", "logprobs", "train-step"])
-def test_every_kind_of_work_has_the_lean_peer(work):
-    command = [sys.executable, str(SCRIPTS / "bench_peers.py"), work, "--against", "nobody"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert "expected peers among ['lean', " in done.stderr.splitlines()[-1]
 
 
 def test_the_lean_peer_computes_the_same_with_its_cache_as_without(monkeypatch):

@@ -33,7 +33,7 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
 
 
 class ToolPool:
-    """The tools that distractors are drawn from: of several with one name the first, and none that needs a state."""
+    """The tools that distractors are drawn from: the first of each name, and none that needs a state."""
 
     def __init__(self, environments: Sequence[Environment], embedding: EmbeddingModel | None = None):
         """Embed the tools of the environments, and the siblings that they carry, all at once.
@@ -47,8 +47,8 @@ class ToolPool:
         for environment in environments:
             calls = {task.call.name: task.call.arguments for task in environment.sub_tasks if task.call is not None}
             for tool in environment.tools:
-                # Every tool has a row, to be compared with; only those that run without a state can be drawn, and
-                # that a call is known of.
+                # Every tool has a row of similarities. Only a tool that runs without a state, and that has a known
+                # call, can be drawn.
                 documents.setdefault(_key(tool.document), tool.document)
                 name = tool.document.name
                 if environment.state is None and name in calls:

@@ -13,7 +13,7 @@ from synthesis.answers.same_answer import same_answer
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.tool_writing import WriteSiblingTools
@@ -28,10 +28,10 @@ SIBLINGS_PER_TOOL: Final = 2
 async def write_siblings(
     teacher: Teacher, sandbox: Sandbox, knowledge: Knowledge, environment: Environment, *, seed: int
 ) -> tuple[tuple[EnvironmentTool, JsonObject], ...]:
-    """Have siblings written for every tool that is called; keep those that tell something else, each with such a call.
+    """Have siblings written for every tool that is called; keep those with other answers, each with an answered call.
 
-    Left out are those that are not allowed or do not run, whose name is taken, that give an answer to a gold call, or
-    the same to calls for other rows.
+    A sibling is left out if its code is not allowed or does not run, its name is taken, it gives an answer of the
+    environment to a gold call, or it gives the same to calls for other rows.
 
     Raises:
         BadReply: the teacher has no usable answer for one of the tools.
@@ -73,9 +73,9 @@ async def write_siblings(
 async def tried_on_gold_calls(
     sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
 ) -> list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]]:
-    """Say of each tool what it tells for those gold calls of the environment whose arguments it takes, and for which.
+    """Try each tool on all gold calls whose arguments it takes; return the kind of its replies and an answered call.
 
-    All of them, since a sibling may stand beside one tool and tell what another one does.
+    All gold calls are tried: a sibling of one tool may give the answer of another.
 
     Raises:
         SandboxUnavailable: the sandbox gives no answer.
@@ -94,7 +94,7 @@ async def tried_on_gold_calls(
 
 async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, arguments: JsonObject) -> bool:
     further = [call for calls in calls_for_other_rows(sibling, arguments).values() for call in calls]
-    replies = await sandbox.execute_batch([_request(sibling, call) for call in (arguments, *further)])
+    replies = await sandbox.execute_batch([request_of(sibling, call) for call in (arguments, *further)])
     return is_constant(replies[0].value, replies[1:])
 
 
@@ -111,7 +111,7 @@ def _tasks_of(environment: Environment, tool: EnvironmentTool) -> list[SubQuesti
 
 
 def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
-    """The tool's parameters without the optional ones, which a sibling need not have."""
+    """Return the tool's parameters without the optional ones, which a sibling need not have."""
     properties = tool.document.parameters.get("properties", {})
     required = list(tool.document.required)
     return {"type": "object", "properties": {name: properties[name] for name in required}, "required": required}
@@ -122,13 +122,7 @@ def _requests(sibling: EnvironmentTool, environment: Environment) -> list[Execut
     # Optional ones as well: a distractor may answer with the unit or the page that the gold call asks for.
     taken = {*required, *sibling.document.parameters.get("properties", {})}
     return [
-        _request(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
+        request_of(sibling, {given: value for given, value in task.call.arguments.items() if given in taken})
         for task in environment.sub_tasks
         if task.call is not None and set(required) <= set(task.call.arguments)
     ]
-
-
-def _request(sibling: EnvironmentTool, arguments: JsonObject) -> ExecuteRequest:
-    return ExecuteRequest(
-        source=sibling.module_source(), function=sibling.document.name, arguments=arguments, limits=PROOF_LIMITS
-    )

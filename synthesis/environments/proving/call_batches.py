@@ -27,7 +27,7 @@ class Sandbox(Protocol):
 class CallBatches:
     """Joins the batches that are asked for while the event loop is busy into one request of the client.
 
-    Where that is more than the service takes at once, one after the other.
+    More calls than the service takes at once are sent in several requests, one after the other.
     """
 
     def __init__(self, client: AsyncSandboxClient):
@@ -64,12 +64,12 @@ class CallBatches:
             for start in range(0, len(calls), MAX_CALLS):
                 told += await self._client.execute_batch(calls[start : start + MAX_CALLS])
             replies = iter(told)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait get it
+        except Exception as error:  # noqa: BLE001 - any error goes to the waiting callers
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
             return
         for requests, future in waiting:
-            own = [next(replies) for _ in requests]  # taken even if nobody waits any more: the next ones follow
+            own = [next(replies) for _ in requests]  # taken even if the caller is gone: the next replies follow
             if not future.done():
                 future.set_result(own)

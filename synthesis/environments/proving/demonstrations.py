@@ -2,7 +2,7 @@
 
     calls_distractor    asks a tool that cannot help before it goes on as the gold episode does
     repeats_call        makes its first call a second time
-    one_call_too_many   asks for a row that nobody asked for, before it answers as the gold episode does
+    one_call_too_many   asks for a row that the task does not need, before it answers as the gold episode does
     stops_early         leaves out its last call, and answers with what it has
     gives_up            makes a mistake in its first call, which fails, and says that it could not find the answer out
     recovers            makes the same mistake, and then goes through the gold episode
@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle, zip_longest
 from typing import Final
 
-from sandbox.client import ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply
 from sandbox.protocol import ErrorKind
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.tool_response import tool_response
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
-from synthesis.environments.proving.proof import PROOF_LIMITS
+from synthesis.environments.proving.proof import request_of
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.records import (
     Demonstration,
@@ -47,9 +47,9 @@ _CALL_ID: Final = "habit"
 def draw_habit(environment: Environment, shares: Mapping[Habit, float], rng: random.Random) -> Habit | None:
     """Draw the habit of an environment's demonstration; None for the gold episode, which has the rest of the shares.
 
-    An environment has no room for a habit where it has no call or a state; nor for a distractor where it has none, or
-    its first call says nothing to ask it with; nor for stopping early where there is one call. Whether there is room
-    for a call too many, or for one that fails, the sandbox tells (`demonstrate`).
+    An environment with a state or without a call has no room for any habit. Calling a distractor needs one, and a
+    first call with arguments; stopping early needs two calls. Whether there is room for a call too many, or for one
+    that fails, is known when the sandbox has run it (`demonstrate`).
     """
     drawn = rng.choices([*shares, None], [*shares.values(), max(0.0, 1 - sum(shares.values()))])[0]
     return drawn if drawn is not None and _has_room(environment, drawn) else None
@@ -72,8 +72,8 @@ async def demonstrate(
 ) -> Demonstration | None:
     """Return the episode of an agent with this habit.
 
-    None where the environment has no room for it: no call for another row is answered with something that the gold
-    episode does not say, or the call with a mistake does not fail.
+    The result is None if the environment has no room for it: no call for another row gives an answer that the gold
+    episode does not have, or the call with a mistake does not fail.
 
     Raises:
         SandboxUnavailable: the sandbox gives no answer.
@@ -83,11 +83,11 @@ async def demonstrate(
 
 
 async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> None:
-    """Make an environment's demonstration again, from its habit and the gold episode; where it has none, do nothing.
+    """Make an environment's demonstration again, from its habit and the gold episode; without one, do nothing.
 
     Raises:
-        Rejected: the environment has no room for its habit; or none of those that come of it is this demonstration, and
-            the message says which message differs first.
+        Rejected: the environment has no room for its habit; or no episode of that habit is this demonstration, and the
+            error says which message differs first.
         SandboxUnavailable: the sandbox gives no answer.
     """
     found = environment.demonstration
@@ -97,7 +97,7 @@ async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> No
     if not possible:
         raise Rejected("no room for the demonstration", found.habit)
     if found not in possible:
-        # Of several, the one that it is like for longest says best what is wrong with it.
+        # Of several, the one with the longest common beginning shows best where this one is wrong.
         ordinal, detail = max(_first_difference(each, found) for each in possible)
         raise Rejected("another demonstration", f"message {ordinal}: {detail}")
 
@@ -111,7 +111,7 @@ def _first_difference(made: Demonstration, found: Demonstration) -> tuple[int, s
 
 
 async def _demonstrations(environment: Environment, habit: Habit, sandbox: Sandbox) -> list[Demonstration]:
-    """Return all that an agent with this habit may do: several where it may ask one of several tools, or for rows."""
+    """Return all episodes that an agent with this habit may have: one for each tool or row that it may ask for."""
     if not _has_room(environment, habit):
         return []
     gold = environment.gold_messages()
@@ -202,10 +202,10 @@ def _calls_for_other_rows(environment: Environment) -> list[ToolCall]:
 
 
 async def _failed_turns(environment: Environment, sandbox: Sandbox) -> list[tuple[Message, Message]]:
-    """Make the first call with a mistake; return what is said and heard, or nothing where it is answered all the same.
+    """Make the first call with a mistake; return the call and its response if it fails, else nothing.
 
-    The first text loses its last word, or its last letter where it is one word; where none is a text, the first
-    required argument is left out.
+    The first text loses its last word, or the last letter of a single word; if no argument is a text, the first
+    required one is left out.
     """
     first = _first_call(environment)
     text = next((name for name, value in first.arguments.items() if isinstance(value, str)), None)
@@ -222,7 +222,7 @@ async def _failed_turns(environment: Environment, sandbox: Sandbox) -> list[tupl
 
 
 def _has_failed(reply: ExecuteReply) -> bool:
-    """Say whether the tool tells an error, raised or returned; a crash or a timeout says nothing of the call."""
+    """Say whether the tool raised or returned an error; a crash or a timeout says nothing about the call."""
     if reply.error is not None:
         return reply.error.kind == ErrorKind.EXCEPTION
     return isinstance(reply.value, dict) and "error" in reply.value
@@ -237,12 +237,7 @@ async def _run(
     environment: Environment, calls: Sequence[ToolCall], sandbox: Sandbox
 ) -> list[tuple[ToolCall, ExecuteReply]]:
     tools = _tools(environment)
-    requests = [
-        ExecuteRequest(
-            source=tools[call.name].module_source(), function=call.name, arguments=call.arguments, limits=PROOF_LIMITS
-        )
-        for call in calls
-    ]
+    requests = [request_of(tools[call.name], call.arguments) for call in calls]
     return list(zip(calls, await sandbox.execute_batch(requests), strict=True))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,7 @@ LEAST_COSINE: Final = 0.4
 """Least cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have at
 least 0.6."""
 MAX_CANDIDATES: Final = 3
-"""The most tools that the teacher compares one with: where one does the same it was the nearest in 182 of 184."""
+"""Most tools that the teacher compares one with; in 182 of 184 cases the tool that does the same was the nearest."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Slot:
     """A tool of the merged environment, and the sub-questions that it answers."""
 
     first: int
-    """The sub-environment that its document is of."""
+    """Index of the sub-environment that its document comes from."""
     tool: EnvironmentTool
     answered: list[SubQuestion]
 
@@ -63,49 +63,81 @@ async def merge_sub_environments(
         TeacherUnavailable: the teacher, or the endpoint of the embeddings, cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.
     """
-    cosines = await _cosines(sub_environments, embedding)
-    slots: list[_Slot] = []
+    merging = _Merging(teacher, sandbox, seed, packages, await _cosines(sub_environments, embedding))
     sub_questions: list[SubQuestion] = []
     for index, sub_environment in enumerate(sub_environments):
         sub_question, tool = sub_environment.sub_question, sub_environment.tool
-        if tool is None:
-            sub_questions.append(sub_question)
-            continue
-        asked = await _joined(teacher, sandbox, slots, index, sub_environment, cosines, seed, packages)
-        if asked is None:
-            tool, asked = _under_free_name(tool, sub_question, {slot.tool.document.name for slot in slots})
-            slots.append(_Slot(index, tool, [asked]))
-        sub_questions.append(asked)
+        if tool is not None:
+            sub_question = await merging.inserted(index, tool, sub_question)
+        sub_questions.append(sub_question)
     # Insertions replayed gold calls alone; the whole proof, with its many more calls, is run once.
-    proofs = [(slot.tool, slot.answered) for slot in slots if len(slot.answered) > 1]
+    proofs = [(slot.tool, slot.answered) for slot in merging.slots if len(slot.answered) > 1]
     if proofs:
         await prove(sandbox, proofs)
-    return tuple(sub_questions), tuple(slot.tool for slot in slots)
+    return tuple(sub_questions), tuple(slot.tool for slot in merging.slots)
 
 
-async def _joined(
-    teacher: Teacher,
-    sandbox: Sandbox,
-    slots: Sequence[_Slot],
-    index: int,
-    sub_environment: SubEnvironment,
-    cosines: np.ndarray,
-    seed: int,
-    packages: tuple[NeededPackage, ...],
-) -> SubQuestion | None:
-    """Join a tool to one that does the same; return the sub-question with its call there, None if it stays apart."""
-    assert sub_environment.tool is not None
-    try:
-        found = await _homogeneous(teacher, slots, index, sub_environment, cosines, seed)
-        if found is None:
+@dataclass
+class _Merging:
+    """The tools of one environment as they are merged."""
+
+    teacher: Teacher
+    sandbox: Sandbox
+    seed: int
+    packages: tuple[NeededPackage, ...]
+    cosines: np.ndarray
+    """[sub-environments, sub-environments] similarities of their tools' documents."""
+    slots: list[_Slot] = field(default_factory=list)
+
+    async def inserted(self, index: int, tool: EnvironmentTool, sub_question: SubQuestion) -> SubQuestion:
+        """Join a tool to one that does the same, or keep it apart; return the sub-question with its call there."""
+        try:
+            found = await self._homogeneous(index, tool, sub_question)
+            if found is not None:
+                slot, asked = found
+                slot.tool = await self._joined(slot.tool, tool, [*slot.answered, asked])
+                slot.answered.append(asked)
+                return asked
+        except (Rejected, BadReply):
+            pass  # the tools stay apart
+        tool, asked = _under_free_name(tool, sub_question, {slot.tool.document.name for slot in self.slots})
+        self.slots.append(_Slot(index, tool, [asked]))
+        return asked
+
+    async def _homogeneous(
+        self, index: int, tool: EnvironmentTool, sub_question: SubQuestion
+    ) -> tuple[_Slot, SubQuestion] | None:
+        """Return the tool that does the same for other arguments, and the sub-question with its call of that tool."""
+        assert sub_question.call is not None
+        for slot in self.slots:
+            if slot.tool.document == tool.document:
+                return slot, sub_question
+        # Rounded in the order, for the last bits of sums differ between machines.
+        alike = {slot.first: self.cosines[slot.first, index] for slot in self.slots}
+        near = [slot for slot in self.slots if alike[slot.first] >= LEAST_COSINE]
+        near = sorted(near, key=lambda slot: (-alike[slot.first].round(4), slot.first))[:MAX_CANDIDATES]
+        if not near:
             return None
-        slot, asked = found
-        answered = [*slot.answered, asked]
-        slot.tool = await _insert(teacher, sandbox, slot.tool, sub_environment.tool, answered, seed, packages)
-    except (Rejected, BadReply):
-        return None
-    slot.answered.append(asked)
-    return asked
+        candidates = tuple(slot.tool.document for slot in near)
+        request = FindHomogeneousTool(candidates=candidates, tool=tool.document, sub_question=sub_question)
+        reply = await self.teacher.ask(request, seed=self.seed)
+        if reply.tool is None:
+            return None
+        slot = next(slot for slot in near if slot.tool.document.name == reply.tool)
+        call = sub_question.call.model_copy(update={"name": reply.tool, "arguments": reply.arguments})
+        return slot, sub_question.model_copy(update={"call": call})
+
+    async def _joined(
+        self, merged: EnvironmentTool, inserted: EnvironmentTool, sub_questions: Sequence[SubQuestion]
+    ) -> EnvironmentTool:
+        request = MergeTools(
+            merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=self.packages
+        )
+        reply = await self.teacher.ask(request, seed=self.seed)
+        written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+        joined = with_needed_packages(written, self.packages)
+        await replay_gold_calls(self.sandbox, [(joined, sub_questions)])
+        return joined
 
 
 async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
@@ -117,53 +149,6 @@ async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: Embedd
         vectors = await asyncio.to_thread(embed, list(documents.values()), embedding)
         cosines[np.ix_(list(documents), list(documents))] = (vectors @ vectors.T).toarray()
     return cosines
-
-
-async def _homogeneous(
-    teacher: Teacher,
-    slots: Sequence[_Slot],
-    index: int,
-    sub_environment: SubEnvironment,
-    cosines: np.ndarray,
-    seed: int,
-) -> tuple[_Slot, SubQuestion] | None:
-    """Return the tool that does the same for other arguments, and the sub-question with its call of that tool."""
-    tool, sub_question = sub_environment.tool, sub_environment.sub_question
-    assert tool is not None
-    assert sub_question.call is not None
-    for slot in slots:
-        if slot.tool.document == tool.document:
-            return slot, sub_question
-    near = sorted((slot for slot in slots if cosines[slot.first, index] >= LEAST_COSINE), key=lambda slot: (
-        -cosines[slot.first, index].round(4), slot.first  # rounded, for the last bits of sums differ between machines
-    ))[:MAX_CANDIDATES]  # fmt: skip
-    if not near:
-        return None
-    candidates = tuple(slot.tool.document for slot in near)
-    request = FindHomogeneousTool(candidates=candidates, tool=tool.document, sub_question=sub_question)
-    reply = await teacher.ask(request, seed=seed)
-    if reply.tool is None:
-        return None
-    slot = next(slot for slot in near if slot.tool.document.name == reply.tool)
-    call = sub_question.call.model_copy(update={"name": reply.tool, "arguments": reply.arguments})
-    return slot, sub_question.model_copy(update={"call": call})
-
-
-async def _insert(
-    teacher: Teacher,
-    sandbox: Sandbox,
-    merged: EnvironmentTool,
-    inserted: EnvironmentTool,
-    sub_questions: Sequence[SubQuestion],
-    seed: int,
-    packages: tuple[NeededPackage, ...],
-) -> EnvironmentTool:
-    request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=packages)
-    reply = await teacher.ask(request, seed=seed)
-    written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
-    joined = with_needed_packages(written, packages)
-    await replay_gold_calls(sandbox, [(joined, sub_questions)])
-    return joined
 
 
 def _under_free_name(

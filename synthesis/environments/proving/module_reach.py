@@ -38,7 +38,7 @@ def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
         Rejected: it imports or names such a module, or uses a module otherwise than for its public attributes.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a package holds to be out of date
+        warnings.simplefilter("ignore")  # of deprecated names in packages
         _check_reach(tree, allowed)
 
 
@@ -146,4 +146,5 @@ def _bound(scope: _Scope) -> frozenset[str]:
                 bound.add(name)
         if not isinstance(node, _Scope):
             waiting += ast.iter_child_nodes(node)
-    return frozenset(bound - imported)  # a name that is imported here may be the module, whatever else binds it
+    # A name that is imported here may be the module, even if an assignment binds it, too.
+    return frozenset(bound - imported)

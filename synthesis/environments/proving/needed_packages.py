@@ -25,8 +25,8 @@ async def packages_of_sandbox(client: AsyncSandboxClient, names: Sequence[str]) 
     """Return packages as the sandbox has them; from now on the client's calls say that they need them.
 
     Raises:
-        PackagesMissing: the sandbox has not.
-        PackageNotHere: one is not installed here, where the check of code resolves what it names.
+        PackagesMissing: the sandbox has not all of them.
+        PackageNotHere: one is not installed here, where the check of code resolves the names that it uses.
         SandboxUnavailable: the sandbox gives no answer.
     """
     found = await client.require_packages(names)
@@ -43,7 +43,7 @@ async def packages_of_sandbox(client: AsyncSandboxClient, names: Sequence[str]) 
 
 
 def with_needed_packages(tool: EnvironmentTool, allowed: Sequence[NeededPackage]) -> EnvironmentTool:
-    """Return the tool with those of the allowed packages that its code imports, whatever it said of itself.
+    """Return the tool with those of the allowed packages that its code imports; its own list is not trusted.
 
     >>> from synthesis.records import ToolDocument
     >>> document = ToolDocument(name="f", description="", parameters={})
@@ -89,7 +89,7 @@ def _imported_roots(source: str) -> set[str]:
     try:
         tree = tool_syntax_tree(source)
     except SyntaxError:
-        return set()  # which `check_source` says
+        return set()  # `check_source` rejects it
     roots = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

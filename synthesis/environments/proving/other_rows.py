@@ -1,7 +1,7 @@
 """Calls for other rows of a tool's data, which tell a lookup from a constant.
 
-A row is what stands under a key, an object of a list, or a name in one. Rows of other data than the one that is asked
-for are taken; of a tool whose data do not hold an argument, as of one that computes, there are none.
+A row is the value under a key, an object of a list, or a name in a list. Only rows are taken whose data differ from
+those of the row that is asked for. A tool whose data do not hold an argument, such as one that computes, has none.
 
 Decided: docs/decisions/environments.md, “A tool must answer differently for other rows, and a distractor must answer a
 call”.

@@ -39,6 +39,20 @@ PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 """Bounded by CPU time: on a busy machine a good tool must not fail by the clock on the wall."""
 
 
+def request_of(
+    tool: EnvironmentTool, arguments: JsonObject, *, state: JsonObject | None = None, seed: int = 0
+) -> ExecuteRequest:
+    """Return a call of a tool for the sandbox, under the limits of a proof."""
+    return ExecuteRequest(
+        source=tool.module_source(),
+        function=tool.document.name,
+        arguments=arguments,
+        state=state,
+        seed=seed,
+        limits=PROOF_LIMITS,
+    )
+
+
 @dataclass(frozen=True)
 class Trial:
     """One call of a proof, and the promise that it tests."""
@@ -50,15 +64,9 @@ class Trial:
     varied: str | None = None
     """Argument that names the row, for kind `row`."""
 
-    def request(self) -> ExecuteRequest:
+    def request(self, state: JsonObject | None = None) -> ExecuteRequest:
         """Return the call for the sandbox."""
-        return ExecuteRequest(
-            source=self.tool.module_source(),
-            function=self.tool.document.name,
-            arguments=self.arguments,
-            seed=1 if self.promise == "repeat" else 0,
-            limits=PROOF_LIMITS,
-        )
+        return request_of(self.tool, self.arguments, state=state, seed=int(self.promise == "repeat"))
 
 
 def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
@@ -83,7 +91,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         if not calls:
             detail = f"{tool.document.name}: {name}={arguments[name]!r} stands beside no row of other data"
             raise Rejected("no other row", detail)
-        yield Trial("row", tool, sub_question, calls[0], varied=name)  # what differs is seldom the same in an answer
+        yield Trial("row", tool, sub_question, calls[0], varied=name)  # other rows seldom have equal answers
     for optional, default in defaults.items():
         schema = tool.document.parameters["properties"][optional]
         for setting in other_settings(schema, arguments.get(optional, default)):

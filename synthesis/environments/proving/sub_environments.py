@@ -7,9 +7,9 @@ tool necessity ─► tool document ─► scaling ─► call ─► implementa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.environments.proving.call_batches import Sandbox
@@ -17,13 +17,16 @@ from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.prompts.decompositions import JudgeToolNecessity
+from synthesis.prompts.rendering import Correctable
 from synthesis.prompts.tool_writing import CallArguments, ToolImplementation, WriteToolCall, WriteToolImplementation
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
-from synthesis.teacher.protocol import Teacher
+from synthesis.teacher.protocol import Reply, Teacher
 from synthesis.track.second_try import accepted_reply
+
+Proven = TypeVar("Proven")
 
 MAX_REQUESTS: Final = 12
 """Questions to the teacher per sub-question: necessity if it is asked, document, scaling, call; the rest are
@@ -69,7 +72,7 @@ async def build_sub_environments(
             left -= 1
             necessity = await teacher.ask(JudgeToolNecessity(node=node, known_answers=known), seed=seed)
             if not necessity.needs_tool:
-                return SubEnvironment(_sub_question(node, None), None)
+                return SubEnvironment(sub_question_of(node, None), None)
         document = written.get(node.id) or await write_document(
             teacher, knowledge, node, seed=seed + position, scaled=scaled_documents
         )
@@ -89,7 +92,6 @@ async def _build_tool(
     seed: int,
     max_requests: int,
 ) -> SubEnvironment:
-
     def checked(written: CallArguments) -> ToolCall:
         if fault := schema_fault(document.parameters, written.arguments, "arguments"):
             raise Rejected("gold call that its tool does not take", f"{document.name}: {fault}")
@@ -99,33 +101,46 @@ async def _build_tool(
 
     request = WriteToolCall(knowledge=knowledge, node=node, document=document)
     call = await accepted_reply(teacher, request, checked, seed=seed)
-    sub_question = _sub_question(node, call)
-    last_try: ToolImplementation | None = None
-    failure: Rejected | None = None
-    for _ in range(max_requests - 1):  # the call
+    sub_question = sub_question_of(node, call)
+
+    async def proven(written: ToolImplementation) -> SubEnvironment:
+        source = EnvironmentTool(document=document, source=written.source, tables=written.tables)
+        tool = with_needed_packages(source, knowledge.packages)
+        await prove(sandbox, [(tool, [sub_question])])
+        return SubEnvironment(sub_question, tool)
+
+    asked = WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call)
+    return await proven_reply(teacher, asked, proven, seed=seed, max_requests=max_requests - 1)  # the call was one
+
+
+async def proven_reply(
+    teacher: Teacher,
+    request: Correctable[Reply],
+    proven: Callable[[Reply], Awaitable[Proven]],
+    *,
+    seed: int,
+    max_requests: int = MAX_REQUESTS,
+) -> Proven:
+    """Ask until the proof of the reply passes; each failure goes back to the teacher with the reply that failed.
+
+    Raises:
+        Rejected: every reply failed; the last failure.
+        BadReply: a reply stayed unusable.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    failure = Rejected("no proof")
+    for _ in range(max_requests):
         # Always the same seed: a question that quotes another failure is another question.
-        last_try = await teacher.ask(
-            WriteToolImplementation(
-                knowledge=knowledge,
-                node=node,
-                document=document,
-                call=call,
-                last_try=last_try,
-                failure=str(failure or ""),
-            ),
-            seed=seed,
-        )
-        written = EnvironmentTool(document=document, source=last_try.source, tables=last_try.tables)
-        tool = with_needed_packages(written, knowledge.packages)
+        reply = await teacher.ask(request, seed=seed)
         try:
-            await prove(sandbox, [(tool, [sub_question])])
+            return await proven(reply)
         except Rejected as rejected:
             failure = rejected
-        else:
-            return SubEnvironment(sub_question, tool)
-    raise failure or Rejected("no implementation", node.id)
+            request = request.model_copy(update={"last_try": reply, "failure": str(rejected)})
+    raise failure
 
 
-def _sub_question(node: DecompositionNode, call: ToolCall | None) -> SubQuestion:
+def sub_question_of(node: DecompositionNode, call: ToolCall | None) -> SubQuestion:
+    """Return the sub-question of a node with its gold call; None for a sub-question that needs no tool."""
     asked = {name: getattr(node, name) for name in ("id", "question", "answer", "aliases", "depends_on")}
     return SubQuestion(**asked, call=call)

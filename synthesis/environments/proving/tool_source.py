@@ -1,6 +1,6 @@
 """The rules for a tool's code: one function of JSON arguments, checked on its syntax tree.
 
-The check tells honest tools from slips and shortcuts; it is not what keeps code in. That is the sandbox.
+The check tells honest tools from slips and shortcuts. It does not confine code: the sandbox does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FRAMES: Final = frozenset({
     "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
     "tb_next", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
 })  # fmt: skip
-"""Attributes that lead from a generator or a traceback to the names of whoever runs the code."""
+"""Attributes that lead from a generator or a traceback to the names of the process that runs the code."""
 
 
 def check_source(
@@ -42,8 +42,8 @@ def check_source(
 ) -> None:
     """Check a tool's document, and its code without running it; `golds` are the answers that only its data may hold.
 
-    Beside modules of the standard library it may import those of `packages`, which are imported here to see what of
-    them it names.
+    Beside modules of the standard library it may import those of `packages`; they are imported here to resolve the
+    names that it uses.
 
     Raises:
         Rejected: the document's schema cannot be used; or the code does not parse, uses what is not allowed, has

@@ -33,7 +33,7 @@ class Draft(Record):
     quality: QualityScore
     usage: Usage
     documents: dict[str, ToolDocument] = Field(default_factory=dict)
-    """The tool documents of its lookups, where they had to be known already: no other split has them."""
+    """Tool documents of the lookups by sub-question, if they must be unseen; else they are written with the tools."""
 
 
 async def write_draft(
@@ -48,7 +48,7 @@ async def write_draft(
 ) -> Draft:
     """Have a question of the planned shape written and scored that shares nothing with other splits.
 
-    Where its tools must be unseen their documents are written at once, since the question decides what they are.
+    If its tools must be unseen, their documents are written at once, since the question decides which tools it needs.
 
     Raises:
         BadReply: a question to the teacher got no usable answer.
@@ -56,7 +56,7 @@ async def write_draft(
         TeacherUnavailable: the teacher cannot be asked.
     """
     shared = ""
-    # Around all draws: those that were thrown away have cost something, too.
+    # Around all draws: a draw that is thrown away has a cost, too.
     with metered_usage() as usage:
         for drawn in draw_seeds(seed, plan):
             knowledge = source.model_copy(update={"seed": drawn})

@@ -25,11 +25,10 @@ from synthesis.questions.decomposition import (
 )
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, JsonValue, Language, SubQuestion
-from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages
 
 _SCALARS: Final = (str, int, float, bool)
 
@@ -73,12 +72,9 @@ def check_languages(instance: QAInstance, language: Language) -> None:
     Raises:
         Rejected: with the words of another one.
     """
-    given = [*instance.entities, *texts_in([instance.answer, *(node.answer for node in instance.nodes)])]
+    given = [*instance.entities, instance.answer, *(node.answer for node in instance.nodes)]
     for asked in (instance.question, *(node.question for node in instance.nodes)):
-        if foreign := foreign_passages(asked, language, given=given):
-            expected = "English" if language == "en" else "Chinese"
-            found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} in {asked[:80]!r}"
-            raise Rejected("question in another language", found)
+        require_language(asked, language, given, what="question", where=f" in {asked[:80]!r}")
 
 
 def check_structure(instance: QAInstance) -> None:

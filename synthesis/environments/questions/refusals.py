@@ -1,7 +1,7 @@
 """Refusal environments: a needed tool is withheld, or the question leaves a needed value out.
 
-Where a tool is withheld, the right behaviour is to do what the other tools allow, and to refuse the rest; where a value
-is left out it is to ask for it; the user tells it, and the episode goes on with the calls that it had before.
+If a tool is withheld, the right behaviour is to use the other tools as far as they lead, and to refuse the rest. If a
+value is left out, it is to ask for the value; the user tells it, and the episode goes on with the calls of before.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages
 
 
 def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
@@ -27,7 +27,7 @@ def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
         needs_it = sub_question.call is not None and sub_question.call.name == withheld
         if needs_it or lost.intersection(sub_question.depends_on):
             lost.add(sub_question.id)
-    # What is left is counted, and the refusal with it.
+    # The sub-questions that keep their call still count, and so does the refusal.
     sub_questions = tuple(
         sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
         for sub_question in environment.sub_questions
@@ -64,8 +64,8 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
             ways = [asked.answer, *asked.aliases]
             if mentions(reply.question, ways) and not mentions(environment.question, ways):
                 raise Rejected("leaked answer", reply.question)
-        if foreign := foreign_passages(reply.question, environment.language, given=environment.entities):
-            raise Rejected("question in another language", f"{'; '.join(foreign)[:80]!r} in {reply.question!r}")
+        given, where = list(environment.entities), f" in {reply.question!r}"
+        require_language(reply.question, environment.language, given, what="question", where=where)
         return reply
 
     request = OmitParameter(knowledge=knowledge, question=environment.question, call=first.call)

@@ -14,13 +14,12 @@ from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.tool_writing import ScaleToolDocument, WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import JsonValue, Language, ToolDocument
-from synthesis.run.json_values import texts_in
+from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.written_documents import check_written
+from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
-from synthesis.written_language import foreign_passages
 
 
 async def write_document(
@@ -37,23 +36,12 @@ async def write_document(
 
     def checked(document: ToolDocument) -> ToolDocument:
         check_written(document)
-        check_description(document, knowledge.language, [node.question])
+        where = f" of {document.name}"
+        require_language(document.description, knowledge.language, node.question, what="description", where=where)
         return document
 
     document = await accepted_reply(teacher, request, checked, seed=seed)
     return await scale_document(teacher, knowledge, document, share=scaled)
-
-
-def check_description(document: ToolDocument, language: Language, given: list[JsonValue]) -> None:
-    """Check that the description of a tool is in a language; names in `given` may be in any language.
-
-    Raises:
-        Rejected: with the words of another one.
-    """
-    if foreign := foreign_passages(document.description, language, given=texts_in(given)):
-        expected = "English" if language == "en" else "Chinese"
-        found = f"expected {expected}, found {'; '.join(foreign)[:80]!r} of {document.name}"
-        raise Rejected("description in another language", found)
 
 
 async def scale_document(
@@ -111,7 +99,7 @@ def documented_defaults(document: ToolDocument) -> dict[str, object]:
     >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
     {'page': 1}
     """
-    check_written(document)  # of further tools on a state nothing else is looked at before
+    check_written(document)  # for further tools on a state this is the first check
     return {
         name: schema["default"]
         for name, schema in document.parameters.get("properties", {}).items()

@@ -1,6 +1,5 @@
 """Selection: quotas of what is made, splits that share nothing, thresholds, and counts.
 
-frontier    Frontier: a plan of more environments of the kinds that a training run solves sometimes.
 quotas      Quotas: the scenario, language, domain and size of each environment, so that shares are exact.
 splits      Splits that share nothing: no world, tool or domain of another split occurs in this one.
 statistics  Statistics of environments, in the figures that the paper gives of its own.

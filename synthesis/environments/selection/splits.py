@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
@@ -30,7 +28,7 @@ APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "tools": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings"),
     "domains": ("entities", "answers", "tool_names", "tool_documents", "tool_wordings", "domains"),
 }
-"""Contents that two splits may not share at each level, under the names of `SharedCounts`."""
+"""Contents that two splits may not share at each level, under the names of `SplitContents`."""
 _DESCRIBED: Final = ("title", "description")
 
 
@@ -39,9 +37,9 @@ class SplitContents:
     """Contents of environments at each level, as texts; equal texts count as shared."""
 
     entities: set[str] = field(default_factory=set)
-    """Those of questions, and all texts that the calls of a demonstration and their responses name.
+    """Entities of questions, and all texts in the calls of a demonstration and their responses.
 
-    A demonstration is made last: of a split that is drawn now, what its own name is not looked for in the others.
+    A demonstration is made after the split is drawn, so its texts are not compared with the other splits.
     """
     answers: set[str] = field(default_factory=set)
     tool_names: set[str] = field(default_factory=set)
@@ -67,27 +65,16 @@ class SplitContents:
         self.tool_wordings.discard("")
 
 
-class SharedCounts(BaseModel):
-    """Numbers of entities, answers, tools and domains that two splits share; 0 everywhere if they share nothing."""
+def shared_between(split_a: Path, split_b: Path) -> dict[str, int]:
+    """Count the contents that two directories of environments share, distractors included; by level.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    entities: int
-    answers: int
-    tool_names: int
-    tool_documents: int
-    tool_wordings: int
-    domains: int
-
-
-def shared_between(split_a: Path, split_b: Path) -> SharedCounts:
-    """Count the contents that two directories of environments share, distractors included.
+    The levels are the fields of `SplitContents`; splits that share nothing have 0 everywhere.
 
     Raises:
         RecordDirectoryError: a directory is missing, damaged or of another kind.
     """
     a, b = contents_of([split_a]), contents_of([split_b])
-    return SharedCounts(**{level.name: len(getattr(a, level.name) & getattr(b, level.name)) for level in fields(a)})
+    return {level.name: len(getattr(a, level.name) & getattr(b, level.name)) for level in fields(a)}
 
 
 def contents_of(directories: Sequence[Path]) -> SplitContents:

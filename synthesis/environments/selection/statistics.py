@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,8 +75,6 @@ class EnvironmentStatistics(BaseModel):
     expectations: dict[str, float]
     stateful_share: float
     quality_mean: float
-    frontier: dict[str, int] = {}
-    """Kinds of which more was to be made for a training run solved them sometimes, and how many were planned."""
     diversity: Diversity
 
 
@@ -91,7 +88,7 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     if not source:
         raise RecordDirectoryError(f"expected at least one environment to count in {directory}, found none")
     similarity = similarity_of(read_card(directory).made_with)
-    return statistics_of(source).model_copy(update={"frontier": _frontier(directory), "similarity": similarity})
+    return statistics_of(source).model_copy(update={"similarity": similarity})
 
 
 def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
@@ -103,22 +100,6 @@ def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
     if "embedding" not in made_with:
         return None
     return "lexical" if made_with["embedding"] is None else "local model"
-
-
-def _frontier(directory: Path) -> dict[str, int]:
-    """Read the kinds that a run planned from the report beside its records; empty if no training run was read."""
-    path = directory / "report.json"
-    if not path.is_file():
-        return {}
-    try:
-        kinds = json.loads(path.read_text(encoding="utf-8"))["frontier"]["kinds"]
-        return {
-            f"{kind['domain']}, {kind['scenario']}, {kind['hops']} hops, {kind['variety']}": kind["planned"]
-            for kind in kinds
-            if kind["planned"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
 
 
 def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:

@@ -11,11 +11,11 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 
-from sandbox.client import ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
 from synthesis.environments.proving.call_batches import Sandbox
-from synthesis.environments.proving.proof import PROOF_LIMITS, changed_argument, other_settings
+from synthesis.environments.proving.proof import changed_argument, other_settings, request_of
 from synthesis.environments.questions.tool_documents import documented_defaults
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue, StateCondition, ToolCall
 from synthesis.stage import Rejected, all_in_order
@@ -117,7 +117,7 @@ async def _prove(
     stated = [{**arguments, key: default} for key, default in defaults.items()]
     asked = [arguments, arguments, others, *changed, *omitted, *stated]
     first, again, other, *replies = await sandbox.execute_batch(
-        [_request(tool, each, state, seed=int(place == 1)) for place, each in enumerate(asked)]
+        [request_of(tool, each, state=state, seed=int(place == 1)) for place, each in enumerate(asked)]
     )
     for reply in (first, other):
         if reply.error is not None:
@@ -135,17 +135,6 @@ async def _prove(
     for left_out, default in zip(by_default[: len(defaults)], by_default[len(defaults) :], strict=True):
         if not _ends_alike(left_out, default):
             raise Rejected("default differs from document", f"{name}: {left_out.value!r} and {default.value!r}")
-
-
-def _request(tool: EnvironmentTool, arguments: JsonObject, state: JsonObject, *, seed: int) -> ExecuteRequest:
-    return ExecuteRequest(
-        source=tool.module_source(),
-        function=tool.document.name,
-        arguments=arguments,
-        state=state,
-        seed=seed,
-        limits=PROOF_LIMITS,
-    )
 
 
 def _ends_alike(one: ExecuteReply, other: ExecuteReply) -> bool:

@@ -37,6 +37,11 @@ def reply(
     return 200, {"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
+def says_hello(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """What a simulated user says."""
+    return reply("I want to send a message.", tokens=(5, 2))
+
+
 @contextlib.contextmanager
 def scripted_endpoint(script: Script, *, most_tokens: int = 1000) -> Iterator[ScriptedEndpoint]:
     endpoint = ScriptedEndpoint(script)

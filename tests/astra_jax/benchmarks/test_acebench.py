@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import acebench, benchmark, harnesses, managed_environment
+from astra_jax.benchmarks import acebench
 from astra_jax.benchmarks.acebench import MODEL, ACEBench, Conversation
-from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS, Harness
-from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, set_up
-from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, ProgramFailed, read_results
-from astra_jax.cli.command import main
-from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
+from astra_jax.benchmarks.managed_environment import HarnessMissing, managed_environment
+from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed, read_results
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
+from tests.astra_jax.benchmarks.stand_ins import config_with_user, evaluate_with_user, stand_in_environment
 
 STAND_IN = Path(__file__).with_name("stand_in_acebench.py")
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """An environment whose code is the stand-in, and a config without a user's address."""
-    folder = tmp_path / "environment"
+    """A config without a user's address, in an environment whose code is the stand-in."""
+    folder = stand_in_environment(tmp_path, monkeypatch, "ACEBench", "56dd66c")
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
     (folder / "stubs" / "google").mkdir(parents=True)
@@ -39,20 +39,10 @@ def stand_in(tmp_path, monkeypatch):
             path.write_text("\n".join(json.dumps(case) for case in cases))
     for name in ("generate.py", "eval_main.py"):
         (source / name).write_text(STAND_IN.read_text())
-    environment = ManagedEnvironment(folder, HarnessDocument(package="ACEBench", version="56dd66c"))
-    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
-    monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
-    config = tmp_path / "acebench.toml"
-    config.write_text(f'out = "{tmp_path}/run"\ntrials = 1\nrequests_at_once = 2\n[user]\nmodel = "player"\n')
-    return config
+    return config_with_user(tmp_path, "trials = 1", "requests_at_once = 2")
 
 
-def evaluate(config: Path, agent, user, *rest: str) -> int:
-    return main(["evaluate", "acebench", str(config), "--url", agent.url, f"user.url={user.url}", *rest])
-
-
-def says_hello(body):
-    return reply("I want to send a message.", tokens=(5, 2))
+evaluate = partial(evaluate_with_user, "acebench")
 
 
 def once(body):
@@ -200,25 +190,6 @@ def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_pa
         read_results(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("limit", "categories"), [("3", '["multi_turn", "multi_step"]'), ("42", '["multi_turn"]')])
-def test_a_limit_that_does_not_share_out_is_one_line(stand_in, tmp_path, capsys, limit, categories):
-    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", limit, f"categories={categories}") == 2
-    assert "expected --limit to be a multiple of the" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_report_has_the_paper_s_rows_and_says_what_differs(stand_in, tmp_path):
-    with scripted_endpoint(once) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
-    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert "| ASTRA-14B-Thinking-v1 (T1) | 54.17 | 83.75 | 68.96 |" in text
-    assert "the user is player, the paper's is gpt-4.1" in text
-    assert "calls are written as text" in text
-    assert "2 of 50 cases" in text
-
-
 @pytest.mark.parametrize(
     "score",
     [
@@ -241,58 +212,13 @@ def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):
         conversation.outcome()
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A checkout of something of ACEBench's shape, and a harness of its one commit."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = tmp_path / "checkout"
-    (source / "model_eval").mkdir(parents=True)
-    (source / "model_eval" / "helper.py").write_text("import google.generativeai\nfrom vllm import LLM\n")
-    git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    (source / ".env").write_text("KEY=secret")
-    (source / "model_eval" / "helper.py").write_text("changed since")
-    stubs = (("vllm", ("LLM",)), ("google.generativeai", ()))
-    harness = Harness(
-        "acebench", "ACEBench", commit[:7], "model_eval.helper", source="ACEBench", commit=commit, stubs=stubs
-    )
-    monkeypatch.setitem(harnesses.HARNESSES, "acebench", harness)
-    return source, harness
-
-
-def test_a_checkout_brings_the_files_of_one_commit_and_nothing_that_lies_beside_them(checkout, monkeypatch):
-    source, harness = checkout
-    run = managed_environment._run
-    # Of an empty lock, so that pip is not asked for anything.
-    monkeypatch.setattr(managed_environment, "_run", lambda command, *rest: "venv" in command and run(command, *rest))
-    environment, is_new = set_up(harness, source)  # that it imports was tried, with its stubs
-    assert is_new
-    assert environment.document.commit == harness.commit
-    assert sorted(path.name for path in environment.source().iterdir()) == ["model_eval"]
-    assert "LLM" in (environment.source() / "model_eval" / "helper.py").read_text()
-    assert not set_up(harness, source)[1]
-
-
-def test_a_checkout_without_the_commit_is_one_line(checkout, tmp_path, capsys, monkeypatch):
-    source, _ = checkout
-    monkeypatch.setitem(harnesses.HARNESSES, "acebench", ACEBENCH_HARNESS)
-    for folder in (source, tmp_path):
-        assert main(["evaluate", "setup", "acebench", "--source", str(folder)]) == 1
-        error = capsys.readouterr().err
-        assert "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29, found no such commit in" in error
-        assert error.count("\n") == 1
-
-
 @pytest.mark.slow
 def test_the_official_code_runs_to_its_end(tmp_path):
     try:
-        managed_environment.managed_environment(ACEBENCH_HARNESS)
+        managed_environment(ACEBENCH_HARNESS)
     except HarnessMissing as missing:
         pytest.skip(f"{missing}")
-    config = tmp_path / "acebench.toml"
-    config.write_text(f'out = "{tmp_path}/run"\ntrials = 1\nrequests_at_once = 2\n[user]\nmodel = "player"\n')
+    config = config_with_user(tmp_path, "trials = 1", "requests_at_once = 2")
     # Its code runs an operand as Python.
     pwn = f"[turn_on_wifi(a=open('{tmp_path}/pwned', 'w').write('x') + 1)]"
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import benchmark
 from astra_jax.benchmarks.bfcl import drop_lost_results, read_samples
 from astra_jax.benchmarks.harnesses import BFCL_HARNESS
-from astra_jax.benchmarks.managed_environment import HarnessMissing, ManagedEnvironment, managed_environment
-from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
+from astra_jax.benchmarks.managed_environment import HarnessMissing, managed_environment
+from astra_jax.benchmarks.results import BenchmarkFailed, read_results
 from astra_jax.cli.command import main
 from synthesis.run.lock import run_lock
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+from tests.astra_jax.benchmarks.stand_ins import executable, stand_in_environment
 
 STAND_IN = Path(__file__).with_name("stand_in_bfcl.py")
 
@@ -24,16 +23,11 @@ STAND_IN = Path(__file__).with_name("stand_in_bfcl.py")
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """An environment whose `bfcl` is the stand-in."""
-    folder = tmp_path / "environment"
-    (folder / "bin").mkdir(parents=True)
-    program = folder / "bin" / "bfcl"
-    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{STAND_IN.read_text()}")
-    program.chmod(0o755)
+    folder = stand_in_environment(tmp_path, monkeypatch, "bfcl-eval", "stand-in")
+    executable(folder / "bin" / "bfcl", STAND_IN)
     documents = folder / "lib" / "python3.11" / "site-packages" / "bfcl_eval" / "data" / "multi_turn_func_doc"
     documents.mkdir(parents=True)
     (documents / "files.json").write_text('{"name": "cd"}\n{"name": "ls"}\n')
-    environment = ManagedEnvironment(folder, HarnessDocument(package="bfcl-eval", version="stand-in"))
-    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
     config = tmp_path / "bfcl.toml"
     config.write_text(f'out = "{tmp_path}/run"\nrequests_at_once = 1\n')
     return config
@@ -152,16 +146,17 @@ def test_another_config_is_refused_and_the_run_stays_as_it_was(stand_in, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "message"),
     [
-        (("--limit", "6"), 2, "expected --limit to be a multiple of the 4 categories"),
-        (("policy=nowhere",), 2, "found both"),
-        (("categories=[]",), 2, "categories"),
+        (("--limit", "6"), "expected --limit to be a multiple of the 4 categories"),
+        (("--limit", "201", 'categories=["base"]'), "up to 200 cases of each, found 201"),
+        (("policy=nowhere",), "found both"),
+        (("categories=[]",), "categories"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(stand_in, tmp_path, capsys, arguments, code, message):
+def test_what_cannot_be_is_one_line_and_leaves_nothing(stand_in, tmp_path, capsys, arguments, message):
     with scripted_endpoint(good) as endpoint:
-        assert evaluate(stand_in, endpoint.url, *arguments) == code
+        assert evaluate(stand_in, endpoint.url, *arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

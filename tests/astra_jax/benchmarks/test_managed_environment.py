@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -20,7 +18,6 @@ from astra_jax.benchmarks.managed_environment import HarnessMissing, environment
 from astra_jax.cli.command import main
 
 HARNESS = Harness("toy", "toy-harness", "1.2", "toy_harness")
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +62,15 @@ def test_it_is_made_once(steps, cache):
     assert again == environment
     assert len(steps.ran) == made
     assert not cache.with_name("toy.lock").exists()
+
+
+def test_a_harness_without_wheels_for_this_python_is_refused_in_one_line(steps, cache):
+    with pytest.raises(
+        HarnessMissing, match=r"^toy-harness 1\.2 has no wheels for Python 3\.1\d; .* with Python 3\.10 "
+    ):
+        set_up(replace(HARNESS, newest_python=(3, 10)))
+    assert (steps.ran, cache.exists()) == ([], False)
+    assert set_up(replace(HARNESS, newest_python=sys.version_info[:2]))[1]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -191,13 +197,62 @@ def wheel(folder: Path, module: str, version: str, needs: str = "", text: str = 
     return path
 
 
-def test_a_driver_of_a_harness_starts_without_jax_and_without_the_harness():
-    script = (
-        "import sys\n"
-        "import astra_jax.benchmarks.bfcl, astra_jax.benchmarks.aime, astra_jax.report.benchmark_tables\n"
-        "print(sorted({name.split('.')[0] for name in sys.modules} & {'jax', 'transformers', 'bfcl_eval', 'tau2'}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, env={**os.environ}, cwd=ROOT
-    )
-    assert done.stdout == "[]\n", done.stderr
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def checkout(folder: Path) -> Harness:
+    """Make a checkout that was changed since its tag; return a harness of the tag."""
+    for name in ("src/toy", "data"):
+        (folder / name).mkdir(parents=True)
+    (folder / "src" / "toy" / "main.py").write_text("import google.generativeai\nfrom vllm import LLM\n")
+    (folder / "data" / "tasks.json").write_text("[]")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"], ["tag", "v1"]):
+        git(folder, *command)
+    (folder / ".env").write_text("KEY=secret")
+    (folder / "src" / "toy" / "main.py").write_text("changed since")
+    more = {"modules": "src", "program": ("toy", "toy.main")}
+    stubs = (("vllm", ("LLM",)), ("google.generativeai", ()))
+    return Harness("toy", "toy", "1", "toy.main", source="a toy", commit="v1", stubs=stubs, **more)
+
+
+def test_a_checkout_brings_the_files_of_its_tag_and_nothing_that_lies_beside_them(tmp_path, monkeypatch):
+    run, source = managed_environment._run, tmp_path / "checkout"
+    harness = checkout(source)
+    # The lock is empty, so that pip is not asked for anything.
+    monkeypatch.setattr(managed_environment, "_run", lambda command, *rest: "venv" in command and run(command, *rest))
+    environment, is_new = set_up(harness, source)  # that it imports was tried, with its stubs
+    assert is_new
+    assert (environment.document.version, environment.document.commit) == ("1", git(source, "rev-parse", "v1"))
+    assert sorted(path.name for path in environment.source().iterdir()) == ["data", "src"]
+    assert "LLM" in (environment.source() / "src" / "toy" / "main.py").read_text()
+    assert "-m toy.main" in environment.program("toy").read_text()
+    assert (environment.folder / "data" / "tasks.json").read_text() == "[]"
+    assert not set_up(harness, source)[1]
+    git(source, "commit", "-q", "--allow-empty", "-m", "two")
+    git(source, "tag", "-f", "v1")
+    environment, is_new = set_up(harness, source)
+    assert (is_new, environment.document.commit) == (True, git(source, "rev-parse", "HEAD"))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("acebench", "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29"),
+        ("tau2", "sierra-research/tau2-bench) that has its tag v0.2.0"),
+    ],
+)
+def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, capsys, name, what):
+    checkout(tmp_path / "another")
+    for source, found in (
+        (["--source", str(tmp_path / "another")], f"found no such commit in {tmp_path}/another"),
+        (["--source", str(tmp_path / "locks")], f"found no such commit in {tmp_path}/locks"),
+        ([], "found no --source"),
+    ):
+        assert main(["evaluate", "setup", name, *source]) == 1
+        error = capsys.readouterr().err
+        assert what in error
+        assert f"{found}" in error
+        assert error.count("\n") == 1
+    assert main(["evaluate", "setup", "bfcl", "--source", str(tmp_path)]) == 2

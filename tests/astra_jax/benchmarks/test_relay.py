@@ -20,10 +20,10 @@ from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoin
 @contextlib.asynccontextmanager
 async def relay_to(url: str, tmp_path, **changes):
     """Yield the address of a relay."""
-    options = {"settings": {}, "tool_names": None, "log": tmp_path / "requests.jsonl", **changes}
+    options = {"log": tmp_path / "requests.jsonl", **changes}
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-    async with Relay(Endpoint(url, "served", 1000, False, None), **options) as relay, relay.listening(listening):
+    async with Relay(Endpoint(url, "served", 1000, None), **options) as relay, relay.listening(listening):
         yield address
 
 
@@ -137,7 +137,7 @@ async def test_a_relay_cancelled_while_it_closes_keeps_no_file_and_no_connection
         listening = socket.create_server(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         log = tmp_path / "requests.jsonl"
-        async with Relay(Endpoint(url, "served", 1000, False, None), settings={}, tool_names=None, log=log) as relay:
+        async with Relay(Endpoint(url, "served", 1000, None), log=log) as relay:
             site = web.SockSite(relay._runner, listening)
             await site.start()
             asking = asyncio.ensure_future(ask(address))

@@ -18,9 +18,8 @@ from astra_jax.benchmarks.results import (
 )
 from astra_jax.benchmarks.scores import sum_up
 from astra_jax.cli.command import main
-from astra_jax.report.benchmark_charts import benchmark_charts
 from astra_jax.report.benchmark_tables import compare, not_comparable
-from astra_jax.report.paper import ALL, claims, paper_rows
+from astra_jax.report.paper import ALL, PAPER_ROWS, claims
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 
@@ -96,7 +95,7 @@ def test_a_delta_is_of_the_tasks_that_both_have(tmp_path):
     second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
     (comparison,) = compare([("a", first), ("b", second)])
     ours = comparison.tables[1].rows[-1]
-    assert ours.label == "b − a"
+    assert ours.label.text == "b − a"
     assert ours.cells[0].text == "+100.00"  # not +50, of all samples
     assert compare([("a", first)])[0].tables[1].rows == comparison.tables[1].rows[:-1]
 
@@ -108,32 +107,69 @@ def test_a_mean_over_other_categories_is_compared_with_nothing(tmp_path):
     assert comparison.tables[1].rows[-1].cells[-1].text == "–"
 
 
+OF_PAPER = {
+    "tau2": {"trials": 4, "sampling": {"temperature": 0.0}, "user_simulator": "gpt-5.1"},
+    "acebench": {"trials": 4, "user_simulator": "gpt-4.1"},
+    "aime": {"trials": 32, "sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 20}},
+}
+HARNESSES_OF = {"tau2": ("tau2", "0.2.0"), "acebench": ("ACEBench", "56dd66c"), "aime": ("astra-jax", "x")}
+
+
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("benchmark", "changes", "reason"),
     [
-        ({"samples": 8}, "8 of 800 cases"),
-        ({"sampling": {"temperature": 0.001}}, "temperature 0.001, the paper's is 0.6"),
-        ({"trials": 4}, "4 trials, the paper has 1"),
-        ({"harness": HarnessDocument(package="bfcl-eval", version="2025.6")}, "bfcl-eval 2025.6, not 2026.3.23"),
-        ({"failure": "transport"}, "4 samples lost an answer on its way"),
+        ("bfcl", {"samples": 8}, "8 of 800 cases"),
+        ("bfcl", {"sampling": {"temperature": 0.001}}, "temperature 0.001, the paper's is 0.6"),
+        ("bfcl", {"trials": 4}, "4 trials, the paper has 1"),
+        (
+            "bfcl",
+            {"harness": HarnessDocument(package="bfcl-eval", version="2025.6")},
+            "bfcl-eval 2025.6, not 2026.3.23",
+        ),
+        ("bfcl", {"failure": "transport"}, "4 samples lost an answer on its way"),
+        ("tau2", {"user_simulator": "player"}, "the user is player, the paper's is gpt-5.1"),
+        ("acebench", {"user_simulator": "player"}, "the user is player, the paper's is gpt-4.1"),
+        ("acebench", {}, "calls are written as text"),
+        ("aime", {"sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 5}}, "top_k 5, the paper's are 20 and -1"),
     ],
 )
-def test_what_is_not_the_paper_s_setting_is_said(tmp_path, changes, reason):
-    results = read_results(run(tmp_path / "a", all_of(1, 0), **changes))
+def test_what_is_not_the_paper_s_setting_is_said(tmp_path, benchmark, changes, reason):
+    document = dict(OF_PAPER.get(benchmark, {}), benchmark=benchmark)
+    if benchmark != "bfcl":
+        package, version = HARNESSES_OF[benchmark]
+        document["harness"] = HarnessDocument(package=package, version=version)
+    results = read_results(run(tmp_path / "a", all_of(1, 0), **(document | changes)))
     assert [found for found in not_comparable(results) if reason in found]
-    assert not not_comparable(read_results(run(tmp_path / "b", all_of(1, 0))))
+    as_in_the_paper = not_comparable(read_results(run(tmp_path / "b", all_of(1, 0), **document)))
+    assert [found for found in as_in_the_paper if "as text" not in found] == []
     (comparison,) = compare([("a", results)])
     assert "a" in comparison.not_comparable
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "line"),
+    [
+        ("tau2", "| ASTRA-14B-Thinking-v1 (T1) | 68.00 | 47.37 |"),
+        ("acebench", "| ASTRA-14B-Thinking-v1 (T1) | 54.17 | 83.75 |"),
+        ("aime", "| ASTRA-14B-Thinking-v1 (T1) | 80.10 | 66.70 |"),
+        ("aime without top-k", "| ASTRA-14B-Thinking-v1 (T1) | 78.80 | 66.40 |"),
+    ],
+)
+def test_the_rows_of_the_paper_are_those_of_the_benchmark(tmp_path, benchmark, line):
+    name, _, without = benchmark.partition(" ")
+    out = run(tmp_path / "a", all_of(1, 0), benchmark=name, sampling={"top_k": -1 if without else 20})
+    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
+    assert line in (tmp_path / "page" / "report.md").read_text()
+
+
 def test_the_paper_s_means_are_those_of_its_columns_and_its_claims_of_its_tables():
-    for row in paper_rows():
+    for row in PAPER_ROWS:
         for benchmark in ("bfcl", "tau2", "acebench"):
             figures = row.figures(benchmark)
             parts = [value for name, value in figures.items() if name != ALL]
             if len(parts) > 1:
                 assert figures[ALL] == pytest.approx(sum(parts) / len(parts), abs=0.011), (row.model, benchmark)
-    assert {claim.label: claim.deltas[ALL] for claim in claims("bfcl")} == {
+    assert {label: deltas[ALL] for label, deltas in claims("bfcl").items()} == {
         "14B, SFT (T2) − Qwen3-14B (T1)": 4.0,
         "14B, RL (T1) − Qwen3-14B (T1)": 13.63,
         "32B, SFT (T2) − Qwen3-32B (T2)": 4.25,  # not 2.5: the tables differ in Qwen3-32B
@@ -186,19 +222,17 @@ def test_table_4_has_the_paper_s_steps_and_tokens_and_ours_below_them(tmp_path):
     assert "sub-job" not in (tmp_path / "page" / "report.html").read_text()
 
 
-def test_bars_are_drawn_to_one_scale(tmp_path):
+def test_every_column_has_the_paper_s_models_as_bars_and_our_runs_with_their_intervals(tmp_path):
     runs = [("base", all_of(1, 0)), ("trained", all_of(1, 1))]
     (comparison,) = compare([(name, read_results(run(tmp_path / name, passed))) for name, passed in runs])
-    charts = benchmark_charts(comparison)
-    assert [chart.title for chart in charts] == ["Paper, 14B", "Paper, 32B", "Ours"]
-    paper, _, ours = charts
-    assert paper.names == ["base", "SFT", "RL"]
-    assert ours.names == ["base", "trained"]
-    assert paper.y_ticks == ours.y_ticks  # of one scale, so that they can be compared
-    texts = {bar.text: bar.height_percent for bar in ours.bars + paper.bars}
-    assert texts["base, long context: 50.0"] == pytest.approx(50)
-    assert texts["trained, all: 100.0"] == pytest.approx(100)
-    assert texts["SFT, miss func: 25.5"] == pytest.approx(25.5)
+    assert [chart.title for chart in comparison.charts] == [*(name.replace("_", " ") for name in CATEGORIES), "all"]
+    chart = comparison.charts[1]
+    assert chart.keys == ["paper", "ours"]
+    texts = {bar.label: bar for bar in chart.bars}
+    assert texts["14B after SFT (T2)"].text == "25.5%"
+    assert texts["trained"].text == "100.0%"
+    assert texts["trained"].low_percent < texts["trained"].high_percent
+    assert texts["14B after SFT (T2)"].low_percent == texts["14B after SFT (T2)"].high_percent
 
 
 def test_pass_hat_is_a_table_over_the_number_of_trials(tmp_path):

@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from astra_jax.benchmarks import benchmark, harnesses, managed_environment
-from astra_jax.benchmarks.managed_environment import ManagedEnvironment
-from astra_jax.benchmarks.results import BenchmarkFailed, HarnessDocument, read_results
+from astra_jax.benchmarks.results import BenchmarkFailed, read_results
 from astra_jax.benchmarks.tau2 import read_simulations
-from astra_jax.cli.command import main
-from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
+from tests.astra_jax.benchmarks.stand_ins import (
+    config_with_user,
+    evaluate_with_user,
+    executable,
+    stand_in_environment,
+)
 
 STAND_IN = Path(__file__).with_name("stand_in_tau2.py")
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """An environment whose `tau2` is the stand-in, and a config without a user's address."""
-    folder = tmp_path / "environment"
-    (folder / "bin").mkdir(parents=True)
-    program = folder / "bin" / "tau2"
-    program.write_text(f"#!{os.path.realpath(sys.executable)}\n{STAND_IN.read_text()}")
-    program.chmod(0o755)
+    """A config without a user's address, in an environment whose `tau2` is the stand-in."""
+    folder = stand_in_environment(tmp_path, monkeypatch, "tau2", "0.2.0")
+    executable(folder / "bin" / "tau2", STAND_IN)
     (folder / "data" / "tau2").mkdir(parents=True)
     (folder / "data" / "tau2" / "tasks.json").write_text("[]")
-    environment = ManagedEnvironment(folder, HarnessDocument(package="tau2", version="0.2.0"))
-    monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
-    monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
-    config = tmp_path / "tau2.toml"
-    config.write_text(f'out = "{tmp_path}/run"\ntrials = 2\nrequests_at_once = 1\n[user]\nmodel = "player"\n')
-    return config
+    return config_with_user(tmp_path, "trials = 2", "requests_at_once = 1")
 
 
-def evaluate(config: Path, agent, user, *rest: str) -> int:
-    return main(["evaluate", "tau2", str(config), "--url", agent.url, f"user.url={user.url}", *rest])
-
-
-def says_hello(body):
-    return reply("I lost my parcel.", tokens=(5, 2))
+evaluate = partial(evaluate_with_user, "tau2")
 
 
 def good(body):
@@ -122,78 +110,6 @@ def test_what_is_there_is_not_run_again(stand_in, tmp_path, capsys):
         assert evaluate(stand_in, agent, user, *limited) == 0
     assert len(read_results(tmp_path / "run").samples) == 6
     assert simulations.with_suffix(".damaged").exists()
-
-
-def test_the_report_says_that_the_user_is_another(stand_in, tmp_path):
-    with scripted_endpoint(good) as agent, scripted_endpoint(says_hello) as user:
-        assert evaluate(stand_in, agent, user, "--limit", "2") == 0
-    assert main(["evaluate", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
-    text = (tmp_path / "page" / "report.md").read_text()
-    assert "the user is player, the paper's is gpt-5.1" in text
-    assert "| ASTRA-14B-Thinking-v1 (T1) | 68.00 | 47.37 | 57.69 |" in text
-
-
-@pytest.mark.parametrize(
-    ("project", "message"),
-    [
-        (None, "found no pyproject.toml"),
-        ('name = "tau2"\nversion = "1.0.1"', "found tau2 1.0.1"),
-        ('name = "chemistry"\nversion = "0.2.0"', "found chemistry 0.2.0"),
-        ('name = "tau2"\nversion = "0.2.1-dev"', "found none of its data"),
-    ],
-)
-def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, monkeypatch, capsys, project, message):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = tmp_path / "source"
-    source.mkdir()
-    if project:
-        (source / "pyproject.toml").write_text(f"[project]\n{project}\n")
-    assert main(["evaluate", "setup", "tau2", "--source", str(source)]) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert "sierra-research/tau2-bench) at its tag v0.2.0" in error
-    assert error.count("\n") == 1
-    assert main(["evaluate", "setup", "tau2"]) == 1
-    assert "found no --source" in capsys.readouterr().err
-    assert main(["evaluate", "setup", "bfcl", "--source", str(source)]) == 2
-
-
-def test_a_checkout_brings_its_data_and_another_one_takes_its_place(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = managed_environment.environment_folder(harnesses.TAU2_HARNESS)
-
-    def without_packages(*_):
-        (folder / "bin").mkdir(parents=True, exist_ok=True)
-        (folder / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(managed_environment, "_run", without_packages)
-    confined = managed_environment._confined
-
-    def without_import(command, *rest):
-        return confined(command, *rest) if command[0] == "git" else b""
-
-    monkeypatch.setattr(managed_environment, "_confined", without_import)
-    commits = {}
-    for name in ("one", "two"):
-        source = tmp_path / name
-        (source / "data" / "tau2").mkdir(parents=True)
-        (source / "data" / "tau2" / "name").write_text(name)
-        (source / "pyproject.toml").write_text('[project]\nname = "tau2"\nversion = "0.2.0"\n')
-        git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
-        for command in (["init", "-q"], ["add", "."], ["commit", "-qm", name]):
-            subprocess.run([*git, *command], check=True)
-        (source / "data" / "tau2" / "name").write_text("changed since")
-        commits[name] = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
-    environment, is_new = managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "one")
-    assert is_new
-    assert (environment.document.version, environment.document.commit) == ("0.2.0", commits["one"])
-    assert "-m tau2.cli" in environment.program("tau2").read_text()
-    assert f"{environment.source()}/src\n" in (environment.packages() / "harness.pth").read_text()
-    assert not managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "one")[1]
-    environment, is_new = managed_environment.set_up(harnesses.TAU2_HARNESS, tmp_path / "two")
-    assert is_new
-    assert (environment.folder / "data" / "tau2" / "name").read_text() == "two"
-    assert json.loads((environment.folder / "whole.json").read_text())["harness"]["commit"] == commits["two"]
 
 
 def simulation(reward: float, *said: dict, reason: str = "user_stop") -> dict:

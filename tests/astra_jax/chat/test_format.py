@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from astra_jax.chat.format import Source, render, segments
+from astra_jax.chat.template import template_message
 from astra_jax.chat.tokenizer import CHAT_TEMPLATE_PATH, Tokenizer, train_tiny_tokenizer
 from synthesis.records import Message, ToolCall, ToolDocument
 from tests.shared_data import SHARED_DATA, shared_data
@@ -56,18 +57,6 @@ documents = st.builds(
 )
 
 
-def as_template_input(message: Message) -> dict:
-    entry: dict = {"role": message.role, "content": message.content}
-    if message.reasoning_content is not None:
-        entry["reasoning_content"] = message.reasoning_content
-    if message.tool_calls:
-        entry["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    return entry
-
-
 def official_template() -> str:
     return json.loads(shared_data("qwen_tokenizer", "tokenizer_config.json").read_text())["chat_template"]
 
@@ -81,7 +70,7 @@ def test_rendering_equals_the_chat_template(template):
     @given(messages_strategy, st.lists(documents, max_size=2), st.booleans(), st.booleans())
     def check(messages, tools, add_generation_prompt, enable_thinking):
         expected = compiled.render(
-            messages=[as_template_input(message) for message in messages],
+            messages=[template_message(message) for message in messages],
             tools=[tool.to_openai() for tool in tools] or None,
             add_generation_prompt=add_generation_prompt,
             enable_thinking=enable_thinking,

@@ -116,10 +116,3 @@ def test_a_conversation_of_others_cannot_end_a_message_and_the_loss_stays_on_wha
     learnt = tokenizer.decode(samples[0].ids[samples[0].loss_mask == 1].tolist())
     assert learnt == "<think>\nEasy.\n</think>\n\n<|im_end|> does.<|im_end|>"
     assert samples[0].ids[samples[0].loss_mask == 1][-1] == tokenizer.end_id
-
-
-def test_a_text_without_such_names_has_the_tokens_of_its_rendering(tokenizer):
-    messages, tools = said_by_all("The rent of 0042 is 2,150 €; 房东是谁？ a < b | c >")
-    assert tokenizer.encode_segments(segments(messages, tools)).ids.tolist() == tokenizer.encode(
-        render(messages, tools)
-    )

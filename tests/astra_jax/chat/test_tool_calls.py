@@ -73,25 +73,24 @@ def test_a_message_is_read_back_as_it_was_rendered():
     assert turn == ParsedTurn("look it up", "One moment.", (ParsedToolCall("rent", {"flat": "房价"}),) * 2)
 
 
-def test_tags_in_the_reasoning_are_text():
-    turn = parse_turn('<think>\n<tool_call>{"name": "f"}</tool_call>\n</think>\n\nNo call.')
-    assert (turn.tool_calls, turn.content) == ((), "No call.")
+G = '<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+IN_AN_ARGUMENT = '<think>\n<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'
 
 
-def test_thoughts_without_their_first_tag_may_speak_of_calls():
-    turn = parse_turn('I could say <tool_call>{"name": "f"}</tool_call> here\n</think>\n\nIt is 5.')
-    assert (turn.tool_calls, turn.content) == ((), "It is 5.")
-
-
-def test_an_end_of_thoughts_inside_an_argument_is_none_also_where_thoughts_never_end():
-    text = '<think>\n<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'
-    assert parse_turn(text).tool_calls == ()
-    turn = parse_turn(text + '\n</think>\n\n<tool_call>{"name": "g", "arguments": {}}</tool_call>')
-    assert turn.tool_calls == (ParsedToolCall("g", {}),)
-
-
-def test_a_thought_that_never_ends_calls_nothing():
-    assert parse_turn('<think>\n<tool_call>{"name": "f"}</tool_call>').tool_calls == ()
+@pytest.mark.parametrize(
+    ("text", "calls", "content"),
+    [
+        (f"<think>\n{G}\n</think>\n\nNo call.", (), "No call."),
+        (f"I could say {G} here\n</think>\n\nIt is 5.", (), "It is 5."),
+        (f"<think>\n{G}", (), ""),
+        (IN_AN_ARGUMENT, (), ""),
+        (f"{IN_AN_ARGUMENT}\n</think>\n\n{G}", (ParsedToolCall("g", {}),), ""),
+    ],
+    ids=["in thoughts", "without their first tag", "without an end", "an end in an argument", "and a call after it"],
+)
+def test_tags_in_the_thoughts_are_text(text, calls, content):
+    turn = parse_turn(text)
+    assert (turn.tool_calls, turn.content) == (calls, content)
 
 
 def test_a_call_that_was_cut_short_is_malformed():

@@ -104,19 +104,19 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkey
 
 
 def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1)
+    checkpoints = Checkpoints(tmp_path, CONFIG)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step, seed=step))
     checkpoints.wait()
     assert checkpoints.steps() == [1, 2, 3]
-    assert not (tmp_path / "00000002" / "train").exists()
+    assert [(tmp_path / f"0000000{step}" / "train").exists() for step in (1, 2, 3)] == [False, True, True]
     config, params = load_params(tmp_path / "00000001")
     assert config == CONFIG
     np.testing.assert_array_equal(params["embedding"], train_state(1, seed=1).params["embedding"])
 
 
 def test_old_weights_go_when_asked_to(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=2)
+    checkpoints = Checkpoints(tmp_path, CONFIG, keep_weights=2)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step))
     checkpoints.wait()
@@ -124,10 +124,11 @@ def test_old_weights_go_when_asked_to(tmp_path):
 
 
 def test_half_of_a_later_save_keeps_no_whole_state_from_being_kept(tmp_path):
-    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+    with Checkpoints(tmp_path, CONFIG, keep_weights=1) as checkpoints:
         checkpoints.save(train_state(2))
-    (tmp_path / "00000003" / "params").mkdir(parents=True)  # the run was killed in this save, and resumed from step 2
-    with Checkpoints(tmp_path, CONFIG, keep_train_states=1, keep_weights=1) as checkpoints:
+    for step in (3, 4):  # the run was killed in each of these saves, and resumed from step 2
+        (tmp_path / f"0000000{step}" / "params").mkdir(parents=True)
+    with Checkpoints(tmp_path, CONFIG, keep_weights=1) as checkpoints:
         assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(2))
         checkpoints.save(train_state(2, seed=1))
     assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(2, seed=1))
@@ -239,37 +240,6 @@ def test_kill_9_in_the_middle_of_a_save_never_leaves_half_a_state_that_counts(tm
     assert_same(restored, train_state(restored.step))
 
 
-_SAVE_WITH_A_SLOW_DISK = """
-import sys, time
-from astra_jax.checkpoints import checkpoint
-from astra_jax.model.sharding import MeshConfig, make_mesh
-from astra_jax.mesh.hosts import join_hosts
-from astra_jax.mesh.placement import place_params
-from tests.astra_jax.checkpoints.test_checkpoint import CONFIG, train_state
-
-join_hosts()
-write = checkpoint._write_manifest
-
-def write_slowly(*arguments):
-    time.sleep(1)
-    write(*arguments)
-
-checkpoint._write_manifest = write_slowly
-mesh = make_mesh(MeshConfig(fsdp=2))
-state = train_state(1)
-with checkpoint.Checkpoints(sys.argv[1], CONFIG) as checkpoints:
-    path = checkpoints.save(checkpoint.TrainState(1, place_params(state.params, mesh), {}, {}))
-    checkpoints.wait()
-    assert (path / "train.whole.json").exists()
-"""
-
-
-@pytest.mark.slow
-def test_no_host_goes_on_from_waiting_before_the_save_is_whole(tmp_path):
-    with two_hosts(["-c", _SAVE_WITH_A_SLOW_DISK, str(tmp_path)], devices_per_host=1) as processes:
-        finish(processes)
-
-
 _EACH_ITS_OWN = """
 import json, sys, time
 from pathlib import Path
@@ -288,7 +258,11 @@ def noted(file):
     read.append(str(file.relative_to(directory)))
     return checksum(file)
 
-checkpoint._crc32 = noted
+def write_slowly(*arguments):
+    time.sleep(1)
+    write(*arguments)
+
+write, checkpoint._write_manifest, checkpoint._crc32 = checkpoint._write_manifest, write_slowly, noted
 mesh = make_mesh(MeshConfig(fsdp=2))
 params = place_params(train_state(1).params, mesh)
 optimizer_state = init_optimizer_state(OPTIMIZER, params, mesh)
@@ -296,6 +270,7 @@ with checkpoint.Checkpoints(directory, CONFIG) as checkpoints:
     for step in (1, 2):
         path = checkpoints.save(checkpoint.TrainState(step, params, optimizer_state, {}))
     checkpoints.wait()
+    assert (path / "train.whole.json").exists(), "no host goes on before the save is whole"
 saved, read[:] = list(read), []
 whole = checkpoints.restore_latest(OPTIMIZER, mesh=mesh)
 checked, read[:] = list(read), []

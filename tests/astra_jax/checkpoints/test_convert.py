@@ -14,7 +14,6 @@ import tracemalloc
 from pathlib import Path
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -22,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from astra_jax.checkpoints import convert, hf
 from astra_jax.checkpoints.checkpoint import CheckpointError, load_params, save_params
 from astra_jax.checkpoints.convert import hf_to_orbax, orbax_to_hf
-from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf, source_files
+from astra_jax.checkpoints.hf import HFCheckpointError, load_hf, save_hf, source_files
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.checkpoints.provenance import TrainingStage, imported, read_provenance
 from astra_jax.cli.command import main
@@ -30,25 +29,22 @@ from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.testing import tiny_tokenizer
 from synthesis.run.destination import DestinationRefused
+from tests.astra_jax.checkpoints.folders import assert_same_tensors, write_hf_folder
 
 ROOT = Path(__file__).parents[3]
 CONFIG = ModelConfig(
     vocab_size=67, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48
 )
 TOKENIZER = tiny_tokenizer()
-NUMPY_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
-def write_hf_folder(directory, config=CONFIG, dtype="bfloat16", shards=2):
-    """A folder as HuggingFace has it, of random tensors and one of zeros, made without our writer."""
-    directory.mkdir()
-    rng = np.random.default_rng(0)
-    tensors = {x.name: rng.normal(size=x.shape).astype(NUMPY_DTYPES[dtype]) for x in hf_tensors(config)}
-    tensors["model.layers.1.mlp.up_proj.weight"][:] = 0
-    weight_map = {name: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, name in enumerate(tensors)}
-    for file in set(weight_map.values()):
-        save_file({name: tensors[name] for name, home in weight_map.items() if home == file}, directory / file)
-    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+def write_folder(directory, config=CONFIG, dtype="bfloat16"):
+    """A folder as HuggingFace has it, of random tensors and one of zeros, with tokenizer and generation settings."""
+    tensors = write_hf_folder(directory, config, dtype, shards=2)
+    zeros = "model.layers.1.mlp.up_proj.weight"
+    home = directory / json.loads((directory / "model.safetensors.index.json").read_text())["weight_map"][zeros]
+    tensors[zeros][:] = 0
+    save_file(load_file(home) | {zeros: tensors[zeros]}, home)
     TOKENIZER.save(directory, model_max_length=1024)
     ends = [TOKENIZER.end_id, TOKENIZER.pad_id]
     hf_config = config.to_hf() | {"torch_dtype": dtype, "eos_token_id": ends[0], "initializer_range": 0.04}
@@ -59,15 +55,16 @@ def write_hf_folder(directory, config=CONFIG, dtype="bfloat16", shards=2):
     return tensors
 
 
-def all_tensors(directory):
-    return {name: array for file in directory.glob("*.safetensors") for name, array in load_file(file).items()}
+@pytest.fixture
+def converted(tmp_path):
+    """A folder of tmp_path that holds `hf`, a HuggingFace folder, and `ours`, the checkpoint made of it."""
+    write_folder(tmp_path / "hf")
+    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+    return tmp_path
 
 
-def assert_same_tensors(found, expected):
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
-        assert found[name].tobytes() == tensor.tobytes(), name
+def read_json(path):
+    return json.loads(path.read_text())
 
 
 def bytes_of(directory):
@@ -83,14 +80,14 @@ def test_a_streamed_conversion_is_the_checkpoint_that_loading_and_saving_makes(
 ):
     monkeypatch.setattr(hf, "PIECE_BYTES", piece_bytes)
     config = CONFIG.model_copy(update={"tie_word_embeddings": tied})
-    original = write_hf_folder(tmp_path / "hf", config)
+    original = write_folder(tmp_path / "hf", config)
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours", param_dtype=param_dtype)
     expected_config, expected = load_hf(tmp_path / "hf", param_dtype=param_dtype)
     found_config, found = load_params(tmp_path / "ours")
     assert found_config == expected_config
     assert jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype and a.tobytes() == b.tobytes(), found, expected))
     orbax_to_hf(tmp_path / "ours", tmp_path / "back", dtype="bfloat16")
-    assert_same_tensors(all_tensors(tmp_path / "back"), original)
+    assert_same_tensors(tmp_path / "back", original)
 
 
 def test_a_checkpoint_of_arrays_becomes_the_folder_that_loading_and_saving_makes(tmp_path):
@@ -109,7 +106,7 @@ def test_a_layer_of_a_saved_parameter_is_a_chunk(tmp_path):
 
 def test_no_more_than_a_piece_is_read_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(hf, "PIECE_BYTES", 1_000)
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     read = []
     whole = hf.HFParameter.__getitem__
 
@@ -124,37 +121,36 @@ def test_no_more_than_a_piece_is_read_at_once(tmp_path, monkeypatch):
     assert len([piece for piece in read if piece.shape[1:] == (32,) and piece.shape[0] == 7]) == 2 * 9  # 67 rows by 7
 
 
-def test_everything_beside_the_weights_travels_both_ways(tmp_path):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
+def test_everything_beside_the_weights_travels_both_ways(converted):
+    orbax_to_hf(converted / "ours", converted / "back")
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
-        original = (tmp_path / "hf" / name).read_bytes()
-        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "back" / name).read_bytes() == original
-    original, back = (json.loads((tmp_path / x / "config.json").read_text()) for x in ("hf", "back"))
+        original = (converted / "hf" / name).read_bytes()
+        assert (converted / "ours" / name).read_bytes() == (converted / "back" / name).read_bytes() == original
+    original, back = (json.loads((converted / x / "config.json").read_text()) for x in ("hf", "back"))
     assert back == original | {"torch_dtype": "float32"}
     assert back["initializer_range"] == 0.04  # a key that we do not read
 
 
-def test_a_config_json_of_another_model_than_the_weights_does_not_travel(tmp_path):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    kept = tmp_path / "ours" / "hf_config.json"
-    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"rope_theta": 1.0}))
-    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
-    assert json.loads((tmp_path / "back" / "config.json").read_text()) == CONFIG.to_hf() | {
-        "eos_token_id": TOKENIZER.end_id
-    }
+@pytest.mark.parametrize(
+    "changes",
+    [{"rope_theta": 1.0}, {"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}],
+    ids=["of another model", "refused today"],
+)
+def test_a_kept_config_that_does_not_describe_the_weights_does_not_travel(converted, changes):
+    kept = converted / "ours" / "hf_config.json"
+    kept.write_text(json.dumps(read_json(kept) | changes))
+    orbax_to_hf(converted / "ours", converted / "back")
+    assert read_json(converted / "back" / "config.json") == CONFIG.to_hf() | {"eos_token_id": TOKENIZER.end_id}
 
 
 def test_weights_without_a_tokenizer_are_converted_and_one_line_says_so(tmp_path, capsys):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     (tmp_path / "hf" / "tokenizer.json").unlink()
     for converter, source, destination in ((hf_to_orbax, "hf", "ours"), (orbax_to_hf, "ours", "back")):
         converter(tmp_path / source, tmp_path / destination)
         [line] = capsys.readouterr().err.splitlines()
         assert line.startswith(f"astra: {tmp_path / source}: expected a tokenizer.json beside the weights, found none")
-    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"] == TOKENIZER.end_id
+    assert read_json(tmp_path / "back" / "config.json")["eos_token_id"] == TOKENIZER.end_id
 
 
 @pytest.mark.parametrize(
@@ -166,22 +162,22 @@ def test_weights_without_a_tokenizer_are_converted_and_one_line_says_so(tmp_path
     ],
 )
 def test_an_export_ends_where_an_assistant_message_ends_and_samples_as_its_source_does(tmp_path, found, ends):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     (tmp_path / "hf" / "generation_config.json").unlink()
     if found is not None:
         (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(found))
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    config = read_json(tmp_path / "hf" / "config.json")
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"eos_token_id": TOKENIZER.pad_id}))
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     orbax_to_hf(tmp_path / "ours", tmp_path / "back")
-    settings = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    settings = read_json(tmp_path / "back" / "generation_config.json")
     expected = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95} if found is None else found
     assert settings.items() >= (expected | {"eos_token_id": ends, "pad_token_id": TOKENIZER.pad_id}).items()
-    assert json.loads((tmp_path / "back" / "config.json").read_text())["eos_token_id"][0] == TOKENIZER.end_id
+    assert read_json(tmp_path / "back" / "config.json")["eos_token_id"][0] == TOKENIZER.end_id
 
 
 def test_every_fault_of_a_folder_is_named_and_nothing_is_written(tmp_path):
-    tensors = write_hf_folder(tmp_path / "hf")
+    tensors = write_folder(tmp_path / "hf")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
     tensors["model.norm.weight"] = np.zeros(31, np.float32)
@@ -201,7 +197,7 @@ def test_every_fault_of_a_folder_is_named_and_nothing_is_written(tmp_path):
 
 
 def test_a_cut_off_shard_and_an_index_that_is_none_are_named(tmp_path):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     shard = tmp_path / "hf" / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-10])
     with pytest.raises(HFCheckpointError, match=f"{shard}: expected a whole safetensors file, found .*"):
@@ -224,17 +220,15 @@ def test_a_checkpoint_that_is_not_whole_or_not_its_models_is_refused(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["ours"]
 
 
-def test_only_an_earlier_folder_of_its_kind_is_replaced(tmp_path):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    (tmp_path / "hf" / "vocab.json").touch()
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    (tmp_path / "hf" / "vocab.json").unlink()
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    assert not (tmp_path / "ours" / "vocab.json").exists()
-    shutil.copytree(tmp_path / "ours", tmp_path / "annotated")
-    (tmp_path / "annotated" / "notes.txt").write_text("of the user")
-    before = bytes_of(tmp_path)
+def test_only_an_earlier_folder_of_its_kind_is_replaced(converted):
+    (converted / "hf" / "vocab.json").touch()
+    hf_to_orbax(converted / "hf", converted / "ours")
+    (converted / "hf" / "vocab.json").unlink()
+    hf_to_orbax(converted / "hf", converted / "ours")
+    assert not (converted / "ours" / "vocab.json").exists()
+    shutil.copytree(converted / "ours", converted / "annotated")
+    (converted / "annotated" / "notes.txt").write_text("of the user")
+    before = bytes_of(converted)
     for converter, source, destination, found in (
         (hf_to_orbax, "hf", "hf", "found .*/hf itself"),
         (orbax_to_hf, "ours", "ours", "found .*/ours itself"),
@@ -244,8 +238,8 @@ def test_only_an_earlier_folder_of_its_kind_is_replaced(tmp_path):
         (hf_to_orbax, "hf", "hf/config.json", "found a file"),
     ):
         with pytest.raises(DestinationRefused, match=found):
-            converter(tmp_path / source, tmp_path / destination)
-    assert bytes_of(tmp_path) == before
+            converter(converted / source, converted / destination)
+    assert bytes_of(converted) == before
 
 
 _CONVERT_SLOWLY = """
@@ -274,7 +268,7 @@ hf._to_hf = slow
 
 def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself(tmp_path, monkeypatch):
     """As TensorStore's threads do: a write that was begun makes the folders anew that it needs."""
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     begun = []
 
     class SlowArray:
@@ -313,7 +307,7 @@ def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself
 def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repeated(
     tmp_path, converter, slow, partial_file
 ):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     source = tmp_path / ("hf" if converter == "hf_to_orbax" else "ours")
     new, earlier = tmp_path / "new", tmp_path / "earlier"
@@ -344,14 +338,14 @@ def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repe
 
 
 def test_the_command_converts_both_ways_and_ends_in_one_line_when_it_cannot(tmp_path, capsys):
-    original = write_hf_folder(tmp_path / "hf")
+    original = write_folder(tmp_path / "hf")
     there = ["convert", "hf-to-orbax", str(tmp_path / "hf"), str(tmp_path / "ours")]
     again = ["convert", "orbax-to-hf", str(tmp_path / "ours"), str(tmp_path / "back")]
     assert main(there) == 0
     assert load_params(tmp_path / "ours")[0].param_dtype == "float32"
     assert main([*there, "--dtype", "bfloat16"]) == 0
     assert main(again) == 0
-    assert_same_tensors(all_tensors(tmp_path / "back"), original)
+    assert_same_tensors(tmp_path / "back", original)
     (tmp_path / "hf" / "config.json").write_text('{"model_type": "llama"}')
     capsys.readouterr()
     assert main(there) == 1
@@ -361,7 +355,7 @@ def test_the_command_converts_both_ways_and_ends_in_one_line_when_it_cannot(tmp_
 
 
 def test_an_export_says_nothing_of_other_weights_code_or_places(tmp_path):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     stale = {
         "quantization_config": {"quant_method": "fp8"},
         "auto_map": {"AutoModelForCausalLM": "modeling.Other"},
@@ -369,37 +363,25 @@ def test_an_export_says_nothing_of_other_weights_code_or_places(tmp_path):
         "dtype": "bfloat16",
         "architectures": ["Qwen3ForSequenceClassification"],
     }
-    original = json.loads((tmp_path / "hf" / "config.json").read_text())
+    original = read_json(tmp_path / "hf" / "config.json")
     (tmp_path / "hf" / "config.json").write_text(json.dumps(original | stale))
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     orbax_to_hf(tmp_path / "ours", tmp_path / "back")
     del original["torch_dtype"]
-    assert json.loads((tmp_path / "back" / "config.json").read_text()) == original | {"dtype": "float32"}
-
-
-def test_a_kept_config_that_is_refused_today_does_not_travel(tmp_path):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    kept = tmp_path / "ours" / "hf_config.json"
-    two_ropes = {"rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}
-    kept.write_text(json.dumps(json.loads(kept.read_text()) | two_ropes))
-    orbax_to_hf(tmp_path / "ours", tmp_path / "back")
-    assert "rope_parameters" not in json.loads((tmp_path / "back" / "config.json").read_text())
+    assert read_json(tmp_path / "back" / "config.json") == original | {"dtype": "float32"}
 
 
 @pytest.mark.parametrize("name", ["hf_config.json", "generation_config.json"])
-def test_a_damaged_file_beside_the_weights_is_named_and_nothing_is_written(tmp_path, name):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
+def test_a_damaged_file_beside_the_weights_is_named_and_nothing_is_written(converted, name):
     for text in ("{", "[]"):
-        (tmp_path / "ours" / name).write_text(text)
+        (converted / "ours" / name).write_text(text)
         with pytest.raises(HFCheckpointError, match=f"{name} is not a JSON object"):
-            orbax_to_hf(tmp_path / "ours", tmp_path / "back")
-    assert not (tmp_path / "back").exists()
+            orbax_to_hf(converted / "ours", converted / "back")
+    assert not (converted / "back").exists()
 
 
 def test_provenance_has_the_digest_of_every_file_that_was_read_and_keeps_it(tmp_path):
-    write_hf_folder(tmp_path / "hf", CONFIG.model_copy(update={"vocab_size": TOKENIZER.vocab_size}))
+    write_folder(tmp_path / "hf", CONFIG.model_copy(update={"vocab_size": TOKENIZER.vocab_size}))
     (tmp_path / "hf" / "notes.txt").write_text("not read")
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     read = {name: digest for name, digest in bytes_of(tmp_path / "hf").items() if name != "notes.txt"}
@@ -418,7 +400,7 @@ def test_provenance_has_the_digest_of_every_file_that_was_read_and_keeps_it(tmp_
 
 
 def test_a_file_is_digested_a_block_at_a_time(tmp_path):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     with (tmp_path / "hf" / "vocab.json").open("wb") as file:
         file.truncate(300 * 2**20)
     tracemalloc.start()
@@ -435,7 +417,7 @@ def test_a_full_disk_is_named_with_the_bytes_that_are_needed_and_nothing_is_left
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
-        write_hf_folder(tmp_path / "hf")
+        write_folder(tmp_path / "hf")
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
         destination = tmp_path / "small" / "out"
         with pytest.raises(OSError, match=f"full; make room for up to {4 * CONFIG.num_parameters:,} bytes") as error:
@@ -454,11 +436,9 @@ def test_a_full_disk_is_named_with_the_bytes_that_are_needed_and_nothing_is_left
 
 
 @pytest.mark.parametrize(("converter", "source"), [(hf_to_orbax, "hf"), (orbax_to_hf, "ours")])
-def test_a_disk_that_is_full_at_the_last_file_leaves_the_earlier_result(tmp_path, monkeypatch, converter, source):
-    write_hf_folder(tmp_path / "hf")
-    hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
-    converter(tmp_path / source, tmp_path / "out")
-    before = bytes_of(tmp_path)
+def test_a_disk_that_is_full_at_the_last_file_leaves_the_earlier_result(converted, monkeypatch, converter, source):
+    converter(converted / source, converted / "out")
+    before = bytes_of(converted)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -466,8 +446,8 @@ def test_a_disk_that_is_full_at_the_last_file_leaves_the_earlier_result(tmp_path
     for module in (convert, hf):
         monkeypatch.setattr(module, "copy_companions", full)
     with pytest.raises(OSError, match=r"the disk is full; make room for up to .* bytes there.*out"):
-        converter(tmp_path / source, tmp_path / "out")
-    assert bytes_of(tmp_path) == before
+        converter(converted / source, converted / "out")
+    assert bytes_of(converted) == before
 
 
 _LOGITS = {"rope_theta": 1e6}
@@ -489,9 +469,9 @@ def test_what_is_read_and_what_is_exported_computes_the_logits_of_transformers(t
     torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
-    write_hf_folder(tmp_path / "hf", dtype="float32")
+    write_folder(tmp_path / "hf", dtype="float32")
     path = tmp_path / "hf" / "config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     for key in ("rope_theta", "rope_scaling"):
         del config[key]
     path.write_text(json.dumps(config | changes))

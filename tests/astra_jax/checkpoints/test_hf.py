@@ -8,58 +8,35 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tokenizers
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from transformers import Qwen3Config
 
 from astra_jax.chat.tokenizer import TokenizerError
 from astra_jax.checkpoints import hf
 from astra_jax.checkpoints.checkpoint import load_params, save_params
-from astra_jax.checkpoints.hf import HFCheckpointError, hf_tensors, load_hf, save_hf
+from astra_jax.checkpoints.hf import HFCheckpointError, load_hf, save_hf
 from astra_jax.model.config import ModelConfig, YarnScaling
 from astra_jax.model.qwen3 import init_params
+from tests.astra_jax.checkpoints.folders import assert_same_tensors, write_hf_folder
 
 CONFIG = ModelConfig(
     vocab_size=64, hidden_size=32, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48
 )
 
 
-def write_hf_folder(directory, config, dtype=np.float32):
-    """A folder as HuggingFace has it, of random tensors, made without our writer."""
-    directory.mkdir()
-    rng = np.random.default_rng(0)
-    tensors = {tensor.name: rng.normal(size=tensor.shape).astype(dtype) for tensor in hf_tensors(config)}
-    save_file(tensors, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps(config.to_hf()))
-    return tensors
-
-
-def all_tensors(directory):
-    return {name: array for file in directory.glob("*.safetensors") for name, array in load_file(file).items()}
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_hf_to_orbax_to_hf_is_bit_equal(tmp_path, dtype, tied):
-    numpy_dtype = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}[dtype]
+def test_hf_to_orbax_to_hf_to_orbax_is_bit_equal(tmp_path, dtype, tied):
     config = CONFIG.model_copy(update={"tie_word_embeddings": tied, "param_dtype": dtype})
-    original = write_hf_folder(tmp_path / "hf", config, numpy_dtype)
+    original = write_hf_folder(tmp_path / "hf", config, dtype)
     loaded_config, params = load_hf(tmp_path / "hf", param_dtype=dtype)
     save_params(tmp_path / "orbax", loaded_config, params)
     save_hf(load_params(tmp_path / "orbax")[1], loaded_config, tmp_path / "back", max_shard_bytes=20_000)
-    back = all_tensors(tmp_path / "back")
     assert len(list((tmp_path / "back").glob("model-*-of-*.safetensors"))) > 2
-    assert back.keys() == original.keys()
-    for name, tensor in original.items():
-        assert back[name].tobytes() == tensor.tobytes(), name
-
-
-def test_orbax_to_hf_to_orbax_is_bit_equal(tmp_path):
-    params = init_params(CONFIG, seed=0)
-    save_params(tmp_path / "orbax", CONFIG, params)
-    save_hf(load_params(tmp_path / "orbax")[1], CONFIG, tmp_path / "hf")
-    config, back = load_hf(tmp_path / "hf")
-    assert config == CONFIG
-    assert jax.tree.all(jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), params, back))
+    assert_same_tensors(tmp_path / "back", original)
+    again_config, again = load_hf(tmp_path / "back", param_dtype=dtype)
+    assert again_config == loaded_config == config
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.tobytes() == b.tobytes(), params, again))
 
 
 def test_a_tensor_lands_where_its_sharding_says(tmp_path):
@@ -73,26 +50,7 @@ def test_a_tensor_lands_where_its_sharding_says(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), whole, sharded))
 
 
-def test_missing_extra_and_misshapen_tensors_are_each_named(tmp_path):
-    tensors = write_hf_folder(tmp_path / "hf", CONFIG)
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    tensors["model.layers.0.self_attn.q_proj.bias"] = np.zeros(64, np.float32)
-    tensors["model.norm.weight"] = np.zeros(31, np.float32)
-    save_file(tensors, tmp_path / "hf" / "model.safetensors")
-    with pytest.raises(HFCheckpointError) as error:
-        load_hf(tmp_path / "hf")
-    message = str(error.value)
-    assert "3 tensors" in message
-    assert "missing model.layers.1.mlp.up_proj.weight (48, 32)" in message
-    assert "extra model.layers.0.self_attn.q_proj.bias (64,)" in message
-    assert "model.norm.weight: expected shape (32,), found (31,)" in message
-
-
-def test_a_folder_of_another_architecture_is_refused(tmp_path):
-    write_hf_folder(tmp_path / "hf", CONFIG)
-    (tmp_path / "hf" / "config.json").write_text(json.dumps(CONFIG.to_hf() | {"model_type": "llama"}))
-    with pytest.raises(ValueError, match="expected model_type 'qwen3', found 'llama'"):
-        load_hf(tmp_path / "hf")
+def test_a_folder_without_a_config_is_refused(tmp_path):
     with pytest.raises(HFCheckpointError, match=r"found no config\.json"):
         load_hf(tmp_path)
 
@@ -121,34 +79,6 @@ def test_config_json_survives_the_round_trip_in_both_spellings_of_the_rope(yarn)
     assert ModelConfig.from_hf(hf) == config
     rope = {"rope_theta": hf.pop("rope_theta"), **(hf.pop("rope_scaling") or {"rope_type": "default"})}
     assert ModelConfig.from_hf(hf | {"rope_parameters": rope}) == config
-
-
-def test_rope_scaling_we_do_not_have_is_refused():
-    with pytest.raises(ValueError, match="expected rope type 'default' or 'yarn', found 'llama3'"):
-        ModelConfig.from_hf(CONFIG.to_hf() | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"hidden_size": "wide"},
-        {"rope_scaling": {"rope_type": "yarn"}},
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
-        {"rope_theta": None},
-        {"attention_bias": True},
-        {"layer_types": ["another"]},
-    ],
-)
-def test_a_config_json_that_cannot_be_used_is_a_value_error(fault):
-    with pytest.raises(ValueError):
-        ModelConfig.from_hf(CONFIG.to_hf() | fault)
-
-
-def test_what_transformers_would_fill_in_must_be_there():
-    hf = CONFIG.to_hf()
-    for key in ("vocab_size", "rope_theta", "head_dim"):
-        with pytest.raises(ValueError, match=rf"missing keys \['{key}'\]"):
-            ModelConfig.from_hf({name: value for name, value in hf.items() if name != key})
 
 
 def test_reading_a_config_json_leaves_it_as_it_was():
@@ -186,61 +116,67 @@ def test_a_rope_that_is_said_once_or_twice_alike_is_read_as_transformers_reads_i
     assert Qwen3Config.from_dict(copy.deepcopy(hf)).rope_parameters["rope_theta"] == theta
 
 
+MISSING = object()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        # what Qwen3's card says to add, beside a rope as transformers 5 writes it: it would read 10,000
+        # Qwen3's card says to add this beside a rope as transformers 5 writes it, which would then read 10,000.
         (
-            {"rope_parameters": V5_ROPE, "rope_scaling": YARN},
+            {"rope_parameters": V5_ROPE, "rope_scaling": YARN, "rope_theta": MISSING},
             r"rope_theta = 1000000\.0 .* transformers reads 10000\.0; write",
         ),
-        ({"rope_parameters": YARN | {"rope_theta": 1e6}, "rope_scaling": V5_ROPE}, "= 'yarn' .* reads 'default'"),
-        ({"rope_theta": 5e5, "rope_parameters": V5_ROPE}, r"500000\.0 .* reads 1000000\.0"),
-        ({"rope_theta": 1e6, "rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, r"= 4\.0 .* reads 2\.0"),
-        ({"rope_theta": 1e6, "original_max_position_embeddings": 64, "rope_scaling": YARN}, "= 64 .* reads 128"),
-        ({"rope_theta": 1e6, "rope_scaling": {"type": "yarn"} | V5_ROPE}, "= 'yarn' .* reads 'default'"),
-        ({"rope_theta": 1e6, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max_position"),
-        ({"rope_theta": 1e6, "rope_scaling": YARN | {"factor": None}}, "factor"),
-        ({"rope_scaling": YARN}, r"missing keys \['rope_theta'\]"),
         (
-            {"rope_theta": 1e6, "rope_scaling": {"factor": 4.0}},
-            r"no keys \['factor'\] of a rope that is not of type 'yarn'",
+            {"rope_parameters": YARN | {"rope_theta": 1e6}, "rope_scaling": V5_ROPE, "rope_theta": MISSING},
+            "= 'yarn' .* reads 'default'",
         ),
-        ({"rope_theta": 1e6, "rope_scaling": YARN | {"mscale": 2.0}}, "mscale"),
-        ({"rope_theta": 1e6, "rope_scaling": YARN | {"truncate": False}}, "truncate"),
-        ({"rope_theta": 1e6, "rope_scaling": YARN | {"beta_fast": 0}}, "beta_fast"),
-        ({"rope_theta": 1e6, "rope_scaling": YARN | {"factor": "4.0"}}, "factor"),
+        ({"rope_theta": 5e5, "rope_parameters": V5_ROPE}, r"500000\.0 .* reads 1000000\.0"),
+        ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, r"= 4\.0 .* reads 2\.0"),
+        ({"original_max_position_embeddings": 64, "rope_scaling": YARN}, "= 64 .* reads 128"),
+        ({"rope_scaling": {"type": "yarn"} | V5_ROPE}, "= 'yarn' .* reads 'default'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max_position"),
+        ({"rope_scaling": YARN | {"factor": None}}, "factor"),
+        ({"rope_scaling": YARN, "rope_theta": MISSING}, r"missing keys \['rope_theta'\]"),
+        ({"rope_scaling": {"factor": 4.0}}, r"no keys \['factor'\] of a rope that is not of type 'yarn'"),
+        ({"rope_scaling": YARN | {"attention_factor": 2.0}}, "attention_factor"),
+        ({"rope_scaling": YARN | {"mscale": 2.0}}, "mscale"),
+        ({"rope_scaling": YARN | {"truncate": False}}, "truncate"),
+        ({"rope_scaling": YARN | {"beta_fast": 0}}, "beta_fast"),
+        ({"rope_scaling": YARN | {"factor": "4.0"}}, "factor"),
         ({"rope_theta": "1e6"}, "rope_theta"),
+        ({"rope_theta": None}, "rope_theta"),
         ({"rope_theta": float("nan")}, "rope_theta"),
-        ({"rope_theta": 1e6, "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"rope_theta": 1e6, "rope_parameters": {"full_attention": V5_ROPE}}, "rope_theta"),
-        ({"rope_theta": 1e6, "rope_scaling": "yarn"}, "config.json"),
-        ({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0}}, "found 'linear'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_parameters": {"full_attention": V5_ROPE}, "rope_theta": MISSING}, "rope_theta"),
+        ({"rope_scaling": "yarn"}, "config.json"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "found 'linear'"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "expected rope type 'default' or 'yarn', found 'llama3'",
+        ),
+        *(({key: MISSING}, rf"missing keys \['{key}'\]") for key in ("vocab_size", "head_dim")),
+        ({"model_type": "llama"}, "expected model_type 'qwen3', found 'llama'"),
+        ({"hidden_size": "wide"}, "hidden_size"),
+        # Keys with which transformers would compute something else.
+        ({"attention_bias": True}, r"config\.json: "),
+        ({"head_dim": None}, r"config\.json: "),
+        ({"num_key_value_heads": None}, r"config\.json: "),
+        ({"rms_norm_eps": None}, r"config\.json: "),
+        ({"hidden_act": "gelu"}, r"config\.json: "),
+        ({"is_causal": False}, r"config\.json: "),
+        ({"is_causal": None}, r"config\.json: "),
+        ({"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, r"config\.json: "),
+        ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, r"config\.json: "),
+        ({"layer_types": ["another"]}, r"config\.json: "),
+        ({"per_layer_config": {"1": {"intermediate_size": 24}}}, r"config\.json: "),
     ],
 )
-def test_two_ropes_that_differ_and_a_rope_that_is_not_ours_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        ModelConfig.from_hf(config_json(**changes))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"head_dim": None},
-        {"num_key_value_heads": None},
-        {"rms_norm_eps": None},
-        {"hidden_act": "gelu"},
-        {"is_causal": False},
-        {"is_causal": None},
-        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
-        {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
-        {"per_layer_config": {"1": {"intermediate_size": 24}}},
-    ],
-)
-def test_a_key_that_makes_transformers_compute_otherwise_is_refused(changes):
+def test_a_config_that_is_not_a_dense_qwen3_or_that_transformers_reads_otherwise_is_refused(changes, message):
+    hf = config_json(**{"rope_theta": 1e6} | changes)
     ModelConfig.from_hf(config_json(rope_theta=1e6))
-    with pytest.raises(ValueError, match=r"config\.json: "):
-        ModelConfig.from_hf(config_json(rope_theta=1e6, **changes))
+    with pytest.raises(ValueError, match=message):
+        ModelConfig.from_hf({key: value for key, value in hf.items() if value is not MISSING})
 
 
 TIED = CONFIG.model_copy(update={"tie_word_embeddings": True})

@@ -43,6 +43,7 @@ CONFIGS = ROOT / "configs"
 PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 SIGNALS = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 143)}
 GOES_ON = "; what is finished is kept, and the same command goes on from there"
+ROLLOUT = "[rollout]\nmax_prompt_tokens = 320\nmax_response_tokens = 96\nmax_turns = 3\ntemperature = 1.0\n"
 
 both_signals = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 
@@ -52,8 +53,19 @@ class Ended(NamedTuple):
 
     code: int
     lines: list[str]
-    """Of standard error, without those of a service's log and of progress."""
+    """Lines of standard error, without those of a service's log and of progress."""
     seconds: float
+
+    def is_on(self, signum: int, more: str = "") -> bool:
+        """Whether it ended as a command ends on a signal, in one line."""
+        name, code = SIGNALS[signum]
+        return (self.code, self.lines) == (code, [f"astra: ended on {name}{more}"])
+
+    def is_saved_on(self, signum: int, stage: str, steps: int) -> bool:
+        """Whether it ended as training ends on a signal: SIGTERM is no failure."""
+        name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
+        line = f"{stage}: saved after step {steps} on {name}; resumed, it goes on from there"
+        return (self.code, self.lines[-1:]) == (code, [line])
 
 
 class Command:
@@ -89,7 +101,7 @@ class Command:
             self.process.send_signal(signum)
 
     def ended(self, timeout_seconds: float = 60) -> Ended:
-        """Wait for the end, and hold that every process that it has started ends too, and that nothing is a trace."""
+        """Wait for the end; every process that it has started must end too, and without a traceback."""
         started = time.monotonic()
         try:
             children = psutil.Process(self.process.pid).children(recursive=True)
@@ -202,11 +214,9 @@ def environments_command(count: int) -> list[str]:
 def test_a_synthesis_keeps_what_is_finished_and_goes_on_to_the_same_bytes(
     astra, tmp_path, signum, command, journals, num_items
 ):
-    name, code = SIGNALS[signum]
     running = astra(*command)
     running.wait_until(lambda: num_finished((tmp_path / "out").glob(journals)) >= num_items)
-    ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}{GOES_ON}"])
+    assert running.interrupted(signum).is_on(signum, GOES_ON)
     finished = num_finished((tmp_path / "out").glob(journals))
     assert finished >= num_items
     assert not (tmp_path / "out" / "records").exists()
@@ -223,8 +233,21 @@ def test_a_synthesis_with_real_tool_servers_ends_on_ctrl_c_with_all_its_processe
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
     running = astra(*trajectories_command(200))
     running.wait_until(lambda: num_finished((tmp_path / "out").glob("records.work/trajectories.sqlite")) >= 3)
-    ended = running.interrupted(signal.SIGINT)
-    assert (ended.code, ended.lines) == (130, [f"astra: ended on Ctrl-C{GOES_ON}"])
+    assert running.interrupted(signal.SIGINT).is_on(signal.SIGINT, GOES_ON)
+
+
+def assert_saves_and_goes_on(astra, command: list[str], out: Path, signums: list[int], new_steps: int) -> None:
+    """Interrupt a training several times; each time it is at least `new_steps` steps further."""
+    metrics = out / "metrics.jsonl"
+    for signum in signums:
+        before = len(read_metrics(metrics))
+        running = astra(*command)
+        running.wait_until(lambda before=before: len(read_metrics(metrics)) >= before + new_steps)
+        ended = running.interrupted(signum)
+        lines = read_metrics(metrics)
+        assert ended.is_saved_on(signum, command[0], len(lines))
+        assert [line["step"] for line in lines] == list(range(len(lines)))
+    load_params(out / "checkpoints" / f"{len(lines):08d}")
 
 
 @pytest.mark.parametrize(
@@ -233,24 +256,10 @@ def test_a_synthesis_with_real_tool_servers_ends_on_ctrl_c_with_all_its_processe
     ids=["Ctrl-C", "SIGTERM and again"],
 )
 def test_sft_saves_on_a_signal_and_goes_on_from_there_on_the_same_command(astra, tmp_path, tokenizer, signums):
-    command, metrics = sft_command(tmp_path, tokenizer), tmp_path / "run" / "metrics.jsonl"
-    for signum in signums:
-        name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
-        before = len(read_metrics(metrics))
-        running = astra(*command)
-        running.wait_until(lambda before=before: len(read_metrics(metrics)) >= before + 3)
-        ended = running.interrupted(signum)
-        steps = len(read_metrics(metrics))
-        assert (ended.code, ended.lines[-1:]) == (
-            code,
-            [f"sft: saved after step {steps} on {name}; resumed, it goes on from there"],
-        )
-        assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
-        assert steps > before
-    load_params(tmp_path / "run" / "checkpoints" / f"{steps:08d}")
+    assert_saves_and_goes_on(astra, sft_command(tmp_path, tokenizer), tmp_path / "run", signums, 3)
 
 
-RL = """
+RL = f"""
 seed = 0
 steps = 1000
 out = "run"
@@ -261,33 +270,23 @@ groups_per_step = 1
 groups_per_rollout = 1
 min_reward_std = 0.0
 max_rollouts_per_step = 1000
-[rollout]
-max_prompt_tokens = 320
-max_response_tokens = 96
-max_turns = 3
-temperature = 1.0
+{ROLLOUT}
 [optimizer]
 learning_rate = 1e-5
 """
 
 
-@pytest.mark.slow
-def test_rl_saves_on_either_signal_and_goes_on_from_there(astra, tmp_path, taught):
+@pytest.fixture
+def in_one_environment(tmp_path, taught) -> None:
+    """A policy folder, and a record directory of one environment."""
     save_policy(taught, tmp_path / "policy")
     write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
+
+
+@pytest.mark.slow
+def test_rl_saves_on_either_signal_and_goes_on_from_there(astra, tmp_path, in_one_environment):
     (tmp_path / "rl.toml").write_text(RL)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    for signum, name, code in ((signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 0)):
-        before = len(read_metrics(metrics))
-        running = astra("rl", "rl.toml")
-        running.wait_until(lambda before=before: len(read_metrics(metrics)) >= before + 2)
-        ended = running.interrupted(signum)
-        steps = len(read_metrics(metrics))
-        assert (ended.code, ended.lines[-1:]) == (
-            code,
-            [f"rl: saved after step {steps} on {name}; resumed, it goes on from there"],
-        )
-        assert [line["step"] for line in read_metrics(metrics)] == list(range(steps))
+    assert_saves_and_goes_on(astra, ["rl", "rl.toml"], tmp_path / "run", [signal.SIGINT, signal.SIGTERM], 2)
 
 
 class StuckProxy(SlowSandbox):
@@ -312,10 +311,8 @@ class StuckProxy(SlowSandbox):
 @both_signals
 @pytest.mark.slow
 def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_bytes(
-    astra, tmp_path, taught, slow_sandbox, monkeypatch, signum
+    astra, tmp_path, in_one_environment, slow_sandbox, monkeypatch, signum
 ):
-    save_policy(taught, tmp_path / "policy")
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
     # Two groups a rollout and one an update: one waits when the first step has ended, and the second rolls nothing out.
     settings = RL.replace("groups_per_rollout = 1", "groups_per_rollout = 2").replace("steps = 1000", "steps = 6")
     (tmp_path / "rl.toml").write_text(settings + "warmup_fraction = 0.0\n")
@@ -326,14 +323,10 @@ def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_b
         with served(StuckProxy) as stuck:
             running = astra("rl", "rl.toml", "--sandbox", stuck)
             running.wait_until(lambda: StuckProxy.calls.acquire(blocking=False))
-            name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
             ended = running.interrupted(signum)
         steps = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
         assert 0 < steps < 6
-        assert (ended.code, ended.lines[-1:]) == (
-            code,
-            [f"rl: saved after step {steps} on {name}; resumed, it goes on from there"],
-        )
+        assert ended.is_saved_on(signum, "rl", steps)
         assert ended.seconds < 10
         assert astra("rl", "rl.toml", "--sandbox", url).ended(300).code == 0
     lines, expected = (
@@ -346,30 +339,21 @@ def test_rl_ends_inside_a_rollout_whose_tools_are_slow_and_goes_on_to_the_same_b
 
 
 @both_signals
-@pytest.mark.slow
-def test_an_evaluation_ends_while_it_waits_for_a_tool(astra, tmp_path, taught, slow_sandbox, signum):
-    save_policy(taught, tmp_path / "policy")
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
-    (tmp_path / "evaluation.toml").write_text(
-        'seed = 0\npolicy = "policy"\nenvironments = "environments"\nout = "out"\nepisodes_per_environment = 4\n'
-        "[rollout]\nmax_prompt_tokens = 320\nmax_response_tokens = 96\nmax_turns = 3\ntemperature = 0.3\n"
-    )
-    running = astra("evaluate", "environments", "evaluation.toml", "--sandbox", slow_sandbox)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["evaluate", "environments", "evaluation.toml"], marks=pytest.mark.slow),
+        ["records", "verify", "environments"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_command_ends_while_it_waits_for_a_tool(astra, tmp_path, in_one_environment, slow_sandbox, signum, command):
+    places = 'policy = "policy"\nenvironments = "environments"\nout = "out"\n'
+    (tmp_path / "evaluation.toml").write_text(f"seed = 0\n{places}episodes_per_environment = 4\n{ROLLOUT}")
+    running = astra(*command, "--sandbox", slow_sandbox)
     running.wait_until(lambda: SlowSandbox.calls.acquire(blocking=False))
-    name, code = SIGNALS[signum]
-    ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert running.interrupted(signum).is_on(signum)
     assert not (tmp_path / "out").exists()
-
-
-@both_signals
-def test_a_verification_ends_while_it_waits_for_a_tool(astra, tmp_path, slow_sandbox, signum):
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
-    running = astra("records", "verify", "environments", "--sandbox", slow_sandbox)
-    running.wait_until(lambda: SlowSandbox.calls.acquire(blocking=False))
-    name, code = SIGNALS[signum]
-    ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
 
 
 SLOW_CONVERSION = """
@@ -400,9 +384,7 @@ def test_a_conversion_leaves_what_was_there_and_no_half(astra, tmp_path, signum,
     command = ["convert", direction, str(tmp_path / source), str(tmp_path / "new")]
     running = astra(*command, script=SLOW_CONVERSION)
     running.wait_until(lambda: any(tmp_path.glob(f".new.*.partial/**/{partial_file}")))
-    name, code = SIGNALS[signum]
-    ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert running.interrupted(signum).is_on(signum)
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "ours", "stderr", "stdout"}
     assert main(command) == 0
 
@@ -414,9 +396,8 @@ def test_a_plan_ends_in_the_middle_of_a_compilation(astra, signum):
     running = astra("plan", f"{CONFIGS}/paper_rl_14b.toml", "--topology", "v5p:4x4x4")
     compiling = psutil.Process(running.process.pid)
     running.wait_until(lambda: compiling.num_threads() > 8 and compiling.cpu_times().user > 20)
-    name, code = SIGNALS[signum]
     ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert ended.is_on(signum)
     assert ended.seconds < 10
 
 
@@ -434,9 +415,7 @@ def test_a_service_ends_with_its_jails(astra, tmp_path, signum):
         return False
 
     running.wait_until(is_healthy)
-    name, code = SIGNALS[signum]
-    ended = running.interrupted(signum)
-    assert (ended.code, ended.lines) == (code, [f"astra: ended on {name}"])
+    assert running.interrupted(signum).is_on(signum)
 
 
 @both_signals

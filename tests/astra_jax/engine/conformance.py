@@ -32,12 +32,8 @@ class Subject:
     end_ids: tuple[int, ...]
     max_tokens: int
     """Of a sequence."""
-    num_sampled: Callable[[Decoder], int] = lambda decoder: decoder.load.sampled_tokens
-    """Tokens so far, in messages under way as well: of those a remote decoder does not hear."""
     tolerance: float = 1e-4
     """How far log-probs may be apart where other calls computed them."""
-    is_remote: bool = False
-    """Whether a server samples: messages come as a whole, without kept ids, and weights cannot be changed."""
 
     def a_decoder(self) -> Decoder:
         return self.make(self.weights, 0)
@@ -138,8 +134,7 @@ async def what_truncation_kept_is_handed_out_and_every_token_is_among_it(subject
         assert (await task).kept == []
     for session, task in truncated.items():
         message = await task
-        told = [] if subject.is_remote else message.ids
-        for token, kept in zip(told, message.kept, strict=True):
+        for token, kept in zip(message.ids, message.kept, strict=True):
             assert token in kept
             assert len(set(kept)) == len(kept) <= 5
         assert same(message, await alone(subject, session, few), subject.tolerance), (
@@ -240,12 +235,11 @@ async def an_aborted_message_returns_what_there_is_and_others_go_on(subject: Sub
     expected_others = [await alone(subject, other) for other in others]
     decoder = subject.a_decoder()
     task, tasks = asyncio.create_task(decoder.generate(PROMPT, LONG, session)), under_way(decoder, others)
-    await until(lambda: subject.num_sampled(decoder) > 0)
+    await until(lambda: decoder.load.sampled_tokens > 0)
     decoder.abort(session)
     message = await task
     assert message.finish == "aborted"
-    assert (len(message.ids) == 0) == subject.is_remote
-    assert len(message.ids) < len(expected.ids)
+    assert 0 < len(message.ids) < len(expected.ids)
     assert message.ids == expected.ids[: len(message.ids)]
     assert len(message.ids) == len(message.logprobs) == len(message.policy_versions)
     # It may go on: its draws are counted from its prompt.
@@ -343,10 +337,10 @@ async def a_cancelled_message_is_let_go_of(subject: Subject) -> None:
     free_pages = decoder.load.free_pages
     expected = await alone(subject, SESSIONS[1], SHORT)
     for num_sampled in (0, 1):
-        sampled_before = subject.num_sampled(decoder)
+        sampled_before = decoder.load.sampled_tokens
         task = under_way(decoder, [session])[session]
         await asyncio.sleep(0)
-        await until(lambda: subject.num_sampled(decoder) >= sampled_before + num_sampled)  # noqa: B023 - called at once
+        await until(lambda: decoder.load.sampled_tokens >= sampled_before + num_sampled)  # noqa: B023 - called at once
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
@@ -385,10 +379,6 @@ async def one_that_is_cancelled_as_it_ends_holds_up_nobody(subject: Subject) -> 
 async def nothing_that_is_cached_outlives_its_weights(subject: Subject) -> None:
     greedy = Sampling(12, temperature=0.0)
     decoder, fresh = subject.a_decoder(), subject.make(subject.other_weights, 5)
-    if subject.is_remote:
-        with pytest.raises(DecoderError):
-            await decoder.update_weights(subject.other_weights, 5)
-        return
     first = await decoder.generate(PROMPT, greedy, SESSIONS[0])
     await decoder.update_weights(subject.other_weights, 5)
     ids = [*PROMPT, *first.ids, *GIVEN]
@@ -406,8 +396,6 @@ async def nothing_that_is_cached_outlives_its_weights(subject: Subject) -> None:
 async def new_weights_sample_the_rest_of_a_message(subject: Subject) -> None:
     session, expected = await a_long_one(subject)
     decoder = subject.a_decoder()
-    if subject.is_remote:
-        return
     task = under_way(decoder, [session])[session]
     await until(lambda: decoder.load.sampled_tokens > 0)
     await decoder.update_weights(subject.other_weights, 5)
@@ -437,7 +425,7 @@ async def close_leaves_no_task(subject: Subject) -> None:
     decoder = subject.a_decoder()
     await one_message(decoder, SESSIONS[0], Sampling(1))
     tasks = under_way(decoder, SESSIONS[1:3])
-    await until(lambda: subject.num_sampled(decoder) > 1)
+    await until(lambda: decoder.load.sampled_tokens > 1)
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)

@@ -93,7 +93,6 @@ class Observed:
     def __init__(self, device: Device):
         self.device, self.calls = device, []
         self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
-        self.penalizes = device.penalizes
 
     @property
     def row_steps(self) -> int:
@@ -104,7 +103,7 @@ class Observed:
         self.calls.append([(row.track.session, row.track.num_cached, row.ids, row.copy) for row in rows])
         await self.device.read(read)
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> Said:
         rows = sample.all_rows()
         self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table), row.copy) for row in rows])
         return await self.device.sample(sample)
@@ -165,7 +164,7 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
 
 def test_a_call_that_fails_fails_every_message_and_the_next_one_begins_anew():
     class Fails(ClockDevice):
-        async def sample(self, sample: Sample) -> tuple[Said, int]:
+        async def sample(self, sample: Sample) -> Said:
             if fails:
                 raise OSError("lost")
             return await super().sample(sample)

@@ -53,7 +53,7 @@ class CheckedDevice(ClockDevice):
             self._write(row.track, row.ids)
         await super().read(read)
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> Said:
         rows = list(sample.all_rows())
         assert len(sample.rows) == self.num_shards
         for shard, of_shard in enumerate(sample.rows):
@@ -66,10 +66,10 @@ class CheckedDevice(ClockDevice):
                 assert all(self._lie_the_same(shard, tables[0], table) for table in tables)
         assert all(row.track.num_unread == 0 for row in rows)
         self._check_and_copy([(row.track, row.max_tokens, row.copy) for row in rows])
-        said, steps = await super().sample(sample)
+        said = await super().sample(sample)
         for row, (ids, *_) in zip(rows, said, strict=True):
             self._write(row.track, [row.track.ids[-1], *ids[:-1]])
-        return said, steps
+        return said
 
     def _lie_the_same(self, shard: int, one: Sequence[int], other: Sequence[int]) -> bool:
         return [self.pages[shard][page] for page in one] == [self.pages[shard][page] for page in other]

@@ -15,33 +15,20 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
-from astra_jax.engine.sizes import Limits, RowShape, decode_limits
 from astra_jax.engine.tracks import Read, Sample
-from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from tests.astra_jax.engine.test_conformance import LIMITS
 
 NUM_HOSTS = 3
-LIMITS = Limits(
-    max_prompt_tokens=24,
-    max_tokens=160,
-    num_pages=48,
-    page_tokens=8,
-    row_shapes=(RowShape(2, 2), RowShape(1, 2), RowShape(2, 1)),
-    sample_tokens=4,
-    read_rows=2,
-    read_tokens=8,
-    first_read_rows=2,
-    first_read_tokens=24,
-)
 
 
 class PartOfDevice(ClockDevice):
     """What one host holds of a device; it keeps the calls, and how many rows of its own each has."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self) -> None:
         super().__init__(
-            limits, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
+            LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=(1,), num_shards=2
         )
         self.calls: list[tuple] = []
         self.num_rows: list[int] = []
@@ -54,13 +41,13 @@ class PartOfDevice(ClockDevice):
         assert all(len(of_shard) <= read.most_rows for of_shard in read.rows)
         await super().read(read)
 
-    async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+    async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
         self._note(sample, ("sample", sample.shape, own_pages, sample.leave_at))
         assert self.own_pages(sample) <= own_pages
         assert all(len(of_shard) <= sample.shape.prefixes for of_shard in sample.rows)
         assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_shard in sample.rows for of_prefix in of_shard)
         if self.num_rows[-1] == 0:
-            return [], 0
+            return []
         return await super().sample(dataclasses.replace(sample, leave_at=0))
 
     def _note(self, call: Read | Sample, agreed: tuple) -> None:
@@ -71,15 +58,15 @@ class PartOfDevice(ClockDevice):
 class Hosts:
     """Hosts of one job, in one event loop."""
 
-    def __init__(self, calls_away: int | None, limits: Limits = LIMITS):
+    def __init__(self, calls_away: int | None):
         self._barrier, self._proposals = asyncio.Barrier(NUM_HOSTS), [Proposal(0)] * NUM_HOSTS
         self.rounds: list[list[Proposal]] = []
         self.is_signalled = self.end = False
-        self.devices = [PartOfDevice(limits) for _ in range(NUM_HOSTS)]
+        self.devices = [PartOfDevice() for _ in range(NUM_HOSTS)]
         self.decoders = [
             PagedDecoder(
-                SharedDevice(device, limits.row_shapes, self._gather_of(host)),
-                limits,
+                SharedDevice(device, LIMITS.row_shapes[0], self._gather_of(host)),
+                LIMITS,
                 end_ids=(1,),
                 calls_away=calls_away,
             )
@@ -154,76 +141,12 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_secon
     assert held_up == ({False, True} if hold_seconds < 1 else {False})
 
 
-@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
-def test_hosts_that_want_rows_of_two_shapes_make_two_calls_one_after_the_other(calls_away):
-    """Of 2 × 2 and 3 × 1 neither holds the other, and a call of 3 × 2 has no decoder."""
-    limits = dataclasses.replace(LIMITS, row_shapes=(RowShape(2, 2), RowShape(3, 1)))
-
-    async def main() -> tuple[Hosts, list]:
-        hosts = Hosts(calls_away, limits)
-        slots = [range(9), range(9, 13), range(13, 15)]
-        found = await asyncio.gather(
-            *(a_host(decoder, of_host, lambda: 0.1) for decoder, of_host in zip(hosts.decoders, slots, strict=True))
-        )
-        return hosts, found
-
-    async def alone() -> list[list[Generated]]:
-        return await a_host(PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,)), range(15), lambda: 0.0)
-
-    hosts, found = run_on_clock(main())
-    wanted = [{tuple(each[1:3]) for each in proposals if each.kind == Kind.SAMPLE} for proposals in hosts.rounds]
-    assert {(2, 2), (3, 1)} in wanted
-    assert {call[1] for call in hosts.devices[0].calls if call[0] == "sample"} == set(limits.row_shapes)
-    assert len({tuple(device.calls) for device in hosts.devices}) == 1
-    assert [messages for of_host in found for messages in of_host] == run_on_clock(alone())
-    # Who was passed over comes before whoever proposes later.
-    passed_over, most = [0] * NUM_HOSTS, 0
-    for proposals in hosts.rounds:
-        call = agreed(proposals, limits.row_shapes)
-        for host, each in enumerate(proposals):
-            if each.kind == call.kind == Kind.SAMPLE:
-                passed_over[host] = 0 if each.is_part_of(call) else passed_over[host] + 1
-        most = max(most, *passed_over)
-    assert 0 < most < NUM_HOSTS
-
-
-def shapes_of_decoders() -> set[tuple[RowShape, ...]]:
-    config = RolloutConfig(max_prompt_tokens=64, max_response_tokens=64, max_turns=1)
-    return {decode_limits(config, groups, size).row_shapes for groups in range(1, 12) for size in (1, 2, 4, 6, 8)}
-
-
-def test_whatever_hosts_propose_the_call_has_a_shape_of_the_decoder_and_holds_all_that_can_be():
-    """In every shape of every decoder, on two hosts and on three; whose turn it is not waits for few calls."""
-    # As on a mesh: on one device of a CPU there are at most 16 rows.
-    mesh_of_six = (RowShape(6, 4), RowShape(3, 4), RowShape(8, 1), RowShape(2, 1))
-    num_split = 0
-    for row_shapes in {*shapes_of_decoders(), mesh_of_six}:
-        for wanted in (*itertools.product(row_shapes, repeat=2), *itertools.product(row_shapes, repeat=3)):
-            proposals = [Proposal(Kind.SAMPLE, *shape, own_pages=n, leave_at=1) for n, shape in enumerate(wanted)]
-            call = agreed([*proposals, Proposal(Kind.NOTHING)], row_shapes)
-            assert call[1:3] in row_shapes
-            assert agreed([Proposal(Kind.NOTHING), *reversed(proposals)], row_shapes) == call
-            holding_all = [
-                shape
-                for shape in row_shapes
-                if all(each.prefixes <= shape[0] and each.rows_per_prefix <= shape[1] for each in wanted)
-            ]
-            parts = [each for each in proposals if each.is_part_of(call)]
-            assert call[4:] == (max(each.own_pages for each in parts), len(parts), 0)
-            if holding_all:
-                assert len(parts) == len(proposals)
-                assert call.num_rows == min(shape.prefixes * shape.rows_per_prefix for shape in holding_all)
-                continue
-            num_split += 1
-            served = set()
-            for _ in wanted:
-                call = agreed(proposals, row_shapes)
-                served |= {number for number, each in enumerate(proposals) if each.is_part_of(call)}
-                proposals = [
-                    each._replace(waited=0 if each.is_part_of(call) else each.waited + 1) for each in proposals
-                ]
-            assert served == set(range(len(wanted)))
-    assert num_split > 0
+@pytest.mark.parametrize("kinds", list(itertools.permutations(Kind, 2)))
+def test_whatever_hosts_propose_all_reach_the_same_call_and_the_first_kind_has_it(kinds):
+    proposals = [Proposal(kind, own_pages=number, leave_at=1) for number, kind in enumerate(kinds)]
+    assert agreed(proposals) == agreed(proposals[::-1]) == min(proposals)
+    both = [Proposal(kinds[0], own_pages=pages, leave_at=1) for pages in (3, 2)]
+    assert agreed(both)[3:] == (3, 2), "a call has room for all of its kind"
 
 
 def test_while_the_tools_of_a_host_take_long_the_others_go_on():
@@ -307,24 +230,6 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
     assert all(100 < seconds < 103 for seconds in heard)
 
 
-def test_who_is_held_up_was_passed_over_by_nobody():
-    """How often depends on how long a tool takes: it must not decide whose turn it is."""
-    asked: list[Proposal] = []
-    another = [Proposal(Kind.HOLD), Proposal(Kind.READ, 9, 1, 8), Proposal(Kind.HOLD), Proposal(Kind.NOTHING)]
-
-    async def gather(proposal: Proposal) -> np.ndarray:
-        asked.append(proposal)
-        return np.array([proposal, another[len(asked) - 1]], np.int32)
-
-    async def main() -> None:
-        device = PartOfDevice()
-        await SharedDevice(device, LIMITS.row_shapes, gather).read(Read([[], []], False, 2, 8))
-        assert [call[0] for call in device.calls] == ["read", "read"]
-
-    run_on_clock(main())
-    assert [proposal.waited for proposal in asked] == [0, 0, 1, 1]
-
-
 def test_a_decoder_that_is_closed_refuses_to_sample():
     async def main() -> None:
         decoder = PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,))
@@ -341,7 +246,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
     asked: list[Proposal] = []
 
     class Breaks(PartOfDevice):
-        async def sample(self, sample: Sample, own_pages: int = 99) -> tuple[Said, int]:
+        async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
             raise MemoryError("of this host")
 
     async def gather(proposal: Proposal) -> np.ndarray:
@@ -349,7 +254,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
         return np.array([proposal], np.int32)
 
     async def main() -> None:
-        decoder = PagedDecoder(SharedDevice(Breaks(), LIMITS.row_shapes, gather), LIMITS, end_ids=(1,))
+        decoder = PagedDecoder(SharedDevice(Breaks(), LIMITS.row_shapes[0], gather), LIMITS, end_ids=(1,))
         with pytest.raises(MemoryError, match="of this host"):
             await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
         num_asked = len(asked)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from astra_jax.engine import page_attention, triton_pages
 from astra_jax.engine.decoder import PagedDecoder
@@ -178,12 +179,15 @@ def test_a_gpu_has_it_for_numbers_of_16_bits(monkeypatch):
     assert not has_kernel("bfloat16", 128, 8)
 
 
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_it_is_lowered_for_a_gpu(monkeypatch):
     monkeypatch.setattr(triton_pages, "platform", lambda: "gpu")
     q = jnp.zeros((3, 2, 8, 128), jnp.bfloat16)
     keys, values = jnp.zeros((9, 2, 128, 32), jnp.bfloat16), jnp.zeros((9, 2, 32, 128), jnp.bfloat16)
-    traced = jax.jit(softmax_over_pages).trace(q, keys, values, np.zeros((3, 4), np.int32), np.ones(3, np.int32))
-    assert "xla.gpu.triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    h100 = AbstractDevice("NVIDIA H100", num_cores=132, platform="cuda")
+    with use_abstract_mesh(AbstractMesh((1,), ("gpu",), abstract_device=h100)):
+        traced = jax.jit(softmax_over_pages).trace(q, keys, values, np.zeros((3, 4), np.int32), np.ones(3, np.int32))
+        assert "xla.gpu.triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 async def programs_of_messages(config: ModelConfig) -> int:

@@ -17,7 +17,7 @@ from astra_jax.episodes.rollout import RolloutEngine
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs, vocab_size, penalizes = 1, 0, 512, False
+    num_shards, num_programs, vocab_size = 1, 0, 512
     row_steps = 0
 
     def __init__(self, messages: Sequence[Sequence[int]]):
@@ -39,7 +39,7 @@ class ScriptedDevice:
     async def read(self, read: Read) -> None:
         await asyncio.sleep(1.0)
 
-    async def sample(self, sample: Sample) -> tuple[Said, int]:
+    async def sample(self, sample: Sample) -> Said:
         said = []
         for row in sample.all_rows():
             track = row.track
@@ -48,9 +48,8 @@ class ScriptedDevice:
                 begun.append(begins_at)
             ids = list(self._messages[len(begun) - 1][len(track.said) :][: row.max_tokens])
             said.append(SaidRow(ids, [-0.25] * len(ids), []))
-        steps = max(len(row.ids) for row in said)
-        await asyncio.sleep(steps)
-        return said, steps
+        await asyncio.sleep(max(len(row.ids) for row in said))
+        return said
 
 
 class OnTheClock(RolloutEngine):

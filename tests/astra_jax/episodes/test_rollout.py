@@ -233,11 +233,6 @@ async def test_episodes_that_wait_for_no_other_have_the_same_tokens(taught, grou
             np.testing.assert_allclose(one.ledger.sampled_logprobs, other.ledger.sampled_logprobs, atol=2e-5)
 
 
-def test_episodes_of_a_group_differ(groups):
-    # Not in each group: what the policy is sure of, it may well say three times.
-    assert sum(len({tuple(episode.ledger.ids) for episode in group}) for group in groups) > len(groups)
-
-
 async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(taught):
     """SFT, tokens, cache, sandbox and reward in one: the sampled ledger is the rendered gold episode."""
     cold = LIMITS.model_copy(update={"temperature": 0.1})
@@ -327,14 +322,6 @@ async def test_where_a_decoder_fails_nobody_waits_for_a_tool_any_more(taught):
         await asyncio.wait_for(engine.run(taught.params, STARTS[:1], group_size=GROUP_SIZE, seed=0), 60)
     assert sandbox.is_asked.is_set()
     assert sandbox.num_left == 0
-
-
-async def test_a_service_that_is_gone_ends_the_rollout_too(taught):
-    with local_sandbox(workers=1) as url:
-        pass
-    async with AsyncSandboxClient(url, deadline_seconds=0.3) as sandbox:
-        with pytest.raises(SandboxUnavailable):
-            await roll_out(taught, sandbox=sandbox)
 
 
 async def test_a_prompt_over_the_limit_is_refused_by_name(taught):

@@ -179,7 +179,7 @@ def test_what_cannot_be_replayed_says_why(taught, logged):
     unlimited = logged[0].rolled_out.model_copy(update={"limits": {}})
     with pytest.raises(EpisodeLogError, match="found a fault at max_prompt_tokens: Field required"):
         replayed(logged[0].model_copy(update={"rolled_out": unlimited}), taught)
-    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke, or the log is"):
+    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke"):
         replayed(logged[0].model_copy(update={"rolled_out": None}), taught)
     with pytest.raises(EpisodeLogError, match=r"found none of \['x'\]; name the record directory"):
         replayed(logged[0].model_copy(update={"tools": ("x",)}), taught)

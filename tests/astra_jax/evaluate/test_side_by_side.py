@@ -151,24 +151,6 @@ def test_one_page_has_environments_and_benchmarks(tmp_path):
     assert '<section id="benchmark-1">' in html
 
 
-def test_runs_at_several_steps_are_drawn_over_them(tmp_path):
-    first, last = {"w": [IDLE], "ww": [SOLVED]}, {"w": [SOLVED], "ww": [SOLVED]}
-    runs = [
-        read(tmp_path / "rl-step_40", last),
-        read(tmp_path / "rl-step_20", first),
-        read(tmp_path / "b", first, policy="step_20", temperature=0.0),
-        read(tmp_path / "step_60-greedy", last, temperature=0.0),
-        read(tmp_path / "sft-step_60", BOTH, policy="sft"),
-        read(tmp_path / "rl-step_80", last, seed=7),
-    ]
-    f1, answers = side_by_side(runs).curves
-    assert (f1.title, answers.title) == ("F1", "Final answer right")
-    # The policy of SFT has one step, which makes no curve; another seed shows other distractors.
-    assert [(curve.name, curve.last) for curve in f1.curves] == [("rl, temperature 1", "1"), ("greedy", "1")]
-    assert [curve.raw_path for curve in f1.curves] == ["M0.00 50.00L50.00 0.00", "M0.00 50.00L100.00 0.00"]
-    assert side_by_side(runs[:1]).curves == []
-
-
 def test_bars_have_whiskers_of_their_intervals_and_a_key_per_sampling():
     chart = interval_bars("F1", [("a", "greedy", 0.5, (0.25, 0.75)), ("b", "temperature 1", 0.0, (0.0, 0.0))])
     assert (chart.keys, [tick.label for tick in chart.ticks][-1]) == (["greedy", "temperature 1"], "0.8")

@@ -2,10 +2,11 @@
 
 import time
 
-from astra_jax.mesh.hosts import ending_with_other_hosts, join_hosts
+from astra_jax.mesh import hosts
 
 if __name__ == "__main__":
-    join_hosts()
-    with ending_with_other_hosts():
+    hosts._HEARTBEAT_SECONDS = 2
+    hosts.join_hosts()
+    with hosts.ending_with_other_hosts():
         print("joined", flush=True)
         time.sleep(600)

@@ -1,4 +1,6 @@
-"""Attention against a naive float64 reference, forward and backward."""
+"""Attention in plain XLA against a naive float64 reference, alone and over meshes."""
+
+import functools
 
 import jax
 import jax.extend.core
@@ -8,78 +10,71 @@ import pytest
 
 from astra_jax.model import chunked_attention
 from astra_jax.model.attention import attention
+from astra_jax.model.context_parallel import balanced_order
+from astra_jax.model.sharding import MeshConfig, make_mesh
+from tests.astra_jax.model.naive_attention import assert_equal, expected_of, inputs, out_and_gradients, segments_of
+
+ROWS = [[70, 40, 33, 90]], [[5, 1, 2], [120, 60, 61], [9]]
+"""One group and padding; three groups, whose segments begin anywhere, the last one a prompt without responses."""
+SHARED = segments_of(*ROWS, tokens=300)
 
 
-def naive_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT):
-    q, k, v = (np.asarray(x, np.float64) for x in (q_BTNH, k_BTKH, v_BTKH))
-    shared = q.shape[2] // k.shape[2]
-    scores = np.einsum("btnh,bsnh->bnts", q, k.repeat(shared, axis=2)) / np.sqrt(q.shape[-1])
-    tokens = q.shape[1]
-    mask = np.tril(np.ones((tokens, tokens), bool)) & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
-    scores = np.where(mask[:, None], scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("bnts,bsnh->btnh", weights, v.repeat(shared, axis=2))
+def found_by(attend, ids, arrays):
+    return jax.jit(functools.partial(out_and_gradients, attend, ids))(*arrays)
 
 
-def inputs(tokens, heads=4, kv_heads=2, batch=2, head_dim=8):
+@pytest.mark.parametrize("tokens", [1, 7, 128, 300, 384, 640, 2200])
+def test_a_token_attends_its_own_segment(tokens):
     rng = np.random.default_rng(tokens)
-    q = rng.normal(size=(batch, tokens, heads, head_dim)).astype(np.float32)
-    k, v = rng.normal(size=(2, batch, tokens, kv_heads, head_dim)).astype(np.float32)
-    segment_ids_BT = np.sort(rng.integers(1, 4, (batch, tokens)), axis=1)
-    segment_ids_BT[0, -tokens // 5 :] = 0  # padding
-    return q, k, v, segment_ids_BT
+    batch = 1 if tokens > 1000 else 2
+    ids_BT = np.sort(rng.integers(1, 4, (batch, tokens)), axis=1)
+    ids_BT[0, tokens - tokens // 5 :] = 0  # padding
+    arrays = inputs(batch, tokens)
+    found = found_by(lambda *qkv: attention(*qkv, ids_BT), ids_BT, arrays)
+    assert_equal(found, expected_of(ids_BT, ids_BT, *arrays))
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 128, 300, 2200])
-def test_chunked_attention_equals_the_naive_formula(tokens):
-    q, k, v, segment_ids_BT = inputs(tokens, batch=1 if tokens > 1000 else 2)
-    out = jax.jit(attention)(q, k, v, segment_ids_BT)
-    np.testing.assert_allclose(out, naive_attention(q, k, v, segment_ids_BT), atol=2e-6)
+@pytest.mark.parametrize(
+    "constants",
+    [{"_MAX_SCORES_ON_CPU": 1}, {"_MAX_SCORES_ON_CPU": 2**30}, {"_BLOCK_TOKENS": (100,)}],
+    ids=["a head at a time", "all heads at once", "many blocks of queries and of keys"],
+)
+def test_a_response_attends_its_prompt_and_itself(constants, monkeypatch):
+    for name, value in constants.items():
+        monkeypatch.setattr(chunked_attention, name, value)
+    assert_equal(found_by(lambda *qkv: attention(*qkv, *SHARED), SHARED[0], inputs()), expected_of(*SHARED, *inputs()))
 
 
-def test_gradients_equal_those_of_the_naive_formula():
-    q, k, v, segment_ids_BT = inputs(300)
-    weights = np.random.default_rng(5).normal(size=q.shape).astype(np.float32)
-
-    def naive(q, k, v):  # the same formula in JAX, differentiated by JAX
-        k, v = (jnp.repeat(x, 2, axis=2) for x in (k, v))
-        scores = jnp.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1])
-        mask = np.tril(np.ones((300, 300), bool)) & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
-        return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(jnp.where(mask[:, None], scores, -1e30)), v)
-
-    ours = jax.jit(jax.grad(lambda *x: (attention(*x, segment_ids_BT) * weights).sum(), argnums=(0, 1, 2)))(q, k, v)
-    reference = jax.jit(jax.grad(lambda *x: (naive(*x) * weights).sum(), argnums=(0, 1, 2)))(q, k, v)
-    for mine, theirs in zip(ours, reference, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+@pytest.mark.parametrize("tokens", [384, 640])
+def test_blocks_that_fill_a_row_of_another_length_do_so_as_well(tokens):
+    ids, arrays = segments_of(*ROWS, tokens=tokens), inputs(tokens=tokens)
+    assert_equal(found_by(lambda *qkv: attention(*qkv, *ids), ids[0], arrays), expected_of(*ids, *arrays))
 
 
-@pytest.mark.parametrize("limit", [1, 2 * 128 * 300 * 2, 2**30])
-def test_however_many_rows_and_heads_go_together_the_result_is_the_same(monkeypatch, limit):
-    """One pair of a row and a key head at a time, two, all six."""
-    q, k, v, segment_ids_BT = inputs(300, batch=3)
+@pytest.mark.parametrize("mesh", [MeshConfig(context=2, tensor=2), MeshConfig(data=2, context=4)], ids=str)
+@pytest.mark.parametrize("has_prefixes", [False, True])
+def test_it_does_so_where_sequences_and_heads_are_split_over_devices(mesh, has_prefixes):
+    ids, arrays = segments_of(*ROWS, tokens=304), inputs(tokens=304)
+    order = balanced_order(304, mesh.context)
+    balanced_ids = [x[:, order] for x in ids]
+    with jax.set_mesh(make_mesh(mesh, jax.devices()[: int(np.prod(mesh.shape))])):
+        found = found_by(
+            lambda *qkv: attention(*qkv, *balanced_ids[: 1 + has_prefixes]),
+            balanced_ids[0],
+            [x[:, order] for x in arrays],
+        )
+    found = [np.asarray(x)[:, np.argsort(order)] for x in found]
+    assert_equal(found, expected_of(ids[0], ids[has_prefixes], *arrays))
 
-    def out_and_gradients(q, k, v):
-        out, pull = jax.vjp(lambda *qkv: attention(*qkv, segment_ids_BT), q, k, v)
-        return out, *pull(q)
 
-    expected = out_and_gradients(q, k, v)
-    monkeypatch.setattr(chunked_attention, "_MAX_SCORES_ON_CPU", limit)
-    for ours, theirs in zip(jax.jit(out_and_gradients)(q, k, v), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
-def test_no_array_is_as_large_as_the_scores_of_a_long_sequence():
-    shape = jax.ShapeDtypeStruct((1, 8192, 4, 8), jnp.float32)
-    ids = jax.ShapeDtypeStruct((1, 8192), jnp.int32)
+@pytest.mark.parametrize("has_prefixes", [False, True])
+def test_no_array_is_as_large_as_the_scores_of_a_long_row(has_prefixes):
+    q = jax.ShapeDtypeStruct((1, 8192, 4, 8), jnp.float32)
+    ids = [jax.ShapeDtypeStruct((1, 8192), jnp.int32)] * (1 + has_prefixes)
 
     def largest(jaxpr):
         sizes = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars if hasattr(v.aval, "size")]
-        inner = [largest(sub) for eqn in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
-        return max(sizes + inner)
+        return max(sizes + [largest(sub) for eqn in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(eqn.params)])
 
-    def loss(q, k, v, s):
-        return attention(q, k, v, s).sum()
-
-    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1, 2)))(shape, shape, shape, ids)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda q, *ids: attention(q, q, q, *ids).sum()))(q, *ids)
     assert largest(jaxpr.jaxpr) < 8192 * 8192 / 8

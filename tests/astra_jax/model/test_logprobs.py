@@ -171,8 +171,12 @@ def test_logprobs_among_kept_ids_are_the_same_over_a_mesh(kept, mesh):
 
 
 def test_no_array_holds_the_rows_that_all_tokens_have_kept():
-    shapes = {"hidden": ((4, 512, 64), jnp.float32), "table": ((8192, 64), jnp.float32), "targets": ((4, 512), int)}
-    arrays = [jax.ShapeDtypeStruct(*shape) for shape in (*shapes.values(), ((4, 512, 20), int))]
+    shapes = {
+        "hidden": ((4, 512, 64), jnp.float32),
+        "table": ((8192, 64), jnp.float32),
+        "targets": ((4, 512), jnp.int32),
+    }
+    arrays = [jax.ShapeDtypeStruct(*shape) for shape in (*shapes.values(), ((4, 512, 20), jnp.int32))]
     arrays.append(jax.ShapeDtypeStruct((4, 512), jnp.float32))
     compiled = kept_logprobs_and_gradients.lower(*arrays, chunk_tokens=128).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 2048 * 20 * 64 * 4 / 2

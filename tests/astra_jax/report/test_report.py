@@ -30,13 +30,11 @@ from astra_jax.episodes.log import (
 )
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import RunFolderError
-from astra_jax.report.ablations import AblationsUnreadable
-from astra_jax.report.before_and_after import before_and_after
 from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
 from astra_jax.report.data_sets import MAX_BARS, distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
+from astra_jax.report.held_out import before_and_after, number_of_environments
 from astra_jax.report.page import _LOSSES
-from astra_jax.report.temperatures import n_in_words
 from astra_jax.sft.metrics import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from synthesis.record_io import write_records
@@ -147,25 +145,13 @@ def trajectory(index: int) -> Trajectory:
 
 
 def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 1.0) -> dict[str, Any]:
-    return {
-        "f1": f1,
-        "f1_interval": [f1 - 0.03, f1 + 0.04],
-        "f1_unseen_tools": f1 / 3,
-        "f1_unseen_tools_interval": [f1 / 3, f1 / 3 + 0.01],
-        "f1_unseen_domains": f1 / 4,
-        "recall": f1,
-        "precision": f1,
-        "solved_fraction": f1 / 2,
-        "answer_accuracy": f1 / 10,
-        "answer_accuracy_interval": [0.0, f1 / 5],
-        "n": 256,
-        "n_unseen_tools": 128,
-        "n_unseen_domains": 128,
-        "temperature": temperature,
-        "tool_calls_per_episode": calls,
-        "tokens_per_turn": 40.0,
-        "irrelevant_call_share": irrelevant,
-    }
+    found = {"f1": f1, "f1_unseen_tools": f1 / 3, "f1_unseen_domains": f1 / 4, "recall": f1, "precision": f1}
+    found |= {"solved_fraction": f1 / 2, "answer_accuracy": f1 / 10, "temperature": temperature}
+    found |= {"tool_calls_per_episode": calls, "tokens_per_turn": 40.0, "irrelevant_call_share": irrelevant}
+    intervals = {"f1": [f1 - 0.03, f1 + 0.04], "f1_unseen_tools": [f1 / 3, f1 / 3 + 0.01]}
+    intervals["answer_accuracy"] = [0.0, f1 / 5]
+    counts = {"n": 256, "n_unseen_tools": 128, "n_unseen_domains": 128}
+    return found | counts | {f"{name}_interval": ends for name, ends in intervals.items()}
 
 
 HELD_OUT = {
@@ -204,13 +190,25 @@ def write_run(run_dir: Path) -> None:
     write_records(run_dir / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
     write_records(run_dir / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
     write_records(run_dir / "heldout", [tiny_environment(owner="Pale Ibis", flat="Red Gate")], kind="environment")
-    lines = [episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5) for policy in HELD_OUT]
-    write_episodes(run_dir / "episodes.jsonl", lines)
+    log(run_dir, *(line_of(finished_episode(), policy) for policy in HELD_OUT))
 
 
-def logged(environment_id: str, policy: str, **changes: Any) -> LoggedEpisode:
-    line = episode_to_json(finished_episode(), TOKENIZER, policy=policy, reward=0.5)
-    return LoggedEpisode.model_validate({**line, "environment_id": environment_id, **changes})
+def line_of(episode: Episode, policy: str = "rl", reward: float = 0.5) -> dict[str, Any]:
+    return episode_to_json(episode, TOKENIZER, policy=policy, reward=reward)
+
+
+def log(folder: Path, *lines: dict[str, Any]) -> Path:
+    """Write the lines, or one of a finished episode, as the log of a run."""
+    write_episodes(folder / "episodes.jsonl", lines or [line_of(finished_episode())])
+    return folder / "episodes.jsonl"
+
+
+def assert_loads_and_runs_nothing(html: str) -> None:
+    for tag, attributes in Page(html).elements:
+        assert tag not in {"script", "link", "img", "iframe", "object", "embed"}
+        assert not any(name.startswith("on") or name in ("src", "srcset") for name in attributes)
+        assert attributes.get("href", "#").startswith("#")
+    assert not re.search(r"url\(|@import|https?:", html)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -236,13 +234,12 @@ def test_the_page_shows_every_part_of_a_run(tmp_path: Path) -> None:
 def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     html = write_report(tmp_path / "run").read_text()
-    grid = re.search(r'<table class="figures grid">.*?</table>', html, re.DOTALL)
-    assert grid is not None
-    columns = re.findall(r"<th [^>]*>(?:At temperature 1|Greedy|Each at its best temperature)</th>", grid[0])
-    assert len(columns) == 3
-    assert len(re.findall(r"<th [^>]*>unseen (?:worlds|tools|domains)</th>", grid[0])) == 9
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', grid[0])
-    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"] * 2
+    f1, answers = re.findall(r'<table class="figures grid">.*?</table>', html, re.DOTALL)[:2]
+    columns = re.findall(r'<th scope="col">(unseen \w+)<small>(.*?)</small></th>', f1)
+    settings = ("At temperature 1", "Greedy", "Each at its best temperature")
+    assert columns == [(f"unseen {kind}", each) for each in settings for kind in ("worlds", "tools", "domains")]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', f1)
+    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", rows[2][1])
     assert cells[:4] == [
         "0.750<small>0.720–0.790</small>",
@@ -250,7 +247,7 @@ def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(t
         "0.188",
         "0.625<small>0.595–0.665</small>",
     ]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", rows[5][1])[0] == "7.5%<small>0.0%–15.0%</small>"
+    assert '<td class="best">7.5%<small>0.0%–15.0%</small></td>' in answers
     assert "7 environments of heldout_domains are left out for every policy" in html
     assert "RL 0.25." in html
 
@@ -283,47 +280,36 @@ def test_every_table_says_on_how_many_environments_and_where_these_differ_on_how
 
 def test_a_summary_of_an_earlier_version_says_how_many_worlds_each_policy_saw() -> None:
     older = {"untrained": {"f1": 0.0, "environments": 16.0}, "rl": {"f1": 0.7, "environments": 256.0}}
-    assert n_in_words(older) == "n = 16 (untrained), 256 (rl) environments"
-    assert n_in_words({"rl": {"f1": 0.7}}) == ""
+    assert number_of_environments(older) == "n = 16 (untrained), 256 (rl) environments"
+    assert number_of_environments({"rl": {"f1": 0.7}}) == ""
 
 
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
-    found = {"policy": "sft", **figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)}
+    found = {"policy": "sft", "stop_reasons": {}, "slices": {}}
+    found |= figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)
     (tmp_path / "figures.json").write_text(json.dumps(found))
-    write_episodes(
-        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.5)]
-    )
+    log(tmp_path, line_of(finished_episode(), "sft"))
     html = write_report(tmp_path).read_text()
     assert "0.400<small>0.370–0.440</small>" in html
     assert "<h3>Greedy</h3>" in html
     assert "final answer right" in html
     (tmp_path / "figures.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"figures\.json; evaluate again"):
+    with pytest.raises(RunFolderError, match=r"figures\.json, found a fault at"):
         write_report(tmp_path)
 
 
 def test_the_page_loads_and_runs_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    html = write_report(tmp_path / "run").read_text()
-    page = Page(html)
-    assert {"script", "link", "img", "iframe", "object", "embed"}.isdisjoint(tag for tag, _ in page.elements)
-    for _, attributes in page.elements:
-        assert not any(name.startswith("on") or name in ("src", "srcset") for name in attributes)
-        assert attributes.get("href", "#").startswith("#")
-    assert "url(" not in html
-    assert "@import" not in html
-    assert "http:" not in html
-    assert "https:" not in html
+    assert_loads_and_runs_nothing(write_report(tmp_path / "run").read_text())
 
 
 def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None:
-    episode = finished_episode(response=HOSTILE, answer=HOSTILE + "\x00\r\x1b")
-    line = episode_to_json(episode, TOKENIZER, policy=HOSTILE, reward=0.5)
+    line = line_of(finished_episode(response=HOSTILE, answer=HOSTILE + "\x00\r\x1b"), HOSTILE)
     line |= {"question": HOSTILE, "domain": HOSTILE, "answer": {HOSTILE: 1}, "stop_reason": HOSTILE}
     line["sub_questions"][0] |= {"question": HOSTILE, "answer": HOSTILE, "tool": HOSTILE}
     run_dir = tmp_path / "<script>run"
     write_records(run_dir / "trajectories", [trajectory(1)], kind="trajectory")
-    write_episodes(run_dir / "episodes.jsonl", [line])
+    log(run_dir, line)
     (run_dir / "summary.json").write_text(json.dumps({"heldout": {HOSTILE: {"f1": 0.5}}, "seconds": {HOSTILE: 1}}))
     html = write_report(run_dir).read_text()
     page = Page(html)
@@ -337,7 +323,7 @@ def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None
 
 def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models_alone(tmp_path: Path) -> None:
     episode = finished_episode(response='"河畔公寓 🏠"')
-    write_episodes(tmp_path / "episodes.jsonl", [episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)])
+    log(tmp_path, line_of(episode))
     runs = Page(write_report(tmp_path).read_text()).runs[4:]  # after the legend
     assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
     ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
@@ -345,9 +331,7 @@ def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models
 
 
 def test_a_sampled_token_says_its_turn_and_log_prob(tmp_path: Path) -> None:
-    write_episodes(
-        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)]
-    )
+    log(tmp_path)
     html = write_report(tmp_path).read_text()
     assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
     assert "tool · turn 1 · no loss" in html
@@ -398,41 +382,12 @@ def test_a_damaged_summary_is_refused_by_name(tmp_path: Path, text: str) -> None
         write_report(tmp_path)
 
 
-def ablation(quickstart: str, arm: str, f1: float, calls: list[float]) -> dict[str, Any]:
-    row = {"quickstart": quickstart, "arm": arm, "with": {"f1": f1, "recall": 0.5}, "without": {}}
-    return row | ({"train_calls_per_episode": calls} if calls else {})
-
-
-def test_ablations_stand_beside_the_recipe_as_means_and_curves(tmp_path: Path) -> None:
-    rows = [
-        ablation("seed0", "sft", 0.4, []),
-        ablation("seed0", "rl", 0.7, [3, 2]),
-        ablation("seed1", "rl", 0.8, [5, 4]),
-    ]
-    rows += [ablation("seed0", f"arm {number}", 0.1, [1.0]) for number in range(5)]
-    (tmp_path / "ablations.json").write_text(json.dumps(rows))
-    html = write_report(tmp_path).read_text()
-    table = re.findall(r'<th scope="row">(.*?) <small>(.*?)</small></th><td>(.*?)</td><td>(.*?)</td>', html)
-    assert table[:2] == [("sft", "seed0", "0.400", "0.500"), ("rl", "seed0, seed1", "0.750", "0.500")]
-    assert len(table) == 7
-    charts = [re.findall(r'<span class="key c\d">(.*?) <b>(.*?)</b>', part) for part in html.split("<figure")[1:]]
-    assert charts == [[("rl", "3"), *((f"arm {n}", "1") for n in range(4))], [("rl", "3"), ("arm 4", "1")]]
-    assert "<td>–</td>" in html, "a figure that no row has"
-
-
-@pytest.mark.parametrize("text", ["{", '[{"arm": "rl"}]'])
-def test_damaged_ablations_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "ablations.json").write_text(text)
-    with pytest.raises(AblationsUnreadable, match=r"ablations\.json, found a fault at"):
-        write_report(tmp_path)
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def best_of(key_label: str, *, gold_calls: float | None = 2.4, held_out: Any = HELD_OUT) -> list[bool]:
-    row = next(row for row in before_and_after(held_out, gold_calls=gold_calls) if row.label == key_label)
-    return [cell.is_best for cell in row.cells]
+    table = before_and_after("Greedy", held_out, gold_calls=gold_calls)
+    return next([cell.is_marked for cell in row.cells] for row in table.rows if row.label.text == key_label)
 
 
 def test_the_best_of_a_row_is_marked_and_doing_nothing_is_never_best() -> None:
@@ -490,9 +445,7 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp
     assert html.count('class="histogram"') == 3 + 3 + 8  # sizes, task scores, the axes and their mean
     assert "<title>0.5–0.6: 100.0%</title>" in html
     assert "<title>0.9–1.0: 100.0%</title>" in html
-    page = Page(html)
-    assert {"script", "link", "img", "iframe"}.isdisjoint(tag for tag, _ in page.elements)
-    assert "http" not in html.replace("http-equiv", "")
+    assert_loads_and_runs_nothing(html)
     assert "<b>retail</b>" not in html
 
 
@@ -644,10 +597,7 @@ def test_bytes_that_never_become_a_character_are_read_in_time_that_grows_with_th
 
 
 def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
-    write_episodes(
-        tmp_path / "episodes.jsonl", [episode_to_json(finished_episode(), TOKENIZER, policy="sft", reward=0.25)]
-    )
-    (episode,) = read_episodes(tmp_path / "episodes.jsonl")
+    (episode,) = read_episodes(log(tmp_path, line_of(finished_episode(), "sft", reward=0.25)))
     assert (episode.num_solved, episode.num_subtasks, episode.num_tool_calls) == (1, 2, 2)
     assert episode.num_irrelevant_calls == 1
     assert (episode.reward, episode.f1) == (0.25, pytest.approx(0.5)), "an edited reward stands beside F1"
@@ -665,12 +615,11 @@ def test_an_episode_that_still_runs_is_not_logged() -> None:
     episode = finished_episode()
     episode.stop_reason = None
     with pytest.raises(ValueError, match="expected a finished episode"):
-        episode_to_json(episode, TOKENIZER, policy="rl", reward=0.5)
+        line_of(episode)
 
 
 def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.jsonl"
-    write_episodes(path, [episode_to_json(finished_episode(), TOKENIZER, policy="rl", reward=0.5)])
+    path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
     with pytest.raises(EpisodeLogError, match="line 2 of"):
         write_report(tmp_path)
@@ -678,7 +627,11 @@ def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
 
 def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> None:
     episodes = [
-        logged(f"e{i}", policy, scenario="multi_hop" if i < 9 else "single_hop", language="zh" if i == 8 else "en")
+        LoggedEpisode.model_validate(
+            line_of(finished_episode(), policy)
+            | {"environment_id": f"e{i}", "language": "zh" if i == 8 else "en"}
+            | {"scenario": "multi_hop" if i < 9 else "single_hop"}
+        )
         for policy in ("rl", "untrained", "sft")
         for i in range(10)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -39,33 +39,26 @@ class BatchFilling(RuleBasedStateMachine):
         self.expected.degenerate += len(groups) - len(kept)
         self.waiting += [(group.group, group.policy_version) for group in kept]
 
-    def learn(self, batch, count):
+    def learn(self):
+        count = min(GROUPS_PER_BATCH, len(self.waiting))
+        batch = self.filler.take_batch()
         assert all(group.rewards[0] != group.rewards[1] for group in batch)
         assert [(group.group, group.policy_version) for group in batch] == self.waiting[:count]
         self.waiting = self.waiting[count:]
         self.expected.learnt += count
         self.version += 1
 
-    @precondition(lambda self: len(self.waiting) >= GROUPS_PER_BATCH)
+    @precondition(lambda self: self.waiting)
     @rule()
     def update(self):
-        self.learn(self.filler.take_batch(), GROUPS_PER_BATCH)
+        self.learn()
         self.drop_stale()
 
-    @precondition(lambda self: len(self.waiting) < GROUPS_PER_BATCH)
+    @precondition(lambda self: not self.waiting)
     @rule()
-    def a_batch_that_is_not_full_leaves_only_as_a_smaller_one(self):
-        with pytest.raises(ValueError, match=f"expected {GROUPS_PER_BATCH} groups in the buffer"):
+    def no_group_makes_no_batch(self):
+        with pytest.raises(ValueError, match="no group waits for an update"):
             self.filler.take_batch()
-        if self.waiting:
-            self.learn(self.filler.take_smaller_batch(), len(self.waiting))
-            self.drop_stale()
-
-    @precondition(lambda self: not self.waiting or len(self.waiting) >= GROUPS_PER_BATCH)
-    @rule()
-    def what_is_whole_or_nothing_is_no_smaller_batch(self):
-        with pytest.raises(ValueError, match="expected from 1 to 2 groups in the buffer"):
-            self.filler.take_smaller_batch()
 
     @rule()
     def time_passes(self):
@@ -92,40 +85,16 @@ TestBatchFilling = BatchFilling.TestCase
 TestBatchFilling.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    num_groups=st.integers(1, 4),
-    max_staleness=st.integers(0, 3),
-    groups_per_rollout=st.integers(1, 12),
-    is_valid=st.lists(st.booleans(), min_size=1, max_size=40).filter(any),
+@pytest.mark.parametrize(
+    ("rewards", "min_reward_std", "is_valid"),
+    [
+        *(((reward,) * 3, 0.0, False) for reward in (0.0, 0.1, 1.0, 2 / 3)),
+        ((0.4, 0.6), 0.1001, False),
+        ((0.4, 0.6), 0.0999, True),
+        ((0.0, 1.0), 0.5, False),
+    ],
 )
-def test_a_whole_run_learns_from_no_group_that_is_older_than_max_staleness(
-    num_groups, max_staleness, groups_per_rollout, is_valid
-):
-    filler: BatchFiller[int] = BatchFiller(num_groups, MIN_REWARD_STD, max_staleness)
-    ages = []
-    for step in range(12):
-        filler.drop_stale(step)
-        while not filler.is_full:
-            count, first = groups_per_rollout, filler.counts.submitted
-            rewards = [(0.0, float(is_valid[(first + i) % len(is_valid)])) for i in range(count)]
-            filler.add(ScoredGroup(first + i, pair, step) for i, pair in enumerate(rewards))
-        ages += [step - group.policy_version for group in filler.take_batch()]
-    assert max(ages) <= max_staleness
-
-
-def test_a_degenerate_group_never_reaches_the_loss():
-    filler: BatchFiller[str] = BatchFiller(num_groups=1, min_reward_std=0.0, max_staleness=1)
-    filler.add(ScoredGroup("all equal", (reward,) * 3, 0) for reward in (0.0, 0.1, 1.0, 2 / 3))
-    assert not filler.is_full
-    assert filler.counts.degenerate == 4
-
-
-def test_a_group_that_waits_for_too_many_updates_is_dropped_and_counted():
-    filler: BatchFiller[str] = BatchFiller(num_groups=4, min_reward_std=0.0, max_staleness=1)
-    filler.add(ScoredGroup(name, (0.0, 1.0), version) for name, version in [("old", 0), ("older", 0), ("new", 1)])
-    waiting = []
-    for version in (1, 2, 3):
-        filler.drop_stale(version)
-        waiting.append(([group.group for group in filler.buffer], filler.counts.stale))
-    assert waiting == [(["old", "older", "new"], 0), (["new"], 2), ([], 3)]
+def test_only_a_group_whose_standard_deviation_exceeds_the_limit_is_kept(rewards, min_reward_std, is_valid):
+    filler: BatchFiller[str] = BatchFiller(num_groups=1, min_reward_std=min_reward_std, max_staleness=1)
+    filler.add([ScoredGroup("group", rewards, 0)])
+    assert (filler.is_full, filler.counts.degenerate) == (is_valid, not is_valid)

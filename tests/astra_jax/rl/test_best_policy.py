@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astra_jax.rl.best_policy import Best, BestPolicy
+from astra_jax.rl.held_out import Best, BestPolicy
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,7 +46,7 @@ def test_a_run_folder_may_be_moved(tmp_path):
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from astra_jax.rl import best_policy
+from astra_jax.rl import held_out
 from tests.astra_jax.rl.test_best_policy import write
 
 def killed(*_):
@@ -58,11 +58,11 @@ def save(folder, weights):
         killed()
 
 if sys.argv[2] == "before the link is moved":
-    best_policy.os.replace = killed
+    held_out.os.replace = killed
 if sys.argv[2] == "before the earlier one is removed":
-    best_policy.shutil.rmtree = killed
-policies = best_policy.BestPolicy(Path(sys.argv[1]), save)
-policies.keep(best_policy.Best(4, 0.5), "of 4")
+    held_out.shutil.rmtree = killed
+policies = held_out.BestPolicy(Path(sys.argv[1]), save)
+policies.keep(held_out.Best(4, 0.5), "of 4")
 """
 
 

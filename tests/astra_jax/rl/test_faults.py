@@ -16,12 +16,13 @@ import pytest
 
 import sandbox.client
 from astra_jax.cli.command import main
-from astra_jax.metrics_file import read_metrics, without_times
+from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
+from tests.astra_jax.curves import curve, episodes
 from tests.astra_jax.rl.configs import tiny_rl_config
 from tests.astra_jax.rl.faulty_service import faulty_proxy, kill_and_start_again, start
 from tests.sandbox.faulty_proxy import SHARES
@@ -43,18 +44,9 @@ def config(taught, tmp_path_factory) -> RLConfig:
 
 
 @pytest.fixture(scope="module")
-def expected(config) -> tuple[list[dict], list[str]]:
+def expected(config) -> tuple[list[dict], dict[str, str]]:
     asyncio.run(run_rl(config, InProcessSandbox()))
-    return told(config.out)
-
-
-def told(out: Path) -> tuple[list[dict], list[str]]:
-    """What the run says of its steps and episodes, but for what a clock or the service says."""
-    lines = [
-        {key: value for key, value in without_times(line).items() if "service_errors" not in key}
-        for line in read_metrics(out / "metrics.jsonl")
-    ]
-    return lines, [path.read_text() for path in sorted((out / "episodes").iterdir())]
+    return curve(config.out), episodes(config.out)
 
 
 @pytest.mark.slow
@@ -67,12 +59,12 @@ async def test_a_run_whose_sandbox_loses_replies_and_is_killed_once_learns_what_
         async with proxy as url, AsyncSandboxClient(url, grace_seconds=1.0) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(kill_and_start_again(proxy, services, after_replies=10))
             figures = await run_rl(run, client)
-    assert told(run.out) == expected
+    assert (curve(run.out), episodes(run.out)) == expected
     assert proxy.lost["killed"] == 1
     lost = {name: count for name, count in figures.items() if name.startswith("service_errors_")}
     assert lost == {f"service_errors_{kind}": count for kind, count in client.service_errors.items()}
     assert lost["service_errors_connection_lost"] > 0
-    logged = [json.loads(line) for text in expected[1] for line in text.splitlines()]
+    logged = [json.loads(line) for text in expected[1].values() for line in text.splitlines()]
     assert all(episode["stop_reason"] for episode in logged)
 
 
@@ -102,7 +94,7 @@ def test_an_outage_beyond_the_deadline_ends_a_run_in_one_line_and_it_resumes_to_
     assert 1 <= len(read_metrics(out / "metrics.jsonl")) < STEPS
     with local_sandbox(workers=1) as url:
         assert main([*arguments, url]) == 0
-    assert told(out) == expected
+    assert (curve(out), episodes(out)) == expected
 
 
 def written(config: RLConfig, folder: Path) -> Path:

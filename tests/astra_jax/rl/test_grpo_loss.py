@@ -26,6 +26,7 @@ from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
 from examples.dapo_objective import dapo, dr_grpo, first_grpo, importance_weighted
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
+OBJECTIVE = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
 
 
 def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CLIP_EPSILON, cap=None):
@@ -150,16 +151,14 @@ def batch_of(model, ragged) -> RLBatch:
 def loss_and_gradients(untrained):
     """Jitted once: loss, policy log-probs and parameter gradients of `rl_loss`."""
 
-    @jax.jit
-    def compute(batch):
-        def loss(params):
-            objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-            return rl_loss(params, batch, model_config=untrained.model_config, objective=objective)
+    loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=OBJECTIVE)
+    compute = jax.jit(jax.value_and_grad(loss, has_aux=True))
 
-        (value, logprobs_BT), gradients = jax.value_and_grad(loss, has_aux=True)(untrained.params)
+    def computed(batch, params=untrained.params):
+        (value, logprobs_BT), gradients = compute(params, batch)
         return value, logprobs_BT, gradients
 
-    return compute
+    return computed
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +225,7 @@ def test_padding_and_tokens_without_loss_change_nothing(near_policy, loss_and_gr
 
 
 def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the_distribution_over_the_kept_ids(
-    untrained, near_policy
+    untrained, near_policy, loss_and_gradients
 ):
     """Against whole logits, all but the kept ones of which are masked out; of given tokens nothing was kept."""
     rng, vocabulary = np.random.default_rng(4), untrained.model_config.vocab_size
@@ -240,7 +239,6 @@ def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the
     kept_BTK = np.where(is_new_BTK & (np.arange(8) < num_kept_BT[..., None]), kept_BTK, -1)
     kept_BTK = np.sort(kept_BTK)[..., ::-1]
     batch = near_policy._replace(kept_BTK=kept_BTK)
-    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
 
     def dense_loss(params):
         qwen3 = bind(untrained.model_config, params)
@@ -253,10 +251,7 @@ def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the
         )
         return (losses_BT * batch.loss_mask_BT).sum() / batch.loss_mask_BT.sum(), logprobs_BT
 
-    def loss(params):
-        return rl_loss(params, batch, model_config=untrained.model_config, objective=objective)
-
-    (value, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(untrained.params)
+    value, logprobs_BT, gradients = loss_and_gradients(batch)
     (expected, expected_BT), wanted = jax.jit(jax.value_and_grad(dense_loss, has_aux=True))(untrained.params)
     is_sampled = np.asarray(batch.loss_mask_BT) > 0
     np.testing.assert_allclose(np.asarray(logprobs_BT)[is_sampled], np.asarray(expected_BT)[is_sampled], atol=1e-5)
@@ -266,35 +261,21 @@ def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * largest), gradients, wanted)
 
 
-def test_every_token_of_the_batch_weighs_the_same(ragged):
-    """Not every row: one long row and one short one, whose mean of means would be another number."""
-    policy = sampled = np.zeros((2, 4), np.float32)
-    mask = np.array([[1, 1, 1, 1], [1, 0, 0, 0]], np.float32)
-    advantages = mask * np.array([[1.0], [-1.0]], np.float32)
-    assert float(masked_mean(policy, sampled, advantages, mask)) == pytest.approx(-3 / 5)
-
-
 def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, near_policy, loss_and_gradients):
     """Positions travel with the tokens: two context shards hold the pieces 0 and 3, 1 and 2 of every sequence."""
     expected, _, expected_gradients = loss_and_gradients(near_policy)
     mesh = make_mesh(MeshConfig(context=2), jax.devices()[:2])
     placed = place_batch(near_policy, 3, mesh)
     params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-    loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     with jax.set_mesh(mesh):
-        (loss, _), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(params, batch=placed)
+        loss, _, gradients = loss_and_gradients(placed, params)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     for found, wanted in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("token_losses", [grpo_token_losses, first_grpo])
-def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy, token_losses):
+def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy):
     """Three parts of one row each, of 11, 3 and 7 tokens: Adam's first moments are the clipped gradients."""
-    batch = near_policy
-    if token_losses is first_grpo:
-        batch = with_episode_weights(batch)
 
     def update(accumulation):
         optimizer = OptimizerConfig(learning_rate=1e-3)
@@ -302,11 +283,11 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
         return rl_step(
             params,
             make_optimizer(optimizer, 1).init(params),
-            batch,
+            near_policy,
             model_config=untrained.model_config,
             optimizer_config=optimizer,
             steps=1,
-            objective=Objective(TEMPERATURE, CLIP_EPSILON, 16, token_losses),
+            objective=OBJECTIVE,
             accumulation=accumulation,
         )
 
@@ -319,36 +300,7 @@ def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_polic
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6 * largest), moments, expected)
 
 
-def with_episode_weights(batch):
-    """Three rows with an episode each."""
-    lengths = batch.loss_mask_BT.sum(1, keepdims=True)
-    return batch._replace(episode_weights_BT=batch.loss_mask_BT * batch.loss_mask_BT.sum() / 3 / lengths)
-
-
-def test_where_episodes_weigh_the_same_the_loss_and_its_gradients_equal_the_reference(untrained, near_policy):
-    """Rows of 8, 2 and 3 sampled tokens: weights of 1/8, 1/2 and 1/3, over a mesh too."""
-    batch = with_episode_weights(near_policy)
-    objective = Objective(TEMPERATURE, CLIP_EPSILON, 16, first_grpo)
-    loss_of = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
-    (loss, logprobs_BT), gradients = jax.jit(jax.value_and_grad(loss_of, has_aux=True))(untrained.params, batch=batch)
-    expected_loss, cotangent_BT = reference_loss_and_gradient(
-        logprobs_BT, batch.sampled_logprobs_BT, batch.advantages_BT, batch.episode_weights_BT
-    )
-    assert float(loss) == pytest.approx(expected_loss, rel=1e-5)
-    _, pullback = logprobs_and_pullback(untrained, batch)
-    (expected,) = pullback(jnp.asarray(cotangent_BT, jnp.float32))
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * largest), gradients, expected)
-    mesh = make_mesh(MeshConfig(context=2), jax.devices()[:2])
-    with jax.set_mesh(mesh):
-        params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-        found, _ = jax.jit(loss_of)(params, batch=place_batch(batch, 3, mesh))
-    np.testing.assert_allclose(found, loss, rtol=1e-5)
-
-
 def test_the_log_probs_of_a_batch_are_those_of_its_loss(untrained, near_policy, loss_and_gradients):
-    objective = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
-    model_config = untrained.model_config
-    found_BT = batch_logprobs(untrained.params, near_policy, model_config=model_config, objective=objective)
+    found_BT = batch_logprobs(untrained.params, near_policy, model_config=untrained.model_config, objective=OBJECTIVE)
     _, expected_BT, _ = loss_and_gradients(near_policy)
     np.testing.assert_allclose(found_BT, expected_BT, atol=1e-5)

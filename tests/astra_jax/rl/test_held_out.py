@@ -7,23 +7,18 @@ import json
 import os
 import signal
 
-import jax
-import numpy as np
 import pytest
 
-from astra_jax.checkpoints.checkpoint import TrainState, load_params
-from astra_jax.checkpoints.policy import load_policy
+from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.checkpoints.provenance import read_provenance
 from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
 from astra_jax.rl import held_out as held_out_module
-from astra_jax.rl.best_policy import BestPolicy
 from astra_jax.rl.config import HeldOutConfig, RLConfig
-from astra_jax.rl.held_out import HeldOut, held_out_environments
+from astra_jax.rl.held_out import BestPolicy, HeldOut, held_out_environments
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from astra_jax.training.termination import Terminated
@@ -31,6 +26,7 @@ from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
 from synthesis.run.destination import DestinationRefused
+from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.distractors import with_distractors
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.rl.configs import tiny_rl_config
@@ -52,15 +48,6 @@ def config(taught, tmp_path_factory) -> RLConfig:
     held_out = HeldOutConfig(environments=folder / "held_out", every_steps=2, environments_at_once=1)
     config = tiny_rl_config(folder, taught, steps=STEPS, checkpoint_every_steps=1)
     return config.model_copy(update={"held_out": held_out})
-
-
-def curve(config: RLConfig) -> list[dict]:
-    lines = read_metrics(config.out / "metrics.jsonl")
-    return [{key: value for key, value in without_times(line).items() if "service_errors" not in key} for line in lines]
-
-
-def weights(path) -> bytes:
-    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(load_policy(path).params))
 
 
 def test_environments_that_are_learnt_from_are_refused_in_one_line(config, tmp_path):
@@ -157,7 +144,7 @@ async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_i
 async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(config, tmp_path):
     run = config.model_copy(update={"out": tmp_path / "run"})
     figures = await run_rl(run, InProcessSandbox())
-    lines = curve(run)
+    lines = curve(run.out)
     assert [line["step"] for line in lines if "held_out_f1" in line] == [1, 2], "after 2 and 3 updates"
     evaluated = {line["step"] + 1: line["held_out_f1"] for line in lines if "held_out_f1" in line}
     assert all(line["held_out_environments"] == 4 for line in lines if "held_out_f1" in line)
@@ -166,7 +153,7 @@ async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(co
     assert (figures["best_step"], figures["best_held_out_f1"]) == (best, evaluated[best])
     assert json.loads((run.out / "best" / "held_out.json").read_text()) == {"step": best, "f1": evaluated[best]}
     assert (run.out / "best").readlink().name == f"best_{best:08d}"
-    assert weights(run.out / "best") == weights_of_step(run, best)
+    assert weights(run.out / "best") == weights(run.out / "checkpoints" / f"{best:08d}")
     assert [stage.name for stage in read_provenance(run.out / "best").stages][-1:] == ["RL"]
     assert str(tmp_path) not in (run.out / "best" / "provenance.json").read_text()
     rates = [json.loads(line) for line in (run.out / "solved_rates.jsonl").read_text().splitlines()]
@@ -185,8 +172,8 @@ async def test_what_is_learnt_does_not_depend_on_being_watched(config, tmp_path)
     watched = config.model_copy(update={"out": tmp_path / "watched", "optimizer_waits_on_host": True})
     for run in (plain, watched):
         await run_rl(run, InProcessSandbox())
-    found = [{name: value for name, value in line.items() if "held_out" not in name} for line in curve(watched)]
-    assert found == curve(plain)
+    found = [{name: value for name, value in line.items() if "held_out" not in name} for line in curve(watched.out)]
+    assert found == curve(plain.out)
     assert weights(watched.out / "policy") == weights(plain.out / "policy")
 
 
@@ -221,16 +208,11 @@ async def test_a_signal_inside_an_evaluation_ends_the_run_and_it_goes_on_to_the_
             await run_rl(run, Stuck())
     step = evaluation + 1
     assert f"rl: saved after step {step} on SIGTERM" in capsys.readouterr().err
-    assert curve(run) == curve(whole)[: step - 1]
+    assert curve(run.out) == curve(whole.out)[: step - 1]
     await run_rl(run, InProcessSandbox())
-    assert curve(run) == curve(whole)
+    assert curve(run.out) == curve(whole.out)
     assert weights(run.out / "policy") == weights(whole.out / "policy")
     assert weights(run.out / "best") == weights(whole.out / "best")
-
-
-def weights_of_step(run: RLConfig, step: int) -> bytes:
-    _, params = load_params(run.out / "checkpoints" / f"{step:08d}")
-    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
 
 
 @pytest.mark.slow
@@ -253,7 +235,7 @@ async def test_a_run_killed_after_an_evaluation_resumes_to_the_same_figures_and_
             kill_after_steps("tests.astra_jax.rl.run_rl", arguments, metrics=metrics, steps=2)
             assert (interrupted.out / "best" / "held_out.json").is_file()
             await run_rl(interrupted, sandbox)
-    assert curve(interrupted) == curve(whole)
+    assert curve(interrupted.out) == curve(whole.out)
     for name in ("solved_rates.jsonl", "best/held_out.json"):
         assert (interrupted.out / name).read_text() == (whole.out / name).read_text()
     assert weights(interrupted.out / "best") == weights(whole.out / "best")

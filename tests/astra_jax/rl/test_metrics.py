@@ -19,6 +19,7 @@ from astra_jax.rl import metrics as rl_metrics_module
 from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup
 from astra_jax.rl.metrics import SHOWN, filling_metrics, learner_flops, rl_metrics, time_metrics
+from astra_jax.rl.rollouts import Filling
 from astra_jax.testing import tiny_environment
 
 
@@ -43,7 +44,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
     line = rl_metrics(
         {"loss": jnp.float32(-0.5), "applied": jnp.int32(1)},
         [first, second],  # type: ignore[list-item]
-        SimpleNamespace(errors=Counter(tool_errors_timeout=9)),  # type: ignore[arg-type]
+        Counter(tool_errors_timeout=9),
     )
     assert type(line["applied"]) is int
     assert line == {
@@ -89,13 +90,13 @@ def a_batch(episodes_per_row):
 
 def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, 1e6)
-    tokens, waits = {"rolled_out": [30, 70], "kept": []}, [0.5, 2.0, 8.0]
-    rollouts = SimpleNamespace(sampled_tokens=tokens, tool_seconds=waits, decode_seconds=9.0, useful_row_steps=0.875)
+    loads = [SimpleNamespace(row_steps=64, sampled_tokens=50), SimpleNamespace(row_steps=64, sampled_tokens=62)]
+    filling = Filling(sampled_tokens=[30, 70], tool_seconds=[0.5, 2.0, 8.0], loads=loads, decode_seconds=9.0)  # type: ignore[arg-type]
     monkeypatch.setattr(rl_metrics_module.time, "monotonic", lambda: 120.0)
     batch = a_batch(1)
     found = time_metrics(
         batch,
-        rollouts,
+        filling,
         untrained.model_config,
         started=100.0,
         rollout_seconds=12.5,
@@ -133,8 +134,8 @@ def test_a_step_has_figures_of_how_its_batch_was_filled():
     counts = GroupCounts(submitted=16, valid=8, degenerate=5, failed=1, cancelled=2, learnt=4, stale=1)
     filler = BatchFiller(1, min_reward_std=0.1, max_staleness=3, counts=counts)
     filler.buffer.extend([group, group, group])  # type: ignore[list-item]
-    tokens = {"rolled_out": [2, 4, 9], "kept": [4, 9]}
-    rollouts = SimpleNamespace(filler=filler, num_left_out=4, num_passed_over=6, sampled_tokens=tokens)
+    filling = Filling(sampled_tokens=[2, 4, 9], sampled_tokens_kept=[4, 9])
+    rollouts = SimpleNamespace(filler=filler, num_left_out=4, num_passed_over=6, filling=filling)
     older = dataclasses.replace(group, policy_version=3)
     figures = filling_metrics([group, older, older, older], rollouts, step=5)  # type: ignore[arg-type, list-item]
     assert figures == {

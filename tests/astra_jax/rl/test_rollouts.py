@@ -88,31 +88,56 @@ def make(tmp_path, monkeypatch, untrained):
         }
         engine = FakeEngine(refused, cut_off, broken)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
-        return Rollouts(
-            RLConfig.model_validate(values | changes), untrained.model_config, untrained.tokenizer, None, None
-        ), engine
+        config = RLConfig.model_validate(values | changes)
+        return Rollouts(config, untrained.model_config, untrained.tokenizer, None, None), engine
 
     return made
 
 
-async def roll_out_all(rollouts, untrained, num_groups):
+WITH_A_DEADLINE = LIMITS | {"max_tool_seconds": 9}
+
+
+async def batches(rollouts, steps):
+    """The batch of each step, with all groups that came for it."""
+    return [await rollouts.batch({}, step=step) for step in steps]
+
+
+async def assert_resumes_alike(rollouts, engine, made, steps):
+    """From the position of `rollouts`, those that were `made` go on with the same groups, environments and seeds."""
+    resumed, other_engine = made
+    position = json.loads(json.dumps(rollouts.position()))
+    resumed.go_on_from(position)
+    assert resumed.position() == position
+    del engine.starts[:], engine.seeds[:]
+    for step in steps:
+        assert await batches(resumed, [step]) == await batches(rollouts, [step])
+        assert resumed.position() == rollouts.position()
+    assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    monkeypatch.setattr(rollouts_module, "laid_out_for_decoding", lambda _config, _mesh, params: params)
+
+
+async def roll_out_all(rollouts, num_groups):
     for step in range(num_groups):
         if rollouts.filler.counts.submitted >= num_groups:
             break
-        await rollouts.batch(untrained.params, step=step)
+        await batches(rollouts, [step])
 
 
-async def test_episodes_are_shown_up_to_k_distractors_of_each_band(make, untrained):
+async def test_episodes_are_shown_up_to_k_distractors_of_each_band(make):
     rollouts, engine = make(irrelevant_per_band={"high": 1, "low": 2})
-    await roll_out_all(rollouts, untrained, NUM_ENVIRONMENTS)
+    await roll_out_all(rollouts, NUM_ENVIRONMENTS)
     for start in engine.starts:
         shown = [tool.document.name for tool in start.tools]
         assert Counter(name.split("_")[0] for name in shown) == {"find": 1, "get": 1, "high": 1, "low": 2}
 
 
-async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools_of_its_own(make, untrained):
+async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools_of_its_own(make):
     rollouts, engine = make(irrelevant_per_band={"high": 1, "medium": 1})
-    await roll_out_all(rollouts, untrained, 3 * NUM_ENVIRONMENTS)
+    await roll_out_all(rollouts, 3 * NUM_ENVIRONMENTS)
     epochs = [engine.starts[first : first + NUM_ENVIRONMENTS] for first in (0, NUM_ENVIRONMENTS, 2 * NUM_ENVIRONMENTS)]
     orders = [[start.environment.id for start in epoch] for epoch in epochs]
     assert all(len(set(order)) == NUM_ENVIRONMENTS for order in orders)
@@ -125,11 +150,11 @@ async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools
 
 
 @pytest.mark.parametrize(("max_staleness", "is_used"), [(0, False), (1, True)])
-async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(make, untrained, max_staleness, is_used):
+async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(make, max_staleness, is_used):
     rollouts, _ = make(groups_per_rollout=NUM_ENVIRONMENTS, groups_per_step=2, max_staleness=max_staleness)
-    first, rolled_out = await rollouts.batch(untrained.params, step=0)
+    [(first, rolled_out)] = await batches(rollouts, [0])
     assert (len(first), len(rolled_out), len(rollouts.filler.buffer)) == (2, NUM_ENVIRONMENTS, 2)
-    second, rolled_out = await rollouts.batch(untrained.params, step=1)
+    [(second, rolled_out)] = await batches(rollouts, [1])
     assert {group.policy_version for group in second} == {0 if is_used else 1}
     versions = [version for group in second for each in group.group for version in each.ledger.policy_versions]
     assert set(versions) == {0 if is_used else 1}
@@ -137,106 +162,96 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
     assert rollouts.filler.counts.stale == (0 if is_used else 2)
 
 
-async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make, untrained):
+async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make):
     """Of three groups a rollout one or two wait; epochs end inside of rollouts."""
     changes = {"groups_per_rollout": 3, "irrelevant_per_band": {"medium": 1}}
     rollouts, engine = make(**changes)
-    await rollouts.batch(untrained.params, step=0)
-    position = json.loads(json.dumps(rollouts.position()))
-    assert position["waiting"]
-    resumed, other_engine = make(**changes)
-    resumed.go_on_from(position)
-    assert resumed.position() == position
-    del engine.starts[:], engine.seeds[:]
-    for step in range(1, 6):
-        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
-        assert found == expected
-        assert resumed.position() == rollouts.position()
-    assert (other_engine.starts, other_engine.seeds) == (engine.starts, engine.seeds)
+    await batches(rollouts, [0])
+    assert rollouts.position()["waiting"]
+    await assert_resumes_alike(rollouts, engine, make(**changes), range(1, 6))
     assert engine.starts
     assert rollouts.filler.counts.degenerate > 0
 
 
-async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make, untrained):
+async def test_environments_that_cannot_be_rolled_out_are_counted_and_left_out_also_after_a_resume(make):
     refused = [tiny_environment(rent=rent).id for rent in (1, 3)]
     rollouts, engine = make(refused)
-    for step in range(4):
-        await rollouts.batch(untrained.params, step=step)
+    await batches(rollouts, range(4))
     assert rollouts.num_left_out >= 2
     assert {start.environment.id for start in engine.starts}.isdisjoint(refused)
     assert len({start.environment.id for start in engine.starts}) == NUM_ENVIRONMENTS - 2
-    resumed, other_engine = make(refused)
-    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
-    del engine.starts[:]
-    for step in range(4, 9):
-        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
-        assert found == expected
-    assert other_engine.starts == engine.starts
-    assert resumed.num_left_out == rollouts.num_left_out > 2
+    await assert_resumes_alike(rollouts, engine, make(refused), range(4, 9))
+    assert rollouts.num_left_out > 2
 
 
-async def test_one_environment_that_can_be_rolled_out_is_enough_for_any_number_of_epochs(make, untrained, capsys):
+async def test_one_environment_that_can_be_rolled_out_is_enough_for_any_number_of_epochs(make, capsys):
     rollouts, engine = make([tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS) if rent != 2])
-    for step in range(20):
-        await rollouts.batch(untrained.params, step=step)
+    await batches(rollouts, range(20))
     assert {start.environment.id for start in engine.starts} == {tiny_environment(rent=2).id}
     assert capsys.readouterr().err.count(" is left out: its prompt is over 256 tokens, or there is nothing to ") == 1
 
 
-async def test_where_no_environment_can_be_rolled_out_one_line_says_so(make, untrained):
-    rollouts, _ = make([tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS)])
-    with pytest.raises(
-        PromptTooLong, match=r"at most 256 tokens, found none among 5; raise rollout\.max_prompt_tokens"
-    ):
-        await rollouts.batch(untrained.params, step=0)
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"refused": [tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS)]},
+            PromptTooLong,
+            r"at most 256 tokens, found none among 5; raise rollout\.max_prompt_tokens",
+        ),
+        (
+            {"cut_off": range(99), "rollout": WITH_A_DEADLINE, "max_rollouts_per_step": 4},
+            BatchFillingStalled,
+            r"at step 0, found 0 after 4 rollouts of 4 groups; 4 were cut off: raise",
+        ),
+        (
+            {"broken": range(99), "max_rollouts_per_step": 3},
+            BatchFillingStalled,
+            r"after 3 rollouts of 3 groups; 3 met a broken tool: look",
+        ),
+    ],
+    ids=["no prompt fits", "all are cut off", "all tools are broken"],
+)
+async def test_a_step_without_a_group_ends_in_one_line_that_says_why(make, changes, error, message):
+    rollouts, _ = make(**changes)
+    with pytest.raises(error, match=message):
+        await batches(rollouts, [0])
 
 
-async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_and_never_rewarded(
-    make, untrained, monkeypatch, capsys
-):
-    scored = []
-    monkeypatch.setattr(rollouts_module, "earned", lambda reward, episode: scored.append(episode) or len(scored) % 2)
-    rollouts, engine = make(cut_off=(1, 2, 4), rollout=LIMITS | {"max_tool_seconds": 9})
-    batches = [(await rollouts.batch(untrained.params, step=step))[0] for step in range(3)]
+@pytest.fixture
+def scored(monkeypatch):
+    """The episodes that were rewarded."""
+    episodes = []
+    monkeypatch.setattr(rollouts_module, "earned", lambda _, each: episodes.append(each) or len(episodes) % 2)
+    return episodes
+
+
+async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_and_never_rewarded(make, scored, capsys):
+    rollouts, engine = make(cut_off=(1, 2, 4), rollout=WITH_A_DEADLINE)
+    groups = [group for batch, _ in await batches(rollouts, range(3)) for group in batch]
     assert (rollouts.filler.counts.cancelled, rollouts.filler.counts.submitted, len(engine.starts)) == (3, 6, 6)
-    assert [len(group.group) for batch in batches for group in batch] == [2, 2, 2]
+    assert [len(group.group) for group in groups] == [2, 2, 2]
     assert len(scored) == 2 * 3
     assert {episode.stop_reason for episode in scored} == {"no_tool_call"}
     assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
-    resumed, _ = make(rollout=LIMITS | {"max_tool_seconds": 9})
-    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
-    assert resumed.filler.counts.cancelled == 3
 
 
-async def test_a_batch_of_which_every_episode_is_cut_off_stalls_in_one_line(make, untrained):
-    rollouts, engine = make(cut_off=range(99), rollout=LIMITS | {"max_tool_seconds": 9}, max_rollouts_per_step=4)
-    with pytest.raises(BatchFillingStalled, match=r"found 0 after 4 rollouts of 4 groups; 4 were cut off: raise"):
-        await rollouts.batch(untrained.params, step=0)
-    assert len(engine.starts) == 4
-
-
-async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_rewarded(
-    make, untrained, monkeypatch, capsys
-):
+async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_rewarded(make, scored, capsys):
     """A group that is cut off as well counts once, as cancelled."""
-    scored = []
-    monkeypatch.setattr(rollouts_module, "earned", lambda _, episode: scored.append(episode) or len(scored) % 2)
-    rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=LIMITS | {"max_tool_seconds": 9})
-    ((group,), rolled_out) = await rollouts.batch(untrained.params, step=0)
+    rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=WITH_A_DEADLINE)
+    [((group,), rolled_out)] = await batches(rollouts, [0])
     counts = rollouts.filler.counts
     assert (counts.submitted, counts.failed, counts.cancelled, counts.valid, counts.learnt) == (4, 2, 1, 1, 1)
     assert rolled_out == [group]
     assert len(scored) == 2
-    assert rollouts.errors["tool_errors_crashed"] == 3
+    assert rollouts.filling.errors["tool_errors_crashed"] == 3
     assert capsys.readouterr().err.count("in each an episode called a tool whose process died") == 1
-    stuck, _ = make(broken=range(99), max_rollouts_per_step=3)
-    with pytest.raises(BatchFillingStalled, match=r"after 3 rollouts of 3 groups; 3 met a broken tool: look"):
-        await stuck.batch(untrained.params, step=0)
 
 
-async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_there_and_says_so(make, untrained, capsys):
-    rollouts, engine = make(groups_per_step=4, groups_per_rollout=2, max_rollouts_per_step=1)
-    batch, rolled_out = await rollouts.batch(untrained.params, step=0)
+async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_there_and_says_so(make, capsys):
+    changes = {"groups_per_step": 4, "groups_per_rollout": 2, "max_rollouts_per_step": 1}
+    rollouts, engine = make(**changes)
+    [(batch, rolled_out)] = await batches(rollouts, [0])
     assert 1 <= len(batch) <= 2
     assert batch == [group for group in rolled_out if max(group.rewards) > 0]
     assert len(engine.starts) == 2
@@ -246,19 +261,15 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
     figures = filling_metrics(batch, rollouts, step=0)
     assert figures["groups_in_batch"] == figures["groups_learnt"] == len(batch)
     assert figures["groups_waiting"] == 0
-    resumed, _ = make(groups_per_step=4, groups_per_rollout=2, max_rollouts_per_step=1)
-    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
-    expected, found = [await each.batch(untrained.params, step=1) for each in (rollouts, resumed)]
-    assert found == expected
-    assert resumed.position() == rollouts.position()
+    await assert_resumes_alike(rollouts, engine, make(**changes), [1])
 
 
-async def test_groups_that_would_be_too_old_are_dropped(make, untrained):
+async def test_groups_that_would_be_too_old_are_dropped(make):
     """Four of five groups are valid; one is learnt from in a step, when it is one update old at most."""
     rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS)
     ages = []
     for step in range(12):
-        batch, _ = await rollouts.batch(untrained.params, step=step)
+        [(batch, _)] = await batches(rollouts, [step])
         figures = filling_metrics(batch, rollouts, step=step)
         ages.append(figures["group_age_max"])
         assert figures["group_age_mean"] == ages[-1], "it is one group"
@@ -271,32 +282,27 @@ async def test_groups_that_would_be_too_old_are_dropped(make, untrained):
     assert set(engine.rooms) == {NUM_ENVIRONMENTS}
 
 
-async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make, untrained):
+async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make):
     """The dull environment has short episodes and no variance; of two rollouts the first is cut off."""
-    rollouts, engine = make(
-        cut_off=(NUM_ENVIRONMENTS,),
-        groups_per_rollout=NUM_ENVIRONMENTS,
-        groups_per_step=3,
-        rollout=LIMITS | {"max_tool_seconds": 9},
-    )
-    batch, _ = await rollouts.batch(untrained.params, step=0)
+    changes = {"groups_per_rollout": NUM_ENVIRONMENTS, "groups_per_step": 3, "rollout": WITH_A_DEADLINE}
+    rollouts, engine = make(cut_off=(NUM_ENVIRONMENTS,), **changes)
+    [(batch, _)] = await batches(rollouts, [0])
     figures = filling_metrics(batch, rollouts, step=0)
     assert len(engine.starts) == 2 * NUM_ENVIRONMENTS
     assert figures["sampled_tokens_per_episode"] == pytest.approx((4 * 3 + 1) / 5)
     assert figures["sampled_tokens_per_episode_kept"] == 3
-    _, rolled_out = await rollouts.batch(untrained.params, step=1)
+    [(_, rolled_out)] = await batches(rollouts, [1])
     assert rolled_out
     rollouts.filler.buffer.extend(batch)
-    await rollouts.batch(untrained.params, step=1)
+    await batches(rollouts, [1])
     assert not {name for name in filling_metrics(batch, rollouts, step=1) if "tokens" in name}, "nothing rolled out"
 
 
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
-async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, untrained, groups_per_rollout):
+async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, groups_per_rollout):
     changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
     rollouts, engine = make(**changes)
-    for step in range(20):
-        await rollouts.batch(untrained.params, step=step)
+    await batches(rollouts, range(20))
     others = [start.environment.id for start in engine.starts if start.environment.id != DULL]
     num_dull = len(engine.starts) - len(others)
     num_epochs = rollouts.num_drawn / NUM_ENVIRONMENTS
@@ -304,43 +310,30 @@ async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out
     assert abs(rollouts.num_passed_over - num_dull) <= 1
     assert max(Counter(others).values()) - min(Counter(others).values()) <= 1
     assert rollouts.num_drawn == len(engine.starts) + rollouts.num_passed_over
-    resumed, other_engine = make(**changes)
-    resumed.go_on_from(json.loads(json.dumps(rollouts.position())))
-    del engine.starts[:]
-    for step in range(20, 30):
-        expected, found = [await each.batch(untrained.params, step=step) for each in (rollouts, resumed)]
-        assert found == expected
-    assert other_engine.starts == engine.starts
-    assert resumed.position() == rollouts.position()
+    await assert_resumes_alike(rollouts, engine, make(**changes), range(20, 30))
 
 
-async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make, untrained):
+async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make):
     rollouts, engine = make(curriculum="tests.astra_jax.rl.curricula:every_other_epoch")
-    for step in range(12):
-        await rollouts.batch(untrained.params, step=step)
+    await batches(rollouts, range(12))
     counts = Counter(start.environment.id for start in engine.starts)
     assert len(counts) == NUM_ENVIRONMENTS
     assert max(counts.values()) - min(counts.values()) <= 1
     assert rollouts.num_passed_over >= len(engine.starts) - NUM_ENVIRONMENTS
 
 
-async def test_a_curriculum_that_passes_everything_over_ends_in_one_line(make, untrained):
+async def test_a_curriculum_that_passes_everything_over_ends_in_one_line(make):
     rollouts, _ = make(curriculum="tests.astra_jax.rl.curricula:nothing_twice")
-    for step in range(NUM_ENVIRONMENTS - 1):  # all but the dull one leave a group
-        await rollouts.batch(untrained.params, step=step)
-    with pytest.raises(
-        ConfigError, match=r"^the curriculum \S+:nothing_twice passed over all environments for three ep"
-    ):
-        await rollouts.batch(untrained.params, step=NUM_ENVIRONMENTS)
+    await batches(rollouts, range(NUM_ENVIRONMENTS - 1))  # all but the dull one leave a group
+    message = r"^the curriculum \S+:nothing_twice passed over all environments for three ep"
+    with pytest.raises(ConfigError, match=message):
+        await batches(rollouts, [NUM_ENVIRONMENTS])
 
 
-async def test_solved_rates_are_of_all_episodes_that_have_rewards(make, untrained):
+async def test_solved_rates_are_of_all_episodes_that_have_rewards(make):
     """Of a group of two one solves, in all but the dull environment; what is cut off counts nowhere."""
-    rollouts, engine = make(
-        cut_off=(1, 3), rollout=LIMITS | {"max_tool_seconds": 9}, group_size=2, groups_per_rollout=1
-    )
-    for step in range(6):
-        await rollouts.batch(untrained.params, step=step)
+    rollouts, engine = make(cut_off=(1, 3), rollout=WITH_A_DEADLINE)
+    await batches(rollouts, range(6))
     scored = Counter(start.environment.id for number, start in enumerate(engine.starts, 1) if number not in (1, 3))
     rates = {name: rate for name, rate in rollouts.solved_rates.of.items() if rate.episodes}
     assert {name: (rate.episodes, rate.solved) for name, rate in rates.items()} == {
@@ -349,7 +342,7 @@ async def test_solved_rates_are_of_all_episodes_that_have_rewards(make, untraine
     assert all((rate.reward_sum > 0) == (name != DULL) for name, rate in rates.items())
 
 
-async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, untrained, monkeypatch):
+async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, monkeypatch):
     rollouts, engine = make()
     run = engine.run
 
@@ -358,13 +351,12 @@ async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, untrained, mo
 
     monkeypatch.setattr(engine, "run", loses_one)
     with pytest.raises(AssertionError):
-        await rollouts.batch(untrained.params, step=0)
+        await batches(rollouts, [0])
 
 
-async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(make, untrained):
-    rollouts, engine = make(cut_off=(1,), rollout=LIMITS | {"max_tool_seconds": 9})
+async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(make):
+    rollouts, engine = make(cut_off=(1,), rollout=WITH_A_DEADLINE)
     engine.sandbox.service_errors["http_429"] = 5  # before this batch
-
     run = engine.run
 
     async def with_a_retry(*arguments, **options):
@@ -374,15 +366,15 @@ async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(mak
     engine.run = with_a_retry
     for num_batches in (1, 2):
         before = len(engine.starts)
-        await rollouts.batch(untrained.params, step=0)
+        await batches(rollouts, [0])
         count = len(engine.starts) - before
         assert num_batches == 2 or count > 1, "a group was cut off"
-        assert rollouts.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
+        assert rollouts.filling.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
 
 
-async def test_a_group_is_scored_by_the_reward_that_the_config_names(make, untrained):
-    """Who solves both sub-tasks has also called a tool that is not there: recall 1, precision 2/3."""
-    for reward, expected in (("recall", 1.0), ("precision", 2 / 3)):
-        rollouts, _ = make(reward=reward)
-        ((group,), _) = await rollouts.batch(untrained.params, step=0)
-        assert group.rewards == (0.0, pytest.approx(expected, abs=1e-5))
+@pytest.mark.parametrize(("reward", "expected"), [("recall", 1.0), ("precision", 2 / 3)])
+async def test_a_group_is_scored_by_the_reward_that_the_config_names(make, reward, expected):
+    """The episode that solves both sub-tasks has also called an unknown tool: recall 1, precision 2/3."""
+    rollouts, _ = make(reward=reward)
+    [((group,), _)] = await batches(rollouts, [0])
+    assert group.rewards == (0.0, pytest.approx(expected, abs=1e-5))

@@ -120,50 +120,8 @@ def test_the_loss_and_every_gradient_are_those_of_a_row_for_each_episode(
     assert shared.tokens_BT.shape[0] * episodes_per_row == plain.tokens_BT.shape[0]
     assert float(shared.loss_mask_BT.sum()) == float(plain.loss_mask_BT.sum())
     expected = loss_and_gradients(untrained.params, plain)
-    assert_the_same(loss_and_gradients(untrained.params, shared), expected)
-
-
-def test_several_groups_in_one_row_are_learnt_from_as_in_rows_of_their_own(untrained, batches, loss_and_gradients):
-    """Packed by hand: both rows end to end, the second one's segments counted on."""
-    shared = batches(None, 4)
-    highest = int(shared.segment_ids_BT[0].max())
-
-    def end_to_end(x_BT):
-        return x_BT.reshape(1, -1)
-
-    packed = jax.tree.map(end_to_end, shared)
-    is_second = jnp.arange(packed.tokens_BT.shape[1]) >= shared.tokens_BT.shape[1]
-    moved = {
-        name: ids + highest * (is_second & (ids > 0))
-        for name in ("segment_ids_BT", "prefix_ids_BT")
-        if (ids := getattr(packed, name)) is not None
-    }
-    expected = loss_and_gradients(untrained.params, shared)
-    assert_the_same(loss_and_gradients(untrained.params, packed._replace(**moved)), expected)
-
-
-def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients):
-    expected = loss_and_gradients(untrained.params, batches(None, 1))
-    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
-    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    with jax.set_mesh(mesh):
-        found = loss_and_gradients(params, place_batch(batches(None, 4), 2, mesh))
-    assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
-
-
-def test_the_parts_of_a_batch_of_shared_rows_have_the_gradients_of_all(untrained, batches, loss_and_gradients):
-    shared = batches(None, 4)
-    loss, absolute, gradients = loss_and_gradients(untrained.params, shared)
-
-    def loss_of(params, part):
-        num_sampled, model_config = shared.loss_mask_BT.sum(), untrained.model_config
-        of_part, logprobs_BT = rl_loss(
-            params, part, model_config=model_config, objective=OBJECTIVE, num_sampled=num_sampled
-        )
-        return of_part, jnp.abs(logprobs_BT).sum()
-
-    in_parts = jax.jit(functools.partial(accumulation.loss_and_gradients, loss_of, parts=2))
-    assert_the_same(in_parts(untrained.params, shared), ((loss, absolute), gradients))
+    # The plain batch with its rows in reverse differs from itself by 1.1e-6: float32 sums in another order.
+    assert_the_same(loss_and_gradients(untrained.params, shared), expected, relative=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -184,13 +142,18 @@ def test_packed_rows_are_fewer_and_are_learnt_from_as_rows_of_their_own(
     assert_the_same(loss_and_gradients(untrained.params, packed), expected)
 
 
-def test_packed_rows_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients):
-    expected = loss_and_gradients(untrained.params, batches(None, 1))
+def on_eight_devices(params, batch):
+    """A mesh, with the weights and the rows of a batch over it."""
     mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
-    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
+    return mesh, jax.device_put(params, param_shardings(params, mesh)), place_batch(batch, len(batch.tokens_BT), mesh)
+
+
+@pytest.mark.parametrize("packed", [(None, 4), (None, 1, 1, 1)], ids=["prompts are shared", "rows are packed"])
+def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss_and_gradients, packed):
+    expected = loss_and_gradients(untrained.params, batches(None, 1))
+    mesh, params, batch = on_eight_devices(untrained.params, batches(*packed))
     with jax.set_mesh(mesh):
-        packed = place_batch(batches(None, 1, 1, 1), 8, mesh)
-        found = loss_and_gradients(params, packed)
+        found = loss_and_gradients(params, batch)
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
@@ -204,12 +167,11 @@ def test_an_objective_with_every_optional_column_is_the_same_in_packed_rows_over
     loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
     compute = jax.jit(jax.value_and_grad(lambda params, batch: loss(params, batch)[0]))
     expected = compute(untrained.params, batches(None, 1, optional_columns=OPTIONAL_COLUMNS))
-    mesh = make_mesh(MeshConfig(fsdp=2, context=2, tensor=2), jax.devices()[:8])
-    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
     packed = batches(None, 2, 1, 1, bucket_tokens=512, optional_columns=OPTIONAL_COLUMNS)
     assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
+    mesh, params, batch = on_eight_devices(untrained.params, packed)
     with jax.set_mesh(mesh):
-        found = compute(params, place_batch(packed, len(packed.tokens_BT), mesh))
+        found = compute(params, batch)
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 
@@ -18,6 +19,19 @@ from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import Server, _compiled_decoder, listen
 from astra_jax.serve.service import Service, ServingOptions
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
+
+SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
+    "temperature": (-1, "hot", True, 100.5, 1e308, 10**400),
+    "top_p": (0, 1.5, 1e-40, 1e-320),
+    "top_k": (-2, 2**31, 10**30),
+    "min_p": (1e308,),
+    "presence_penalty": (1.5, 1e308),
+    "frequency_penalty": (-0.5,),
+    "repetition_penalty": (0, 1.1),
+    "min_tokens": (5,),
+    "logit_bias": ({"5": 1}, {"5": 1e308}),
+}
+"""Field to values that no request for a message may have."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def keyed(untrained) -> Iterator[Running]:
 
 
 def reply(server: Running, method: str, path: str, *headers: tuple[str, str]) -> tuple[int, str]:
-    """Send exactly these headers; return the status, and the code of the error."""
+    """Send exactly these headers; return the status, and the code of the error. The key is in no reply."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in (*headers, ("Content-Length", "0")):
@@ -55,6 +55,7 @@ def reply(server: Running, method: str, path: str, *headers: tuple[str, str]) ->
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
+    assert b"secret-key" not in body
     code = json.loads(body).get("error", {}).get("code") if body[:1] == b"{" else None
     return answer.status, code
 

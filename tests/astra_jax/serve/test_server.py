@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import aiohttp
 import httpx
 import pytest
 from hypothesis import given, settings
@@ -24,7 +22,7 @@ from astra_jax.serve import server as server_module
 from astra_jax.serve import service as service_module
 from astra_jax.serve.server import listen
 from astra_jax.serve.service import ServingOptions
-from tests.astra_jax.serve.running import LIMITS, Running, running, served
+from tests.astra_jax.serve.running import LIMITS, SAMPLING_FAULTS, Running, running, served
 
 PROMPT = list(range(21, 41))
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "logprobs": 0}
@@ -171,18 +169,15 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked([10**7]), 400, "token ids from 0 to"),
         (asked([10**30]), 400, "token ids from 0 to"),
         (asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
-        (asked(params={"top_p": 1.5}), 400, "top_p from 2^-126 to 1"),
         (asked(params={"top_p": 1e-40}), 400, "top_p from 2^-126 to 1"),
-        (asked(params={"top_k": 2**31}), 400, "top_k from 1 to 2^31 - 1"),
         (asked(params={"beam_width": 1}), 400, "sampling_params.beam_width: this server does not do that"),
+        *((asked(params={field: value}), 400, field) for field, values in SAMPLING_FAULTS.items() for value in values),
         (asked(params={"n": 2}), 400, "sampling_params.n"),
         (asked(params={"n": True}), 400, "sampling_params.n"),
         (asked(params={"logprobs": 5}), 400, "sampling_params.logprobs"),
-        (asked(params={"min_tokens": 2}), 400, "sampling_params.min_tokens"),
         (asked(params={"stop": ["\n"]}), 400, "sampling_params.stop"),
         (asked(params={"seed": -1}), 400, "sampling_params.seed"),
         (asked(params={"seed": 2**62}), 400, "sampling_params.seed"),
-        (asked(params={"temperature": -1}), 400, "temperature"),
         (b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
         (asked(params={"max_tokens": 0}), 400, "at least one to sample"),
         (asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
@@ -196,8 +191,6 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(cache_salt=""), 400, "cache_salt"),
         (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
-        (asked(params={"temperature": 1e308}), 400, "temperature: Input should be less than or equal to 100"),
-        (asked(params={"repetition_penalty": 1e37}), 400, "repetition_penalty: Input should be less"),
         (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
         (b" " * ((16 << 20) + 1), 413, "at most"),
     ],
@@ -210,6 +203,7 @@ def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body,
     assert (response.status_code, set(error)) == (status, {"message", "type", "param", "code"})
     assert words in error["message"]
     assert "\n" not in error["message"]
+    assert (error["code"] == "context_length_exceeded") == ("tokens, found" in error["message"])
 
 
 def test_what_asks_for_what_happens_anyway_is_taken(client):
@@ -218,19 +212,6 @@ def test_what_asks_for_what_happens_anyway_is_taken(client):
     plain = client.post(GENERATE, json=asked()).json()["choices"]
     with_it = asked(params={**GREEDY, **nothing}, stream=False, priority=0, kv_transfer_params=None)
     assert client.post(GENERATE, json=with_it).json()["choices"] == plain
-
-
-def test_penalties_are_handed_to_the_decoder_and_one_that_is_none_is_refused(client):
-    plain = client.post(GENERATE, json=asked(params=GREEDY)).json()["choices"][0]["token_ids"]
-    penalised = client.post(GENERATE, json=asked(params={**GREEDY, "repetition_penalty": 50.0}))
-    assert penalised.json()["choices"][0]["token_ids"] != plain
-    for fault in ({"presence_penalty": 2.5}, {"repetition_penalty": 0}):
-        assert client.post(GENERATE, json=asked(params={**GREEDY, **fault})).status_code == 400
-
-
-def test_too_long_a_request_says_so_by_its_code_too(client):
-    codes = [client.post(GENERATE, json=asked([1] * 150)).json()["error"]["code"] for _ in range(2)]
-    assert codes == ["context_length_exceeded"] * 2
 
 
 WORDS = st.sampled_from(
@@ -288,20 +269,6 @@ def test_models_health_unknown_paths_and_methods(client):
 def test_no_reply_waits_for_an_acknowledgement():
     with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
-
-
-async def test_many_clients_at_once_hear_what_one_hears_alone(server):
-    async with aiohttp.ClientSession(server.url) as session:
-
-        async def ids(number: int) -> list[int]:
-            async with session.post(GENERATE, json=asked([*PROMPT, 30 + number])) as response:
-                return (await response.json())["choices"][0]["token_ids"]
-
-        alone = [await ids(number) for number in range(30)]
-        together = await asyncio.gather(*(ids(number) for number in range(30)))
-    assert together == alone
-    assert len({tuple(each) for each in alone}) > 10, "prompts must matter"
-    assert is_idle(server)
 
 
 def test_a_client_that_hangs_up_leaves_no_session_and_no_page(server, client, long_message, slow_steps):
@@ -366,17 +333,6 @@ def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_n
             assert (reply.status, reply.read()[:1]) == (200, b"{")
             assert well.sock is not None  # the same connection, which may rest between two requests
             time.sleep(0.4)
-
-
-def test_only_who_has_the_key_is_let_in_and_it_is_shown_nowhere(untrained):
-    with running(served(untrained), key="secret-key") as up, up.client() as client:
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret-key"}):
-            refused = client.post(GENERATE, json=asked(), headers=headers)
-            assert refused.status_code == 401
-            assert "secret-key" not in refused.text
-        assert client.get("/health").status_code == 200
-        let_in = {"authorization": "Bearer secret-key"}
-        assert client.post(GENERATE, json=asked(params={"max_tokens": 1}), headers=let_in).status_code == 200
 
 
 def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained):

@@ -81,25 +81,6 @@ def test_greedy_and_seeded_messages_are_the_same_whoever_else_asks(server):
     assert len(set(alone)) > 1
 
 
-def test_a_history_that_is_sent_again_is_found(server):
-    with server.client() as http:
-        messages, cached, prompts = list(ASKED), [], []
-        for turn in range(5):
-            reply = http.post(CHAT, json=asked(messages=messages, separate_reasoning=False, max_tokens=12))
-            usage = reply.json()["usage"]
-            prompts.append(usage["prompt_tokens"])
-            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
-            messages += [{"role": "assistant", "content": said(reply)}, {"role": "user", "content": f"And {turn}?"}]
-        again = http.post(CHAT, json=asked(max_tokens=12)).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-    page = 16
-    # All full pages of the turn before, unless sampled text tokenises in another way than it was sampled.
-    assert all(found >= before - 2 * page for found, before in zip(cached[1:], prompts, strict=False)), (
-        prompts,
-        cached,
-    )
-    assert again >= prompts[0] - page - 1
-
-
 def test_who_hangs_up_gives_rows_and_pages_back(server, policy):
     with server.client() as http:
         for _ in range(4):
@@ -107,7 +88,8 @@ def test_who_hangs_up_gives_rows_and_pages_back(server, policy):
                 next(reply.iter_lines())
         for _ in range(1000):
             load = server.decoder.load
-            if (load.sessions, load.waiting, load.free_pages) == (0, 0, policy.limits.num_pages):
+            is_idle = (load.sessions, load.waiting, load.free_pages) == (0, 0, policy.limits.num_pages)
+            if is_idle and http.get("/health").json()["requests"] == 0:
                 return
             time.sleep(0.01)
     raise AssertionError(f"{load} after everybody left")
@@ -119,9 +101,7 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 100.0, "top_k": 7},
     {"temperature": 0.6, "top_p": 0.9, "min_p": 0.05},
     {"temperature": 0.6, "top_k": 200, "top_p": 0.9},
-    {"presence_penalty": 1.5},
-    {"frequency_penalty": -0.5, "temperature": 1.0},
-    {"repetition_penalty": 1.1, "temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
     {"logprobs": True},
     {"stop": ["a"], "stop_token_ids": [5]},
     {"stream": True},
@@ -163,9 +143,7 @@ def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
         # Rows of every length together, so that pages are read as lists and side by side.
         lengths = [list(range(5, 5 + count)) for count in (2, 20, 40, 60, 80, 100, 110, 118)]
         for most in (1, 2, 3, 5, 8):
-            for kind in ({}, {"presence_penalty": 1.0}):
-                body = {"prompt": lengths[-most:], "max_tokens": 2, **kind}
-                assert http.post("/v1/completions", json=body).status_code == 200
+            assert http.post("/v1/completions", json={"prompt": lengths[-most:], "max_tokens": 2}).status_code == 200
         # Turns that come back have a few tokens to read, or many.
         for count in (30, 35, 60, 118):
             body = {"token_ids": list(range(5, 5 + count)), "sampling_params": {"max_tokens": 1, "logprobs": 0}}

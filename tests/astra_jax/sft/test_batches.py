@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.sft import sample_source
-from astra_jax.sft.batches import SFTBatches, SFTDataConfig
+from astra_jax.sft.batches import SFTBatches
+from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.data import SFTBatch, demonstration_sample, render_sample, user_turn_ends
 from astra_jax.testing import tiny_environment
 from synthesis.record_io import RecordSource, write_records
@@ -79,16 +80,8 @@ def batches_of(config: SFTDataConfig, tokenizer, index: Path, *, host: int = 0, 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
 def test_so_large_a_share_of_environments_is_learnt_from(records, tokenizer, tmp_path, share, kept):
-    source = sample_source.SampleSource(
-        [records / "trajectories"],
-        [records / "environments"],
-        [],
-        tokenizer,
-        environments_share=share,
-        irrelevant_per_band={},
-        seed=0,
-        index=tmp_path / "index",
-    )
+    config = a_config(records, environments_share=share)
+    source = sample_source.SampleSource(config, tokenizer, index=tmp_path / "index")
     shown = list(RecordSource(records / "environments", Environment))[:kept]
     expected = [demonstration_sample(each, tokenizer, irrelevant_per_band={}, seed=0) for each in shown]
     of_trajectories = sum(1 + i % 3 for i in range(9))
@@ -97,8 +90,8 @@ def test_so_large_a_share_of_environments_is_learnt_from(records, tokenizer, tmp
         np.testing.assert_array_equal(source[of_trajectories + number].ids, sample.ids)
 
 
-def taken(batches: SFTBatches, position: dict) -> list[SFTBatch]:
-    with contextlib.closing(batches.from_position(position)) as ahead:
+def taken(batches: SFTBatches, step: int = 0) -> list[SFTBatch]:
+    with contextlib.closing(batches.from_step(step)) as ahead:
         return list(ahead)
 
 
@@ -145,16 +138,15 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
         config = a_config(records, packing=packing, seed=seed, batch_tokens=batch_tokens)
         alone, expected = batches_of(config, tokenizer, index), expected_of_seed[seed]
         assert (alone.num_samples, alone.num_dropped_over_length) == (expected.total(), OVER_LENGTH)
-        one_host = taken(alone, {})
+        one_host = taken(alone)
         assert len(one_host) == len(alone)
         assert samples_in(one_host) == Counter({sample: 2 * count for sample, count in expected.items()})
         for batch in one_host:
             assert batch.tokens_BT.shape in config.batch_shapes
         # Another number of hosts takes over where a checkpoint was saved.
         step = round(resumed * len(alone))
-        position = alone.position(step)
         hosts = [batches_of(config, tokenizer, index, host=host, num_hosts=num_hosts) for host in range(num_hosts)]
-        for number, rows in enumerate(zip(*(taken(host, position) for host in hosts), strict=True), start=step):
+        for number, rows in enumerate(zip(*(taken(host, step) for host in hosts), strict=True), start=step):
             assert alone.num_rows(number) == len(one_host[number].tokens_BT)
             assert sum(alone.segment_tokens(number)) == (one_host[number].segment_ids_BT > 0).sum()
             assert {len(part.tokens_BT) for part in rows} == {alone.num_rows(number) // num_hosts}
@@ -172,7 +164,7 @@ def test_a_sample_over_the_length_limit_is_dropped_and_counted_never_cut(records
         batches = batches_of(config, tokenizer, tmp_path / "lengths.npz")
         assert batches.num_dropped_over_length == num_dropped
         assert batches.num_samples == expected.total() + OVER_LENGTH - num_dropped
-        assert samples_in(taken(batches, {})) == Counter({s: n for s, n in expected.items() if len(s) <= limit})
+        assert samples_in(taken(batches)) == Counter({s: n for s, n in expected.items() if len(s) <= limit})
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -180,11 +172,11 @@ def test_what_memory_does_not_hold_is_rendered_again_to_the_same_batches(
     records, tokenizer, tmp_path, monkeypatch, packing
 ):
     config = a_config(records, packing=packing)
-    expected = taken(batches_of(config, tokenizer, tmp_path / "lengths.npz"), {})
+    expected = taken(batches_of(config, tokenizer, tmp_path / "lengths.npz"))
     monkeypatch.setattr(sample_source, "_KEPT_TOKENS", 300)
     for _ in range(2):  # measured anew, then from the lengths on disk
         small = batches_of(config, tokenizer, tmp_path / "small" / "lengths.npz")
-        for left, right in zip(taken(small, {}), expected, strict=True):
+        for left, right in zip(taken(small), expected, strict=True):
             assert_equal(left, right)
         assert 0 < sum(len(sample.ids) for sample in small._samples._rendered.values()) <= 300
 
@@ -226,17 +218,7 @@ def test_a_sample_that_renders_to_another_length_than_was_measured_stops_the_run
     monkeypatch.setattr(sample_source, "render_sample", lambda *of: render_sample(of[0][:2], of[1][:1], of[2]))
     batches = batches_of(a_config(records), tokenizer, tmp_path / "lengths.npz")
     with pytest.raises(ValueError, match="measured by another version"):
-        taken(batches, {})
-
-
-def test_a_position_in_other_data_is_refused(records, tokenizer, tmp_path):
-    position = batches_of(a_config(records), tokenizer, tmp_path / "lengths.npz").position(1)
-    for changes in ({"seed": 1}, {"packing": True}, {"batch_tokens": 448}, {"environments": []}):
-        other = batches_of(a_config(records, **changes), tokenizer, tmp_path / "lengths.npz")
-        with pytest.raises(ValueError, match="expected the data that the checkpoint was trained on"):
-            other.from_position(position)
-    longer = batches_of(a_config(records, epochs=None, steps=50), tokenizer, tmp_path / "lengths.npz")
-    assert len(taken(longer, position)) == 49
+        taken(batches)
 
 
 def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_path):
@@ -253,7 +235,7 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_
         """The log-probs of what the assistant says, by sample."""
         config = a_config(records, packing=packing, epochs=1, length_buckets=[448])
         found, num_rows = {}, 0
-        for batch in taken(batches_of(config, tokenizer, tmp_path / "lengths.npz"), {}):
+        for batch in taken(batches_of(config, tokenizer, tmp_path / "lengths.npz")):
             logprobs_BT = np.asarray(logprobs(untrained.params, batch))
             for row, segments_T in enumerate(batch.segment_ids_BT):
                 num_rows += bool(segments_T.any())

@@ -132,6 +132,9 @@ def test_a_batch_is_shifted_by_one_and_padded_without_loss():
     assert batch.targets_BT.tolist() == [[8, 9, 0, 0], [0, 0, 0, 0]]
     assert batch.loss_mask_BT.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
     assert batch.segment_ids_BT.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+    full = make_batch([[of_length(4)]], num_rows=1, row_tokens=4, pad_id=0)
+    assert full.loss_mask_BT.tolist() == [[1, 1, 1, 0]]
+    assert full.segment_ids_BT.tolist() == [[1, 1, 1, 1]]
 
 
 def test_samples_of_one_row_are_apart_in_segments_positions_and_targets():
@@ -143,15 +146,3 @@ def test_samples_of_one_row_are_apart_in_segments_positions_and_targets():
     assert batch.segment_ids_BT.tolist() == [[1, 1, 1, 2, 2, 0, 0]]
     assert batch.positions_BT.tolist() == [[0, 1, 2, 0, 1, 5, 6]]
     assert batch.kinds_BT.tolist() == [[3, 3, 3, 0, 0, 0, 0]]
-
-
-def test_a_sample_that_fills_its_bucket_keeps_its_last_target():
-    batch = make_batch([[of_length(4)]], num_rows=1, row_tokens=4, pad_id=0)
-    assert batch.loss_mask_BT.tolist() == [[1, 1, 1, 0]]
-    assert batch.segment_ids_BT.tolist() == [[1, 1, 1, 1]]
-
-
-def test_a_rendered_sample_and_its_mask_have_one_length(tokenizer):
-    sample = render_sample(tiny_environment().gold_messages(), TOOLS, tokenizer)
-    assert sample.ids.shape == sample.loss_mask.shape
-    assert 0 < sample.loss_mask.sum() < len(sample.ids)

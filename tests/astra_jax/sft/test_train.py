@@ -15,7 +15,6 @@ import pytest
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints import checkpoint
 from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
-from astra_jax.checkpoints.policy import load_policy
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model import flops
 from astra_jax.model.config import ModelConfig
@@ -26,12 +25,14 @@ from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, make_batch, render_sample
 from astra_jax.sft.metrics import LOSSES
-from astra_jax.sft.stage import batches_of, checked_parts, first_state, run_sft
+from astra_jax.sft.stage import batches_of, first_params, run_sft
 from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from astra_jax.training.parts import checked_parts
 from synthesis.record_io import write_records
+from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.killed_process import kill_after_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.sft.test_batches import a_trajectory
@@ -54,12 +55,6 @@ def config(tokenizer, tmp_path_factory) -> SFTConfig:
     )
 
 
-def curve(config: SFTConfig) -> list[dict]:
-    """The metrics without what a clock wrote."""
-    lines = read_metrics(config.out / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(config) -> SFTConfig:
     run_sft(config)
@@ -67,7 +62,7 @@ def undisturbed(config) -> SFTConfig:
 
 
 def test_the_loss_falls(undisturbed):
-    losses = [line["loss"] for line in curve(undisturbed)]
+    losses = [line["loss"] for line in curve(undisturbed.out)]
     assert len(losses) == STEPS
     assert losses[-1] < 0.7 * losses[0]
 
@@ -80,9 +75,8 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
     kill_after_steps("tests.astra_jax.sft.run_sft", [interrupted.model_dump_json()], metrics=metrics, steps=5)
     assert len(read_metrics(metrics)) < STEPS
     run_sft(interrupted)
-    assert curve(interrupted) == curve(undisturbed)
-    policy, expected = load_policy(interrupted.out / "policy"), load_policy(undisturbed.out / "policy")
-    jax.tree.map(np.testing.assert_array_equal, policy.params, expected.params)
+    assert curve(interrupted.out) == curve(undisturbed.out)
+    assert weights(interrupted.out / "policy") == weights(undisturbed.out / "policy")
 
 
 def test_a_finished_run_is_not_run_again(undisturbed):
@@ -90,8 +84,8 @@ def test_a_finished_run_is_not_run_again(undisturbed):
     figures = run_sft(undisturbed)
     assert figures == {
         "steps": STEPS,
-        "loss": curve(undisturbed)[-1]["loss"],
-        "loss_environments": curve(undisturbed)[-1]["loss_environments"],
+        "loss": curve(undisturbed.out)[-1]["loss"],
+        "loss_environments": curve(undisturbed.out)[-1]["loss_environments"],
         "samples": 4,
         "dropped_over_length": 0,
         "already_complete": True,
@@ -104,7 +98,7 @@ def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(u
     shutil.copytree(undisturbed.out, run.out)
     shutil.rmtree(run.out / "policy")
     figures = run_sft(run)
-    assert figures["loss"] == curve(undisturbed)[-1]["loss"]
+    assert figures["loss"] == curve(undisturbed.out)[-1]["loss"]
     assert "already_complete" not in figures
 
 
@@ -114,12 +108,12 @@ def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp
     changes = {"init": start, "model": None, "tokenizer": None, "out": tmp_path / "run"}
     run = undisturbed.model_copy(update=changes)
     run_sft(run)
-    expected = curve(run)
+    expected = curve(run.out)
     shutil.rmtree(start / "params")
     shutil.rmtree(run.out / "policy")
     shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
     assert "already_complete" not in run_sft(run)
-    assert curve(run) == expected
+    assert curve(run.out) == expected
     with pytest.raises(CheckpointError, match="is damaged"):
         run_sft(run.model_copy(update={"out": tmp_path / "another run"}))
 
@@ -180,7 +174,7 @@ def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturb
     lines = strict_lines(run.out / "metrics.jsonl")
     assert [line["applied"] for line in lines] == [1] * 9 + [0]
     assert (lines[9]["loss"], lines[9]["grad_norm"]) == (None, None)
-    assert [line["loss"] for line in lines[:9]] == [line["loss"] for line in curve(undisturbed)[:9]]
+    assert [line["loss"] for line in lines[:9]] == [line["loss"] for line in curve(undisturbed.out)[:9]]
     before, after = state_after(run, 9), state_after(run, 10)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
     assert figures["loss"] == lines[8]["loss"]
@@ -268,8 +262,8 @@ def test_a_step_tells_the_loss_of_each_kind_of_row(config, tmp_path, packing, ac
     mixed = mixed_run(config, tmp_path, packing=packing, accumulation=accumulation)
     figures = run_sft(mixed)
     (line,) = read_metrics(mixed.out / "metrics.jsonl")
-    parts = checked_parts(mixed)
-    batch, params = batches_of(mixed, parts)[0], first_state(mixed, parts, 1).params
+    parts = checked_parts(mixed, mixed.tokenizer)
+    batch, params = batches_of(mixed, parts)[0], first_params(mixed, parts)
     assert (max(len(set(row) - {0}) for row in batch.kinds_BT.tolist()) > 1) == packing
     total = 0.0
     for kind, name in enumerate(LOSSES, start=1):

@@ -8,9 +8,6 @@ import functools
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -27,12 +24,14 @@ from astra_jax.sft.stage import run_sft
 from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.accumulation import loss_and_gradients
-from tests.astra_jax.killed_process import ROOT
+from tests.astra_jax.curves import curve
+from tests.astra_jax.killed_process import wait_for_steps
 from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.astra_jax.two_hosts import finish, two_hosts
 
 STEPS = 4
 MESH = MeshConfig(fsdp=2, context=2, tensor=2)
+LONG = {"steps": 10_000, "checkpoint_every_steps": 10_000}
 
 
 @pytest.fixture(scope="module")
@@ -96,33 +95,9 @@ def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh)
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_ends_well(config, tmp_path):
-    long = config.model_copy(update={"out": tmp_path, "steps": 10_000, "checkpoint_every_steps": 10_000})
-    command = [sys.executable, "-m", "tests.astra_jax.sft.run_sft", long.model_dump_json()]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 200
-        while len(read_metrics(tmp_path / "metrics.jsonl")) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=100)
-    finally:
-        process.kill()
-    steps = len(read_metrics(tmp_path / "metrics.jsonl"))
-    assert process.returncode == 0, errors
-    assert f"saved after step {steps} on SIGTERM" in errors
-    assert (tmp_path / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
-    assert not (tmp_path / "policy").exists()
-
-
-@pytest.mark.slow
 def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
     """In training, before the first step of a run that resumes, and at both; then the curve is that of one run."""
-    long = config.model_copy(
-        update={"out": tmp_path / "long", "mesh": MESH, "steps": 10_000, "checkpoint_every_steps": 10_000}
-    )
+    long = config.model_copy(update={"out": tmp_path / "long", "mesh": MESH, **LONG})
     saved = 0
     for signalled, moment in (([1], after_two_steps), ([0], before_the_first_step), ([0, 1], after_two_steps)):
         with on_two_hosts(long) as processes:
@@ -130,7 +105,7 @@ def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_p
             for host in signalled:
                 processes[host].send_signal(signal.SIGTERM)
             errors = finish(processes)
-        steps = len(metrics(long.out))
+        steps = len(curve(long.out))
         assert all(f"saved after step {steps} on SIGTERM" in error for error in errors), "\n".join(errors)
         assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
         assert steps > saved
@@ -139,36 +114,25 @@ def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_p
     with on_two_hosts(undisturbed) as processes:
         finish(processes)
     for folder in ("", "hosts/1"):
-        assert metrics(long.out / folder) == metrics(undisturbed.out / folder)
+        assert curve(long.out / folder) == curve(undisturbed.out / folder)
 
 
 @pytest.mark.slow
 def test_ctrl_c_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
-    changes = {"out": tmp_path / "long", "mesh": MESH, "steps": 10_000, "checkpoint_every_steps": 10_000}
-    long = config.model_copy(update=changes)
+    long = config.model_copy(update={"out": tmp_path / "long", "mesh": MESH, **LONG})
     with on_two_hosts(long) as processes:
         after_two_steps(processes, long)
         processes[1].send_signal(signal.SIGINT)
         errors = [process.communicate(timeout=300)[1] for process in processes]
-    steps = len(metrics(long.out))
+    steps = len(curve(long.out))
     assert [process.returncode for process in processes] == [0, 130], "\n".join(errors)
     for error, name in zip(errors, ("SIGTERM", "Ctrl-C"), strict=True):
         assert f"saved after step {steps} on {name}" in error
     assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
 
 
-def metrics(folder: Path) -> list[dict]:
-    """The metrics without what a clock wrote."""
-    lines = read_metrics(folder / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
-
-
 def after_two_steps(processes: list[subprocess.Popen], config: SFTConfig) -> None:
-    done, deadline = len(metrics(config.out)), time.monotonic() + 200
-    while len(metrics(config.out)) < done + 2:
-        assert all(process.poll() is None for process in processes)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_steps(config.out / "metrics.jsonl", len(curve(config.out)) + 2, processes)
 
 
 def before_the_first_step(processes: list[subprocess.Popen], _: SFTConfig) -> None:

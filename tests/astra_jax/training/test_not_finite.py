@@ -31,13 +31,6 @@ def test_only_so_many_in_a_row_are_too_many_and_each_leaves_its_batch(tmp_path, 
     assert "found 2 steps in a row without" in str(steps.error())
 
 
-def test_of_a_step_of_several_updates_it_is_told_how_many_stay(tmp_path, capsys):
-    steps = NotFiniteSteps("rl", tmp_path, most_in_a_row=2)
-    metrics = {"applied": 0, "updates_applied": 3.0, "loss": 0.5, "grad_norm": 1.0}
-    steps.note(0, metrics, Batch(np.zeros((1, 2))))
-    assert "rl: step 0 is not applied, but for 3 updates: loss 0.5, gradient norm 1.0" in capsys.readouterr().err
-
-
 def test_who_resumes_counts_on_and_who_goes_on_after_too_many_counts_anew(tmp_path):
     def counted(*applied: int) -> bool:
         steps = NotFiniteSteps("sft", tmp_path, most_in_a_row=2)

@@ -23,6 +23,8 @@ from synthesis.record_io import write_records
 from synthesis.run import code
 from synthesis.run.destination import DestinationRefused
 from synthesis.run.fingerprint import MadeOtherwise
+from tests.astra_jax.rl.configs import tiny_rl_config
+from tests.astra_jax.sft.configs import tiny_sft_config
 from tests.synthesis.run.test_lock import contents
 
 ROOT = Path(__file__).parents[3]
@@ -30,44 +32,17 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def sft_config(tokenizer, tmp_path) -> SFTConfig:
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
     write_records(tmp_path / "others", [tiny_environment(rent=7)], kind="environment")
-    tokenizer.save(tmp_path / "tokenizer", model_max_length=1024)
-    return SFTConfig.model_validate(
-        {
-            "seed": 0,
-            "steps": 2,
-            "out": tmp_path / "run",
-            "tokenizer": tmp_path / "tokenizer",
-            "environments": [tmp_path / "environments"],
-            "length_buckets": [320],
-            "batch_tokens": 320,
-            "optimizer": {"learning_rate": 1e-3},
-        }
-    )
+    options = {"seed": 0, "steps": 2, "batch_tokens": 320, "optimizer": {"learning_rate": 1e-3}, "model": None}
+    return tiny_sft_config(tmp_path, tokenizer, [tiny_environment()], **options)
 
 
 @pytest.fixture
 def rl_config(untrained, tmp_path) -> RLConfig:
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
-    for name in ("init", "other_init"):
-        save_policy(untrained, tmp_path / name)
+    save_policy(untrained, tmp_path / "other_init")
     manifest = tmp_path / "other_init" / "params.whole.json"
     manifest.write_text(manifest.read_text() + " ")
-    return RLConfig.model_validate(
-        {
-            "seed": 0,
-            "steps": 2,
-            "out": tmp_path / "run",
-            "init": tmp_path / "init",
-            "environments": tmp_path / "environments",
-            "rollout": {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6},
-            "optimizer": {"learning_rate": 1e-4},
-            "group_size": 4,
-            "groups_per_step": 1,
-            "groups_per_rollout": 1,
-        }
-    )
+    return tiny_rl_config(tmp_path, untrained, seed=0, steps=2)
 
 
 def begun(open_run, config):
@@ -89,48 +64,36 @@ def changed(config, **changes):
     return type(config).model_validate(values)
 
 
+SFT, RL = (open_sft_run, "sft_config"), (open_rl_run, "rl_config")
+
+
 @pytest.mark.parametrize(
-    ("changes", "difference"),
+    ("run", "changes", "difference"),
     [
-        ({"seed": 1}, "seed: 0 before, 1 now"),
-        ({"steps": 3}, "steps: 2 before, 3 now"),
-        ({"optimizer__learning_rate": 2e-3}, "optimizer.learning_rate: 0.001 before, 0.002 now"),
-        ({"optimizer__schedule": "cosine"}, "optimizer.schedule: changed"),
-        ({"environments": ["others"]}, "environments: changed"),
-        ({"init": "policy"}, "init: None before, another now"),
-        ({"batch_tokens": 640}, "batch_tokens: 320 before, 640 now"),
+        (SFT, {"seed": 1}, "seed: 0 before, 1 now"),
+        (SFT, {"steps": 3}, "steps: 2 before, 3 now"),
+        (SFT, {"optimizer__learning_rate": 2e-3}, "optimizer.learning_rate: 0.001 before, 0.002 now"),
+        (SFT, {"optimizer__schedule": "cosine"}, "optimizer.schedule: changed"),
+        (SFT, {"environments": ["{folder}/others"]}, "environments: changed"),
+        (SFT, {"init": "{folder}/policy"}, "init: None before, another now"),
+        (SFT, {"batch_tokens": 640}, "batch_tokens: 320 before, 640 now"),
+        (RL, {"clip_epsilon": 0.3}, "clip_epsilon: 0.2 before, 0.3 now"),
+        (RL, {"rollout__temperature": 0.5}, "rollout.temperature: 1.0 before, 0.5 now"),
+        (RL, {"init": "{folder}/other_init"}, "init: changed"),
+        (RL, {"irrelevant_per_band": {"high": 2}}, "irrelevant_per_band.high: absent before, 2 now"),
     ],
 )
-def test_sft_with_another_config_is_refused_with_what_differs(sft_config, untrained, tmp_path, changes, difference):
-    begun(open_sft_run, sft_config)
+def test_a_run_with_another_config_is_refused_with_what_differs(request, untrained, tmp_path, run, changes, difference):
+    open_run, fixture = run
+    config = begun(open_run, request.getfixturevalue(fixture))
     save_policy(untrained, tmp_path / "policy")
-    if "environments" in changes:
-        changes = {"environments": [tmp_path / "others"]}
-    if "init" in changes:
-        changes = {"init": tmp_path / "policy"}
+    changes = json.loads(json.dumps(changes).replace("{folder}", str(tmp_path)))
     before = contents(tmp_path)
     with pytest.raises(MadeOtherwise) as refused:
-        open_sft_run(changed(sft_config, **changes))
-    assert f"made with another: {difference}. Name another `out`" in str(refused.value)
+        open_run(changed(config, **changes))
+    assert "made with another: " in str(refused.value)
+    assert f"{difference}. Name another `out`" in str(refused.value)
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "difference"),
-    [
-        ({"clip_epsilon": 0.3}, "clip_epsilon: 0.2 before, 0.3 now"),
-        ({"rollout__temperature": 0.5}, "rollout.temperature: 1.0 before, 0.5 now"),
-        ({"init": "other_init"}, "init: changed"),
-        ({"irrelevant_per_band": {"high": 2}}, "irrelevant_per_band.high: absent before, 2 now"),
-    ],
-)
-def test_rl_with_another_config_is_refused_with_what_differs(rl_config, tmp_path, changes, difference):
-    begun(open_rl_run, rl_config)
-    if "init" in changes:
-        changes = {"init": tmp_path / "other_init"}
-    with pytest.raises(MadeOtherwise, match="made with another: ") as refused:
-        open_rl_run(changed(rl_config, **changes))
-    assert difference in str(refused.value)
 
 
 def test_rl_goes_on_after_an_edited_comment_and_is_refused_by_name_after_an_edited_forward_pass(
@@ -230,15 +193,9 @@ def save_product(out: Path) -> None:
 
 
 def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_complete(rl_config, tmp_path, capsys):
-    config = EvaluationConfig.model_validate(
-        {
-            "seed": 0,
-            "policy": tmp_path / "init",
-            "environments": tmp_path / "environments",
-            "out": tmp_path / "figures",
-            "rollout": rl_config.rollout,
-        }
-    )
+    places = {name: tmp_path / place for name, place in (("policy", "init"), ("out", "figures"))}
+    values = {"seed": 0, "environments": rl_config.environments, "rollout": rl_config.rollout}
+    config = EvaluationConfig.model_validate(values | places)
     record = open_evaluation(config)
     record.begin()
     (config.out / "figures.json").write_text("{}")
@@ -268,7 +225,7 @@ def on_cores(monkeypatch, count: int) -> None:
     monkeypatch.setattr(run_record.os, "sched_getaffinity", lambda _: set(range(count)))
 
 
-@pytest.mark.parametrize(("open_run", "fixture"), [(open_sft_run, "sft_config"), (open_rl_run, "rl_config")])
+@pytest.mark.parametrize(("open_run", "fixture"), [SFT, RL])
 def test_a_run_that_goes_on_with_another_number_of_cores_says_so_in_one_line(
     open_run, fixture, request, monkeypatch, capsys
 ):

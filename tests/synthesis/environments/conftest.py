@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from sandbox.local import local_sandbox
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment, Language, Scenario
 from synthesis.teacher.protocol import made_by
+from tests.synthesis.environments.made import read, tiny_config
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,7 @@ def splits(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> tuple[
 
 @pytest.fixture(scope="session")
 def environments(splits: tuple[Path, Path]) -> list[Environment]:
-    return list(RecordSource(splits[0], Environment))
+    return read(splits[0])
 
 
 @pytest.fixture(scope="session")
@@ -73,24 +73,3 @@ def instances() -> dict[str, QAInstance]:
         for language in languages
         for shape in shapes
     }
-
-
-def tiny_config(**fields: object) -> EnvironmentsConfig:
-    defaults: dict[str, object] = {
-        "max_hops": 3,
-        "computations": 0.3,
-        "name_parts": {"en": 16, "zh": 9},  # so few that splits drawn without regard to each other would share names
-        "lookups": {
-            "single_hop": {1: 1.0},
-            "parallel_single_hop": {2: 1.0},
-            "multi_hop": {2: 0.7, 3: 0.3},
-            "parallel_multi_hop": {3: 0.7, 4: 0.3},
-        },
-        "irrelevant_per_band": {"high": 1, "medium": 1, "low": 1},
-    }
-    return EnvironmentsConfig.model_validate({**defaults, **fields})
-
-
-@pytest.fixture(scope="session")
-def make_config() -> object:
-    return tiny_config

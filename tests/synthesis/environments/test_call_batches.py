@@ -33,19 +33,15 @@ def asked(first: int, count: int) -> list[ExecuteRequest]:
 @pytest.mark.parametrize(
     ("counts", "sizes"), [((3, 2), [5]), ((700, 324), [1024]), ((700, 700), [1024, 376]), ((2100,), [1024, 1024, 52])]
 )
-def test_each_gets_its_own_replies_in_order_however_many_are_asked_for(
+async def test_each_gets_its_own_replies_in_order_however_many_are_asked_for(
     counts: tuple[int, ...], sizes: list[int]
 ) -> None:
     client = Counting()
     starts = [sum(counts[:place]) for place in range(len(counts))]
-
-    async def run() -> list[list[ExecuteReply]]:
-        batches = CallBatches(client)
-        return await asyncio.gather(
-            *(batches.execute_batch(asked(first, count)) for first, count in zip(starts, counts, strict=True))
-        )
-
-    replies = asyncio.run(run())
+    batches = CallBatches(client)
+    replies = await asyncio.gather(
+        *(batches.execute_batch(asked(first, count)) for first, count in zip(starts, counts, strict=True))
+    )
     for first, count, own in zip(starts, counts, replies, strict=True):
         assert [reply.value for reply in own] == list(range(first, first + count))
     assert client.sizes == sizes

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from astra_jax.cli.command import main
 from synthesis.cost import MeteringTeacher, estimate_environments
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-
-MakeConfig = Callable[..., EnvironmentsConfig]
+from synthesis.environments.pipeline import synthesize_environments
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import tiny_config
 
 
 @pytest.mark.slow
-def test_an_estimate_is_near_what_the_whole_run_asks(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
-    config = make_config(seed=0, count=90, out=tmp_path / "out")
+def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=0, count=90, out=tmp_path / "out")
     estimated = asyncio.run(estimate_environments(config, sandbox_url)).total
     assert not list(tmp_path.iterdir()), "an estimate leaves nothing behind"
     teacher = MeteringTeacher()
@@ -29,14 +28,12 @@ def test_an_estimate_is_near_what_the_whole_run_asks(make_config: MakeConfig, tm
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.1)
 
 
-def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
+def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_path: Path, sandbox_url: str) -> None:
     passage = {"text": "The lighthouse of Port Ellen was lit in 1832. " * 100, "domain": "lighthouses", "lang": "en"}
     (tmp_path / "passages.json").write_text(json.dumps([passage]))
-    config = make_config(seed=0, count=6, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=6, out=tmp_path / "out")
     plain = asyncio.run(estimate_environments(config, sandbox_url)).questions
-    read = config.model_copy(update={"knowledge": (tmp_path / "passages.json",)})
+    read = altered(config, knowledge=(tmp_path / "passages.json",))
     prose = asyncio.run(estimate_environments(read, sandbox_url)).questions
     assert prose["WriteQAInstance"].calls == plain["WriteQAInstance"].calls == 6
     assert prose["WriteQAInstance"].prompt_tokens - plain["WriteQAInstance"].prompt_tokens > 6 * 1000

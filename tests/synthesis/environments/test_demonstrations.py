@@ -16,13 +16,10 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
-from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.proving.call_batches import CallBatches
 from synthesis.environments.proving.demonstrations import demonstrate, draw_habit, verify_demonstration
-from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.record_io import RecordSource
 from synthesis.records import (
     Demonstration,
     Environment,
@@ -34,24 +31,24 @@ from synthesis.records import (
     Message,
 )
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import read, tiny_config, verdict
 
 DISTRACTOR = tiny_environment(owner="Lone Pine", flat="Red Gate").tools[1]
-ENVIRONMENT = tiny_environment().model_copy(
-    update={
-        "irrelevant_tools": (
-            IrrelevantTool(
-                tool=DISTRACTOR.model_copy(
-                    update={
-                        "document": DISTRACTOR.document.model_copy(update={"name": "get_rate"}),
-                        "source": DISTRACTOR.source.replace("get_rent", "get_rate"),
-                    }
-                ),
-                band="low",
-                similarity=0.0,
+ENVIRONMENT = altered(
+    tiny_environment(),
+    irrelevant_tools=(
+        IrrelevantTool(
+            tool=altered(
+                DISTRACTOR,
+                document=altered(DISTRACTOR.document, name="get_rate"),
+                source=DISTRACTOR.source.replace("get_rent", "get_rate"),
             ),
-        )
-    }
+            band="low",
+            similarity=0.0,
+        ),
+    ),
 )
 GOLD = ENVIRONMENT.gold_messages()
 HABITS: tuple[Habit, ...] = get_args(Habit)
@@ -59,28 +56,42 @@ HABITS: tuple[Habit, ...] = get_args(Habit)
 
 def demonstrated(habit: Habit, environment: Environment = ENVIRONMENT, *, seed: int = 0) -> Environment:
     demonstration = asyncio.run(demonstrate(environment, habit, InThisProcess(), random.Random(seed)))
-    return environment.model_copy(update={"demonstration": demonstration})
+    return altered(environment, demonstration=demonstration)
+
+
+def verify(environment: Environment, demonstration: Demonstration | None = None) -> None:
+    """Verify an environment's demonstration, or another one in its place."""
+    if demonstration is not None:
+        environment = altered(environment, demonstration=demonstration)
+    asyncio.run(verify_demonstration(environment, InThisProcess()))
+
+
+def require_another(environment: Environment, demonstration: Demonstration) -> None:
+    with pytest.raises(Rejected, match="another demonstration: message"):
+        verify(environment, demonstration)
+
+
+def shown_by(environment: Environment) -> Demonstration:
+    assert environment.demonstration is not None
+    return environment.demonstration
 
 
 def with_tools(change: Callable[[EnvironmentTool], JsonObject]) -> Environment:
     tools = tuple(tool.model_copy(update=change(tool)) for tool in ENVIRONMENT.tools)
-    return ENVIRONMENT.model_copy(update={"tools": tools})
+    return altered(ENVIRONMENT, tools=tools)
 
 
 def asked_first(arguments: JsonObject, source: str = "", required: tuple[str, ...] = ("owner",)) -> Environment:
     """The environment with other arguments of its first call, and other code of its tool."""
     first, *others = ENVIRONMENT.sub_questions
     assert first.call is not None
-    call = first.call.model_copy(update={"arguments": arguments})
+    call = altered(first.call, arguments=arguments)
     tool = ENVIRONMENT.tools[0]
     parameters = {"type": "object", "properties": {name: {} for name in arguments}, "required": list(required)}
-    document = tool.document.model_copy(update={"parameters": parameters})
-    tool = tool.model_copy(update={"document": document, "source": source or tool.source})
-    return ENVIRONMENT.model_copy(
-        update={
-            "sub_questions": (first.model_copy(update={"call": call}), *others),
-            "tools": (tool, *ENVIRONMENT.tools[1:]),
-        }
+    document = altered(tool.document, parameters=parameters)
+    tool = altered(tool, document=document, source=source or tool.source)
+    return altered(
+        ENVIRONMENT, sub_questions=(altered(first, call=call), *others), tools=(tool, *ENVIRONMENT.tools[1:])
     )
 
 
@@ -97,7 +108,7 @@ def test_a_distractor_is_called_first_with_what_the_question_names_and_says_what
 
 
 def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says_anything() -> None:
-    chinese = ENVIRONMENT.model_copy(update={"language": "zh"})
+    chinese = altered(ENVIRONMENT, language="zh")
     described = {tool.document.name: tool.document.description for tool in ENVIRONMENT.all_tools}
     words = [message.reasoning_content for message in GOLD if message.tool_calls]
     assert words == ["find flat: Quartz Heron", "rent: Amber Falcon"]
@@ -105,11 +116,8 @@ def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says
     assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
     habit = demonstrated("calls_distractor", chinese).demonstrated_messages()
     assert habit[1].reasoning_content == f"{described['get_rate']}; rate: Quartz Heron"
-    silent = [
-        tool.model_copy(update={"document": tool.document.model_copy(update={"description": ""})})
-        for tool in ENVIRONMENT.tools
-    ]
-    undescribed = chinese.model_copy(update={"tools": tuple(silent)}).gold_messages()
+    silent = [altered(tool, document=altered(tool.document, description="")) for tool in ENVIRONMENT.tools]
+    undescribed = altered(chinese, tools=tuple(silent)).gold_messages()
     assert [message.reasoning_content for message in undescribed if message.tool_calls] == words
 
 
@@ -180,7 +188,7 @@ def test_who_gives_up_says_after_the_same_call_that_it_could_not_be_found_out_in
     messages = demonstrated("gives_up").demonstrated_messages()
     assert messages[:-1] == demonstrated("recovers").demonstrated_messages()[:3]
     assert (messages[-1].role, messages[-1].content) == ("assistant", "Sorry, I could not find it out.")
-    chinese = demonstrated("gives_up", ENVIRONMENT.model_copy(update={"language": "zh"})).demonstrated_messages()
+    chinese = demonstrated("gives_up", altered(ENVIRONMENT, language="zh")).demonstrated_messages()
     assert chinese[-1].content == "抱歉，未能查到。"
 
 
@@ -221,7 +229,7 @@ class Broken:
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         (said,) = await InThisProcess().execute_batch([ExecuteRequest(source="def say(): pass", function="say")])
         crash = ToolError(kind=ErrorKind.CRASHED, message="killed")
-        return [said.model_copy(update={"status": "error", "error": crash}) for _ in requests]
+        return [altered(said, status="error", error=crash) for _ in requests]
 
 
 @pytest.mark.parametrize("habit", ["one_call_too_many", "gives_up", "recovers"])
@@ -239,73 +247,52 @@ def test_without_a_demonstration_the_gold_episode_is_demonstrated() -> None:
 @pytest.mark.parametrize("habit", HABITS)
 def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
-    asyncio.run(verify_demonstration(environment, InThisProcess()))
-    assert environment.demonstration is not None
-    messages = environment.demonstration.messages
+    verify(environment)
+    messages = shown_by(environment).messages
     place = next(index for index, message in enumerate(messages) if message.role == "tool")
-    changed = messages[place].model_copy(update={"content": '"Green Door"'})
-    told_otherwise = environment.demonstration.model_copy(
-        update={"messages": (*messages[:place], changed, *messages[place + 1 :])}
-    )
-    with pytest.raises(Rejected, match="another demonstration: message"):
-        asyncio.run(
-            verify_demonstration(environment.model_copy(update={"demonstration": told_otherwise}), InThisProcess())
-        )
+    changed = altered(messages[place], content='"Green Door"')
+    told_otherwise = (*messages[:place], changed, *messages[place + 1 :])
+    require_another(environment, altered(shown_by(environment), messages=told_otherwise))
 
 
 @pytest.mark.parametrize("habit", HABITS)
 def test_another_last_sentence_another_message_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
-    found = environment.demonstration
-    assert found is not None
+    found = shown_by(environment)
     (*before, last) = found.messages
-    other_words = found.model_copy(update={"messages": (*before, last.model_copy(update={"content": "Nobody knows."}))})
-    one_more = found.model_copy(update={"messages": (*found.messages, last)})
+    other_words = altered(found, messages=(*before, altered(last, content="Nobody knows.")))
+    one_more = altered(found, messages=(*found.messages, last))
     one_less = [
-        found.model_copy(update={"messages": (*found.messages[:place], *found.messages[place + 1 :])})
+        altered(found, messages=(*found.messages[:place], *found.messages[place + 1 :]))
         for place in range(len(found.messages))
     ]
-    other_habits = [found.model_copy(update={"habit": name}) for name in HABITS if name != habit]
+    other_habits = [altered(found, habit=name) for name in HABITS if name != habit]
     for changed in (other_words, one_more, *one_less, *other_habits):
-        with pytest.raises(Rejected, match="another demonstration: message"):
-            asyncio.run(
-                verify_demonstration(environment.model_copy(update={"demonstration": changed}), InThisProcess())
-            )
+        require_another(environment, changed)
     with pytest.raises(Rejected, match="no room for the demonstration"):
-        asyncio.run(verify_demonstration(environment.model_copy(update={"sub_questions": ()}), InThisProcess()))
+        verify(altered(environment, sub_questions=()))
 
 
 def test_the_last_gold_call_made_again_is_no_call_too_many_and_the_gold_call_itself_no_mistake() -> None:
-    calls, response = GOLD[-3:-1]
-    again: dict[Habit, tuple[Message, ...]] = {
-        "one_call_too_many": (*GOLD[:-1], calls, response, GOLD[-1]),
-        "recovers": (*GOLD[:3], *GOLD[1:]),
-    }
-    for habit, messages in again.items():
-        changed = ENVIRONMENT.model_copy(update={"demonstration": Demonstration(habit=habit, messages=messages)})
-        with pytest.raises(Rejected, match="another demonstration: message"):
-            asyncio.run(verify_demonstration(changed, InThisProcess()))
+    again = Demonstration(habit="one_call_too_many", messages=(*GOLD[:-1], *GOLD[-3:]))
+    no_mistake = Demonstration(habit="recovers", messages=(*GOLD[:3], *GOLD[1:]))
+    for demonstration in (again, no_mistake):
+        require_another(ENVIRONMENT, demonstration)
 
 
 def test_what_is_wrong_is_said_of_the_demonstration_that_is_the_most_alike() -> None:
     environment = demonstrated("one_call_too_many", seed=0)
-    assert environment.demonstration is not None
-    (*before, told, last) = environment.demonstration.messages
-    changed = (*before, told.model_copy(update={"content": "Nobody knows."}), last)
-    demonstration = environment.demonstration.model_copy(update={"messages": changed})
+    (*before, told, last) = shown_by(environment).messages
+    changed = (*before, altered(told, content="Nobody knows."), last)
     with pytest.raises(Rejected, match=rf"message {len(before)}: expected .*found .*Nobody knows"):
-        asyncio.run(
-            verify_demonstration(environment.model_copy(update={"demonstration": demonstration}), InThisProcess())
-        )
+        verify(environment, altered(shown_by(environment), messages=changed))
 
 
-def test_every_habit_is_run_in_the_sandbox_and_verified_there(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=5, count=36, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
+def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=5, count=36, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
     asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert asyncio.run(verify_environments(config.out, sandbox_url)).closing_line() == "verified 36/36"
-    shown = [each.demonstration for each in RecordSource(config.out, Environment) if each.demonstration]
+    assert verdict(config.out, sandbox_url) == "verified 36/36"
+    shown = [each.demonstration for each in read(config.out) if each.demonstration]
     assert {each.habit for each in shown} == set(HABITS)
     for each in shown:
         failed = [json.loads(message.content) for message in each.messages if message.is_error]
@@ -313,12 +300,10 @@ def test_every_habit_is_run_in_the_sandbox_and_verified_there(
         assert all("error" in told for told in failed)
 
 
-def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
-    async def made(environment: Environment) -> Demonstration | None:
-        async with AsyncSandboxClient(sandbox_url) as client:
-            return await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
-
-    found = asyncio.run(made(asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")))
+async def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
+    environment = asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")
+    async with AsyncSandboxClient(sandbox_url) as client:
+        found = await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
     assert found is not None
     assert found.messages[1].tool_calls[0].arguments == {}
     assert "owner" in json.loads(found.messages[2].content)["error"]
@@ -331,16 +316,16 @@ def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
     assert {habit: count / 4000 for habit, count in drawn.items()} == pytest.approx(
         {"calls_distractor": 0.5, "stops_early": 0.2, None: 0.3}, abs=0.03
     )
-    one_call = ENVIRONMENT.model_copy(update={"sub_questions": ENVIRONMENT.sub_questions[:1], "irrelevant_tools": ()})
+    one_call = altered(ENVIRONMENT, sub_questions=ENVIRONMENT.sub_questions[:1], irrelevant_tools=())
     assert {draw_habit(one_call, shares, rng) for _ in range(100)} == {None}
-    assert {draw_habit(ENVIRONMENT.model_copy(update={"state": {}}), shares, rng) for _ in range(100)} == {None}
+    assert {draw_habit(altered(ENVIRONMENT, state={}), shares, rng) for _ in range(100)} == {None}
 
 
 def test_a_distractor_is_not_called_where_the_first_call_says_nothing_to_ask_it_with() -> None:
     first = ENVIRONMENT.sub_questions[0]
     assert first.call is not None
-    silent = first.model_copy(update={"call": first.call.model_copy(update={"arguments": {}})})
-    environment = ENVIRONMENT.model_copy(update={"sub_questions": (silent, *ENVIRONMENT.sub_questions[1:])})
+    silent = altered(first, call=altered(first.call, arguments={}))
+    environment = altered(ENVIRONMENT, sub_questions=(silent, *ENVIRONMENT.sub_questions[1:]))
     assert draw_habit(environment, {"calls_distractor": 1.0}, random.Random(0)) is None
     assert draw_habit(ENVIRONMENT, {"calls_distractor": 1.0}, random.Random(0)) == "calls_distractor"
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.environments.pipeline import synthesize_environments
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment
+from tests.synthesis.environments.made import read, tiny_config
 from tests.synthesis.faults import SCORES, survive_faults
 
 
 @pytest.mark.slow
 async def test_with_thirty_percent_faults_no_environment_is_lost_and_every_score_is_one_that_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_config: Any, sandbox_url: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=48, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=48, out=tmp_path / "out")
     report, rejected = await survive_faults(
         tmp_path, monkeypatch, lambda teacher: synthesize_environments(config, teacher, sandbox_url)
     )
     assert report.read == 48
     assert report.kept > 0
     assert report.rejected == rejected
-    for environment in RecordSource(tmp_path / "out", Environment):
+    for environment in read(tmp_path / "out"):
         assert environment.provenance.teacher == "openai:mock"
         scores = environment.quality.model_dump()
         assert scores == {name: SCORES[name] for name in scores}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,40 +11,35 @@ from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.distractors.siblings import tried_on_gold_calls, write_siblings
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.selection.statistics import statistics_of
-from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
-from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment, EnvironmentTool, JsonObject, ToolDocument
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
 COUNT = 24
 
 
 @pytest.fixture(scope="module")
-def records(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
-) -> Path:
+def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     out = tmp_path_factory.mktemp("hard") / "out"
-    config = make_config(
+    config = tiny_config(
         seed=6, count=COUNT, out=out, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1}
     )
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == COUNT, report.closing_line()
-    return out
+    return all_kept(config, sandbox_url)
 
 
 @pytest.fixture(scope="module")
 def environments(records: Path) -> list[Environment]:
-    return list(RecordSource(records, Environment))
+    return read(records)
 
 
 def test_they_verify_and_say_what_they_are(records: Path, environments: list[Environment], sandbox_url: str) -> None:
-    assert asyncio.run(verify_environments(records, sandbox_url)).closing_line() == f"verified {COUNT}/{COUNT}"
+    assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
     assert counted.computed_answers_share > 0.3
@@ -75,12 +68,12 @@ async def test_a_distractor_that_answers_does_not_verify(environments: list[Envi
     (own,) = environment.tools
     name = f"{own.document.name}_too"
     twin = EnvironmentTool(
-        document=own.document.model_copy(update={"name": name}),
+        document=altered(own.document, name=name),
         source=own.source.replace(f"def {own.document.name}(", f"def {name}("),
         tables=own.tables,
     )
-    planted = environment.irrelevant_tools[0].model_copy(update={"tool": twin})
-    broken = environment.model_copy(update={"irrelevant_tools": (planted, *environment.irrelevant_tools[1:])})
+    planted = altered(environment.irrelevant_tools[0], tool=twin)
+    broken = altered(environment, irrelevant_tools=(planted, *environment.irrelevant_tools[1:]))
     with pytest.raises(Rejected, match="distractor answers"):
         await verify_environment(broken, sandbox, ExecutableTools(sandbox))
 
@@ -89,8 +82,8 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
     environment = tiny_environment(flat="Red Gate", rent=7)
     first, second = environment.sub_questions
     assert second.call is not None
-    call = second.call.model_copy(update={"arguments": {"flat": "Red Gate", "yearly": False}})
-    asked = environment.model_copy(update={"sub_questions": (first, second.model_copy(update={"call": call}))})
+    call = altered(second.call, arguments={"flat": "Red Gate", "yearly": False})
+    asked = altered(environment, sub_questions=(first, altered(second, call=call)))
     properties = {"flat": {"type": "string"}, "yearly": {"type": "boolean", "default": True}}
     distractor = EnvironmentTool(
         document=ToolDocument(
@@ -109,8 +102,8 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
 async def test_a_distractor_that_tells_an_alias_answers() -> None:
     environment = tiny_environment(flat="Red Gate")
     first, second = environment.sub_questions
-    asked = environment.model_copy(update={"sub_questions": (first.model_copy(update={"aliases": ("RG",)}), second)})
-    document = environment.tools[0].document.model_copy(update={"name": "nearest_flat"})
+    asked = altered(environment, sub_questions=(altered(first, aliases=("RG",)), second))
+    document = altered(environment.tools[0].document, name="nearest_flat")
     distractor = EnvironmentTool(
         document=document, source="def nearest_flat(owner):\n    return TABLES['near']\n", tables={"near": "RG"}
     )
@@ -136,7 +129,7 @@ class Echo:
         if not self._renamed:
             return SiblingTools(tools=(tool,))
         name = f"{tool.document.name}_too"
-        document = tool.document.model_copy(update={"name": name})
+        document = altered(tool.document, name=name)
         source = tool.source.replace(f"def {tool.document.name}(", f"def {name}(")
         return SiblingTools(tools=(EnvironmentTool(document=document, source=source, tables=tool.tables),))
 
@@ -156,6 +149,6 @@ async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
         )
 
 
-def test_a_config_that_has_no_hard_wording_is_refused(make_config: Callable[..., EnvironmentsConfig]) -> None:
+def test_a_config_that_has_no_hard_wording_is_refused() -> None:
     with pytest.raises(ValidationError, match='expected difficulty = "plain"'):
-        make_config(seed=0, count=1, out="out", difficulty="hard", varieties={"stateful": 1.0})
+        tiny_config(seed=0, count=1, out="out", difficulty="hard", varieties={"stateful": 1.0})

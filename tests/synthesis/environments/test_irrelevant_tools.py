@@ -13,8 +13,9 @@ import pytest
 from astra_jax.testing import tiny_environment
 from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.distractors import irrelevant_tools
-from synthesis.environments.distractors.irrelevant_tools import BANDS, ToolPool, as_siblings, normalised
+from synthesis.environments.distractors.irrelevant_tools import ToolPool, as_siblings, normalised
 from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from tests.synthesis.altered import altered
 
 
 def document(name: str, description: str) -> ToolDocument:
@@ -32,13 +33,13 @@ def with_tools(environment: Environment, domain: str, documents: list[ToolDocume
         )
         for item in documents
     )
-    return environment.model_copy(update={"domain": domain, "tools": tools, "sub_questions": asked, "state": None})
+    return altered(environment, domain=domain, tools=tools, sub_questions=asked, state=None)
 
 
 def test_a_distractor_brings_a_call_that_it_answers_and_a_tool_of_which_none_is_known_is_not_drawn() -> None:
     asked = with_tools(tiny_environment(), "housing", [document("get_rent", "Rent of an apartment")])
     other = with_tools(tiny_environment(), "shops", [document("sell", "Sell a shop"), document("buy", "Buy a shop")])
-    other = other.model_copy(update={"sub_questions": other.sub_questions[:1]})
+    other = altered(other, sub_questions=other.sub_questions[:1])
     drawn = ToolPool([asked, other]).draw(asked, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
     assert [(irrelevant.tool.document.name, irrelevant.arguments) for irrelevant in drawn] == [("sell", {"of": "sell"})]
 
@@ -87,19 +88,10 @@ def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch: 
 
 def test_a_tool_that_needs_a_state_is_no_distractor() -> None:
     asked = with_tools(tiny_environment(), "housing", [document("get_rent", "Rent of an apartment")])
-    stateful = with_tools(tiny_environment(), "shops", [document("sell", "Sell a shop")]).model_copy(
-        update={"state": {"sold": []}}
-    )
+    stateful = altered(with_tools(tiny_environment(), "shops", [document("sell", "Sell a shop")]), state={"sold": []})
     plain = with_tools(tiny_environment(), "shops", [document("buy", "Buy a shop")])
     drawn = ToolPool([asked, stateful, plain]).draw(asked, {"high": 5, "medium": 5, "low": 5}, random.Random(0))
     assert [irrelevant.tool.document.name for irrelevant in drawn] == ["buy"]
-
-
-def test_bands_match_the_stored_similarities(environments: list[Environment]) -> None:
-    for environment in environments:
-        for irrelevant in environment.irrelevant_tools:
-            above, upto = BANDS[irrelevant.band]
-            assert above < irrelevant.similarity <= upto
 
 
 @pytest.mark.slow
@@ -130,9 +122,9 @@ def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkey
     sibling = document("get_fee", "Fee of an apartment")
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
     siblings = as_siblings([(EnvironmentTool(document=sibling, source=""), {"apartment": "Amber Fox"})])
-    carrying = own.model_copy(update={"irrelevant_tools": siblings})
+    carrying = altered(own, irrelevant_tools=siblings)
     other = with_tools(environments[0], "shops", [document("fly", "Book a flight")])
-    other = other.model_copy(update={"irrelevant_tools": ()})
+    other = altered(other, irrelevant_tools=())
     asked = []
 
     def embed_and_count(documents, model):

@@ -6,21 +6,18 @@ import asyncio
 import csv
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.environments.verification import verify_environments
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.knowledge import KnowledgeError, read_knowledge
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment
 from synthesis.stage import NothingKept
 from tests.shared_data import shared_data
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
 FLATS = [{"flat": f"Flat {n}", "rent": 900 + 37 * n, "landlord": f"Landlord {n % 7}"} for n in range(12)]
 LANDLORDS = [{"name": f"Landlord {n}", "phone": f"555-01{n}0", "born": f"19{60 + n}-02-03"} for n in range(7)]
@@ -102,12 +99,11 @@ def recomputed(operation: str, values: list[object], names: tuple[str, ...]) -> 
 def test_a_final_computation_over_tables_is_what_their_cells_give(
     tables: str,
     scaled: float,
-    make_config: Callable[..., EnvironmentsConfig],
     tmp_path: Path,
     request: pytest.FixtureRequest,
     sandbox_url: str,
 ) -> None:
-    config = make_config(
+    config = tiny_config(
         seed=1,
         count=10,
         out=tmp_path / "out",
@@ -117,12 +113,11 @@ def test_a_final_computation_over_tables_is_what_their_cells_give(
         computations=1.0,
         scaled_documents=scaled,
     )
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 10, report.closing_line()
-    assert asyncio.run(verify_environments(config.out, sandbox_url)).closing_line() == "verified 10/10"
+    all_kept(config, sandbox_url)
+    assert verdict(config.out, sandbox_url) == "verified 10/10"
     cells = {row["flat"]: row for row in FLATS} | {row["name"]: row for row in LANDLORDS}
     operations = set()
-    for environment in RecordSource(config.out, Environment):
+    for environment in read(config.out):
         found: dict[str, object] = {}
         for task in environment.sub_tasks:
             assert task.call is not None
@@ -137,33 +132,28 @@ def test_a_final_computation_over_tables_is_what_their_cells_give(
     assert len(operations) >= 3
 
 
-def test_environments_from_tables_answer_from_the_tables(
-    csv_folder: Path, make_config: Callable[..., EnvironmentsConfig], tmp_path: Path, sandbox_url: str
-) -> None:
+def test_environments_from_tables_answer_from_the_tables(csv_folder: Path, tmp_path: Path, sandbox_url: str) -> None:
     lookups = {
         "single_hop": {1: 1.0},
         "parallel_single_hop": {2: 1.0},
         "multi_hop": {2: 1.0},
         "parallel_multi_hop": {3: 1.0},
     }
-    config = make_config(seed=0, count=12, out=tmp_path / "out", knowledge=(csv_folder,), lookups=lookups)
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 12, report.closing_line()
-    assert asyncio.run(verify_environments(config.out, sandbox_url)).closing_line() == "verified 12/12"
+    config = tiny_config(seed=0, count=12, out=tmp_path / "out", knowledge=(csv_folder,), lookups=lookups)
+    all_kept(config, sandbox_url)
+    assert verdict(config.out, sandbox_url) == "verified 12/12"
     rents = {row["rent"] for row in FLATS}
     cells = {cell for rows in (FLATS, LANDLORDS) for row in rows for cell in row.values()}
-    for environment in RecordSource(config.out, Environment):
+    for environment in read(config.out):
         assert environment.domain == "homes"
         assert {task.answer for task in environment.sub_tasks} <= cells
-    assert rents & {task.answer for item in RecordSource(config.out, Environment) for task in item.sub_tasks}
+    assert rents & {task.answer for item in read(config.out) for task in item.sub_tasks}
 
 
-def test_prose_without_a_language_model_is_rejected_and_counted(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path: Path, sandbox_url: str
-) -> None:
+def test_prose_without_a_language_model_is_rejected_and_counted(tmp_path: Path, sandbox_url: str) -> None:
     passage = tmp_path / "passage.json"
     passage.write_text(json.dumps({"text": "A flat is let for 950.", "lang": "en", "domain": "real_estate"}))
-    config = make_config(seed=0, count=3, out=tmp_path / "out", knowledge=(passage,))
+    config = tiny_config(seed=0, count=3, out=tmp_path / "out", knowledge=(passage,))
     with pytest.raises(
         NothingKept, match=r"none in 3 read \(unusable reply 3\); .*can read tables .*, found a passage about"
     ):

@@ -13,9 +13,11 @@ from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeDecomposition
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
-from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.protocol import BadReply
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read, tiny_config
+from tests.synthesis.otherwise import Otherwise, raising
 
 
 @pytest.mark.parametrize("value", ["error code 1500", "5", "5 rooms", [5], {"rooms": 5}, True, None, ""])
@@ -28,13 +30,13 @@ def test_the_answer_5_is_not_found_in_error_code_1500_nor_in_anything_but_5(valu
 
 def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environments: list[Environment]) -> None:
     mixed = next(environment for environment in environments if environment.irrelevant_tools)
-    twin = mixed.irrelevant_tools[0].model_copy(update={"tool": mixed.tools[0]})
+    twin = altered(mixed.irrelevant_tools[0], tool=mixed.tools[0])
     with pytest.raises(ValueError, match="tool names must be unique"):
         Environment.model_validate({**mixed.model_dump(), "irrelevant_tools": [twin.model_dump()]})
 
 
 def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
-    make_config: Any, tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = worker.replay_environment
     damaged: list[str] = []
@@ -42,29 +44,19 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
     async def replay_damaged(environment: Environment, *sandboxes: Any) -> None:
         if not damaged:
             damaged.append(environment.id)
-            broken = [tool.model_copy(update={"tables": {}}) for tool in environment.tools]
-            environment = environment.model_copy(update={"tools": tuple(broken)})
+            broken = [altered(tool, tables={}) for tool in environment.tools]
+            environment = altered(environment, tools=tuple(broken))
         await replay(environment, *sandboxes)
 
     monkeypatch.setattr(worker, "replay_environment", replay_damaged)
-    config = make_config(seed=0, count=5, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=5, out=tmp_path / "out")
     report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
     assert (report.kept, report.rejected.total()) == (4, 1)
-    assert damaged[0] not in {environment.id for environment in RecordSource(tmp_path / "out", Environment)}
+    assert damaged[0] not in {environment.id for environment in read(tmp_path / "out")}
 
 
-def test_one_reply_that_cannot_be_read_costs_one_environment_and_not_the_run(
-    make_config: Any, tmp_path: Path, sandbox_url: str
-) -> None:
-    class BadOnce(ProceduralTeacher):
-        has_answered_badly = False
-
-        async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-            if isinstance(request, JudgeDecomposition) and not self.has_answered_badly:
-                self.has_answered_badly = True
-                raise BadReply("not JSON")
-            return await super().ask(request, seed=seed)
-
-    config = make_config(seed=0, count=5, out=tmp_path / "out")
-    report = asyncio.run(synthesize_environments(config, BadOnce(), sandbox_url))
+def test_one_reply_that_cannot_be_read_costs_one_environment_and_not_the_run(tmp_path: Path, sandbox_url: str) -> None:
+    bad_once = Otherwise({JudgeDecomposition: raising(BadReply("not JSON"))}, times=1)
+    config = tiny_config(seed=0, count=5, out=tmp_path / "out")
+    report = asyncio.run(synthesize_environments(config, bad_once, sandbox_url))
     assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})

@@ -20,6 +20,7 @@ from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, ToolCall
 from synthesis.teacher.protocol import BadReply, Teacher, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import document
 
 ROWS = {"Calm Owl": 3050, "Red Hare": 1200}
 
@@ -28,11 +29,7 @@ def sub_environment(
     entity: str, value: int, *, name: str, parameter: str, description: str, table: str = "rent"
 ) -> SubEnvironment:
     """A tool that looks a number up, documented in words of its own, and its gold call."""
-    document = ToolDocument(
-        name=name,
-        description=description,
-        parameters={"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]},
-    )
+    written = document(name, description, **{parameter: "string"})
     source = (
         f"def {name}({parameter}: str) -> int:\n"
         f'    rows = TABLES["{table}"]\n'
@@ -40,7 +37,7 @@ def sub_environment(
         f'        raise ValueError(f"unknown: {{{parameter}}}")\n'
         f"    return rows[{parameter}]\n"
     )
-    tool = EnvironmentTool(document=document, source=source, tables={table: {**ROWS, entity: value}})
+    tool = EnvironmentTool(document=written, source=source, tables={table: {**ROWS, entity: value}})
     call = ToolCall(id=f"call_{entity}", name=name, arguments={parameter: entity})
     question = f"What is the {table} of {entity}?"
     return SubEnvironment(SubQuestion(id=entity, question=question, answer=value, call=call), tool)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,15 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.record_io import RecordSource, write_records
+from synthesis.prompts.decompositions import JudgeDecomposition
+from synthesis.prompts.tool_merging import MergeTools
 from synthesis.records import Environment
 from synthesis.stage import NothingKept
-from synthesis.teacher.protocol import BadReply, Reply, Request, TeacherUnavailable
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read, tiny_config
 from tests.synthesis.journals import num_finished
-
-MakeConfig = Callable[..., EnvironmentsConfig]
+from tests.synthesis.otherwise import Otherwise, raising
 
 
 def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[Path, Path], sandbox_url: str) -> None:
@@ -37,22 +38,10 @@ def test_every_gold_answer_replays_and_every_negative_test_holds(splits: tuple[P
         assert report.closing_line() == f"verified {report.read}/{report.read}"
 
 
-def test_a_damaged_record_fails_verification(environments: list[Environment], tmp_path: Path, sandbox_url: str) -> None:
-    good, victim = environments[0], environments[1]
-    task = victim.sub_tasks[0]
-    lied = task.model_copy(update={"answer": "another answer"})
-    others = [lied if q.id == task.id else q for q in victim.sub_questions]
-    bad = victim.model_copy(update={"sub_questions": tuple(others), "composition": None})
-    write_records(tmp_path / "records", [good, bad], kind="environment")
-    report = asyncio.run(verify_environments(tmp_path / "records", sandbox_url))
-    assert report.closing_line() == "verified 1/2"
-    assert [(name, reason.split(":")[0]) for name, reason in report.failures] == [(bad.id, "wrong answer")]
-
-
 def test_no_entity_and_no_answer_is_shared_between_splits(splits: tuple[Path, Path]) -> None:
     def values(directory: Path) -> set[str]:
         found: set[str] = set()
-        for environment in RecordSource(directory, Environment):
+        for environment in read(directory):
             answers = [environment.answer, *(question.answer for question in environment.sub_questions)]
             found |= {str(v) for answer in answers for v in (answer if isinstance(answer, list) else [answer])}
             found |= set(environment.entities)
@@ -132,29 +121,15 @@ def test_gold_reasoning_is_short_and_levels_are_called_together(environments: li
         assert not turns[-1].tool_calls
 
 
-def test_the_same_seed_gives_the_same_bytes(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    again = make_config(seed=0, count=24, out=tmp_path / "again", concurrency=3)
+def test_the_same_seed_gives_the_same_bytes(splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str) -> None:
+    again = tiny_config(seed=0, count=24, out=tmp_path / "again", concurrency=3)
     asyncio.run(synthesize_environments(again, ProceduralTeacher(), sandbox_url))
     assert _bytes(again.out) == _bytes(splits[0])
 
 
-class FailingTeacher(ProceduralTeacher):
-    """Answers like the procedural teacher until `fails` says how a kind of question fails."""
-
-    def __init__(self, kind: str, failure: Exception):
-        self._kind, self._failure = kind, failure
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        if type(request).__name__ == self._kind:
-            raise self._failure
-        return await super().ask(request, seed=seed)
-
-
-def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
-    teacher = FailingTeacher("JudgeDecomposition", BadReply("no JSON in the reply"))
-    config = make_config(seed=0, count=5, out=tmp_path / "out")
+def test_a_judge_that_cannot_be_read_accepts_nothing(tmp_path: Path, sandbox_url: str) -> None:
+    teacher = Otherwise({JudgeDecomposition: raising(BadReply("no JSON in the reply"))})
+    config = tiny_config(seed=0, count=5, out=tmp_path / "out")
     with pytest.raises(
         NothingKept, match=r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
     ):
@@ -162,13 +137,12 @@ def test_a_judge_that_cannot_be_read_accepts_nothing(make_config: MakeConfig, tm
 
 
 def test_an_outage_stops_the_run_and_the_next_run_finishes_it(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+    splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str
 ) -> None:
-    config = make_config(seed=0, count=24, out=tmp_path / "out")
+    config = tiny_config(seed=0, count=24, out=tmp_path / "out")
+    down = Otherwise({MergeTools: raising(TeacherUnavailable("down"))})
     with pytest.raises(TeacherUnavailable):
-        asyncio.run(
-            synthesize_environments(config, FailingTeacher("MergeTools", TeacherUnavailable("down")), sandbox_url)
-        )
+        asyncio.run(synthesize_environments(config, down, sandbox_url))
     assert not config.out.exists()
     asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
     assert _bytes(config.out) == _bytes(splits[0])
@@ -199,22 +173,18 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
     subprocess.run(command, check=True)
 
 
-def test_a_killed_run_resumes_to_the_same_bytes(
-    splits: tuple[Path, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=0, count=24, out=tmp_path / "killed")
+def test_a_killed_run_resumes_to_the_same_bytes(splits: tuple[Path, Path], tmp_path: Path, sandbox_url: str) -> None:
+    config = tiny_config(seed=0, count=24, out=tmp_path / "killed")
     _killed_and_resumed(config, sandbox_url, [(30, 0.0)])
     assert _bytes(config.out) == _bytes(splits[0])
 
 
 @pytest.mark.slow
-def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
+def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path: Path, sandbox_url: str) -> None:
     rng = random.Random(20)
     moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
-    killed = make_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
-    undisturbed = killed.model_copy(update={"out": tmp_path / "undisturbed", "concurrency": 5})
+    killed = tiny_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
+    undisturbed = altered(killed, out=tmp_path / "undisturbed", concurrency=5)
     _killed_and_resumed(killed, sandbox_url, moments)
     asyncio.run(synthesize_environments(undisturbed, ProceduralTeacher(), sandbox_url))
     assert _bytes(killed.out) == _bytes(undisturbed.out)

@@ -20,14 +20,12 @@ from synthesis.environments.proving.proof import (
     trials,
 )
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestion, ToolCall
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import document
 
-DOCUMENT = ToolDocument(
-    name="get_rent",
-    description="Rent of an apartment",
-    parameters={"type": "object", "properties": {"apartment": {"type": "string"}}, "required": ["apartment"]},
-)
+DOCUMENT = document("get_rent", "Rent of an apartment", apartment="string")
 TABLES = {"rent": {"Amber Fox": 4210, "Calm Owl": 3050}}
 GOOD = """\
 def get_rent(apartment: str) -> int:
@@ -36,60 +34,76 @@ def get_rent(apartment: str) -> int:
         raise ValueError(f"unknown apartment: {apartment}")
     return rows[apartment]
 """
+TOOL = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=TABLES)
 
 
 def body(*lines: str) -> str:
     return "\n".join(["def get_rent(apartment: str):", *(f"    {line}" for line in lines), ""])
 
 
-PLANTED = {
-    "ignores its arguments": body("return TABLES['rent']['Amber Fox'] if apartment else apartment"),
-    "returns all golds at once": body("return list(TABLES['rent'].values())"),
-    "right only by substring": body("return 'error code 1' + str(TABLES['rent'][apartment]) + '00'"),
-    "prints the gold": body("print(TABLES['rent'][apartment])"),
-    "prints the gold and returns nothing": body("import sys", "sys.stdout.write(str(TABLES['rent'][apartment]))"),
-    "random": body("import random", "return random.choice(list(TABLES['rent'].values()))"),
-    "random by object identity": body("return TABLES['rent'][apartment] + id(object())"),
-    "reads the clock": body("import time", "return TABLES['rent'][apartment] if time.time() else 0"),
-    "different signature": GOOD.replace("apartment: str", "flat: str").replace("[apartment]", "[flat]"),
-    "an optional parameter that the document requires": GOOD.replace("apartment: str", "apartment: str = 'Amber Fox'"),
-    "needs network": body("import socket", "socket.create_connection(('example.org', 80))", "return 4210"),
-    "endless loop": body("while True:", "    apartment += '.'", "    apartment = apartment[-9:]"),
-    "gold in code": body("return 4210 if apartment == 'Amber Fox' else 0"),
-    "gold in code as text": body("return int('4210') if apartment == 'Amber Fox' else 0"),
-    "answers a stranger": body("return TABLES['rent'].get(apartment, TABLES['rent']['Amber Fox'])"),
-    "exits on a stranger": body(
-        "while apartment not in TABLES['rent']:", "    pass", "return TABLES['rent'][apartment]"
+PLANTED: dict[str, tuple[str, str]] = {
+    "ignores its arguments": (
+        "ignores its arguments",
+        body("return TABLES['rent']['Amber Fox'] if apartment else apartment"),
     ),
-    "syntax error": "def get_rent(apartment) return 1",
-    "knows the names and returns a constant": body(
-        "if apartment not in TABLES['rent']:", "    raise ValueError(apartment)", "return max(TABLES['rent'].values())"
+    "returns all golds at once": ("wrong answer", body("return list(TABLES['rent'].values())")),
+    "right only by substring": ("wrong answer", body("return 'error code 1' + str(TABLES['rent'][apartment]) + '00'")),
+    "prints the gold": ("name not allowed", body("print(TABLES['rent'][apartment])")),
+    "prints the gold and returns nothing": (
+        "import not allowed",
+        body("import sys", "sys.stdout.write(str(TABLES['rent'][apartment]))"),
     ),
-    "knows one name": body(
-        "if apartment != min(TABLES['rent']):", "    raise ValueError(apartment)", "return TABLES['rent'][apartment]"
+    "random": ("import not allowed", body("import random", "return random.choice(list(TABLES['rent'].values()))")),
+    "random by object identity": ("name not allowed", body("return TABLES['rent'][apartment] + id(object())")),
+    "reads the clock": (
+        "import not allowed",
+        body("import time", "return TABLES['rent'][apartment] if time.time() else 0"),
+    ),
+    "different signature": (
+        "signature differs from document",
+        GOOD.replace("apartment: str", "flat: str").replace("[apartment]", "[flat]"),
+    ),
+    "an optional parameter that the document requires": (
+        "signature differs from document",
+        GOOD.replace("apartment: str", "apartment: str = 'Amber Fox'"),
+    ),
+    "needs network": (
+        "import not allowed",
+        body("import socket", "socket.create_connection(('example.org', 80))", "return 4210"),
+    ),
+    "endless loop": (
+        "call ends in timeout",
+        body("while True:", "    apartment += '.'", "    apartment = apartment[-9:]"),
+    ),
+    "gold in code": ("gold in code", body("return 4210 if apartment == 'Amber Fox' else 0")),
+    "gold in code as text": ("gold in code", body("return int('4210') if apartment == 'Amber Fox' else 0")),
+    "answers a stranger": (
+        "ignores its arguments",
+        body("return TABLES['rent'].get(apartment, TABLES['rent']['Amber Fox'])"),
+    ),
+    "exits on a stranger": (
+        "error path fails",
+        body("while apartment not in TABLES['rent']:", "    pass", "return TABLES['rent'][apartment]"),
+    ),
+    "syntax error": ("code does not parse", "def get_rent(apartment) return 1"),
+    "knows the names and returns a constant": (
+        "other rows give no other answer",
+        body(
+            "if apartment not in TABLES['rent']:",
+            "    raise ValueError(apartment)",
+            "return max(TABLES['rent'].values())",
+        ),
+    ),
+    "knows one name": (
+        "other rows give no other answer",
+        body(
+            "if apartment != min(TABLES['rent']):",
+            "    raise ValueError(apartment)",
+            "return TABLES['rent'][apartment]",
+        ),
     ),
 }
-REASONS = {
-    "ignores its arguments": "ignores its arguments",
-    "returns all golds at once": "wrong answer",
-    "right only by substring": "wrong answer",
-    "prints the gold": "name not allowed",
-    "prints the gold and returns nothing": "import not allowed",
-    "random": "import not allowed",
-    "random by object identity": "name not allowed",
-    "reads the clock": "import not allowed",
-    "different signature": "signature differs from document",
-    "an optional parameter that the document requires": "signature differs from document",
-    "needs network": "import not allowed",
-    "endless loop": "call ends in timeout",
-    "gold in code": "gold in code",
-    "gold in code as text": "gold in code",
-    "answers a stranger": "ignores its arguments",
-    "exits on a stranger": "error path fails",
-    "syntax error": "code does not parse",
-    "knows the names and returns a constant": "other rows give no other answer",
-    "knows one name": "other rows give no other answer",
-}
+"""Fault to the reason under which it is rejected, and the code that has it."""
 
 
 def rent_of(apartment: str, rent: int) -> SubQuestion:
@@ -99,7 +113,7 @@ def rent_of(apartment: str, rent: int) -> SubQuestion:
 
 async def proof(url: str, source: str, sub_questions: list[SubQuestion]) -> None:
     async with AsyncSandboxClient(url) as sandbox:
-        await prove(sandbox, [(EnvironmentTool(document=DOCUMENT, source=source, tables=TABLES), sub_questions)])
+        await prove(sandbox, [(altered(TOOL, source=source), sub_questions)])
 
 
 def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
@@ -122,7 +136,7 @@ def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold
         known = ["Amber Fox"] if fault == "knows one name" else ["Amber Fox", "Calm Owl"]
         return 4210 if arguments.get("apartment") in known else None
 
-    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=tables)
+    tool = altered(TOOL, tables=tables)
     asyncio.run(replay_gold_calls(Answering(constant), [(tool, [rent_of("Amber Fox", 4210)])]))
     with pytest.raises(Rejected, match="other rows give no other answer: get_rent: apartment='Amber Fox' gives 4210"):
         asyncio.run(prove(Answering(constant), [(tool, [rent_of("Amber Fox", 4210)])]))
@@ -132,44 +146,30 @@ def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold
 @pytest.mark.parametrize("gold", ["New York City", "NYC"])
 def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_gold(gold: str) -> None:
     cities = {"Amber Fox": "New York City", "Calm Owl": "Oslo", "Dim Elk": "Rome"}
-    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"city": cities})
-    asked = rent_of("Amber Fox", 0).model_copy(update={"answer": "New York City", "aliases": ("NYC",)})
+    tool = altered(TOOL, tables={"city": cities})
+    asked = altered(rent_of("Amber Fox", 0), answer="New York City", aliases=("NYC",))
     constant = Answering(lambda arguments, _: gold if arguments.get("apartment") in cities else None)
     with pytest.raises(Rejected, match="other rows give no other answer"):
         asyncio.run(prove(constant, [(tool, [asked])]))
     honest = Answering(lambda arguments, _: cities.get(arguments.get("apartment", "")))
     asyncio.run(prove(honest, [(tool, [asked])]))
-    carries = tool.model_copy(update={"source": body(f"return {gold!r}")})
+    carries = altered(tool, source=body(f"return {gold!r}"))
     with pytest.raises(Rejected, match="gold in code"):
         asyncio.run(prove(honest, [(carries, [asked])]))
 
 
 def test_a_row_that_stands_alone_proves_nothing() -> None:
     for rows in ({"Amber Fox": 4210}, {"Amber Fox": 4210, "Calm Owl": 4210}):
-        tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": rows})
+        tool = altered(TOOL, tables={"rent": rows})
         with pytest.raises(Rejected, match="no other row: get_rent: apartment='Amber Fox' stands beside no row"):
             asyncio.run(prove(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_fault_planted_twenty_times_is_rejected_twenty_times(fault: str, sandbox_url: str) -> None:
-    async def reasons() -> list[str]:
-        found = []
-        for copy in range(20):
-            with pytest.raises(Rejected) as rejected:
-                await proof(sandbox_url, f"{PLANTED[fault]}# copy {copy}\n", [rent_of("Amber Fox", 4210)])
-            found.append(rejected.value.reason)
-        return found
-
-    assert asyncio.run(reasons()) == [REASONS[fault]] * 20
-
-
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_rejected_under_its_reason(fault: str, sandbox_url: str) -> None:
-    with pytest.raises(Rejected) as rejected:
-        asyncio.run(proof(sandbox_url, PLANTED[fault], [rent_of("Amber Fox", 4210)]))
-    assert rejected.value.reason == REASONS[fault], rejected.value
+    reason, source = PLANTED[fault]
+    with pytest.raises(Rejected, match=f"^{reason}"):
+        asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210)]))
 
 
 def test_a_merged_tool_that_gives_one_answer_to_all_is_rejected(sandbox_url: str) -> None:
@@ -201,34 +201,19 @@ def rents(arguments: JsonObject, seed: int) -> JsonValue:
     return TABLES["rent"].get(arguments.get("apartment", ""))
 
 
-def by_seed(arguments: JsonObject, seed: int) -> JsonValue:
-    rent = rents(arguments, seed)
-    return rent if rent is None else rent + seed
-
-
-def without_argument(arguments: JsonObject, seed: int) -> JsonValue:
-    return rents(arguments, seed) if arguments else 0
-
-
-def always(arguments: JsonObject, seed: int) -> JsonValue:
-    return 4210 if arguments else None
-
-
 @pytest.mark.parametrize(
     ("value_of", "reason"),
     [
-        (by_seed, "not deterministic"),
-        (without_argument, "missing argument accepted"),
-        (always, "ignores its arguments"),
+        (lambda arguments, seed: (rent := rents(arguments, seed)) and rent + seed, "not deterministic"),
+        (lambda arguments, seed: rents(arguments, seed) if arguments else 0, "missing argument accepted"),
+        (lambda arguments, seed: 4210 if arguments else None, "ignores its arguments"),
     ],
 )
 def test_a_right_gold_call_alone_is_no_proof(value_of: Callable[[JsonObject, int], JsonValue], reason: str) -> None:
-    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=TABLES)
-    proofs = [(tool, [rent_of("Amber Fox", 4210)])]
+    proofs = [(TOOL, [rent_of("Amber Fox", 4210)])]
     asyncio.run(prove(Answering(rents), proofs))
-    with pytest.raises(Rejected) as rejected:
+    with pytest.raises(Rejected, match=f"^{reason}"):
         asyncio.run(prove(Answering(value_of), proofs))
-    assert rejected.value.reason == reason
     asyncio.run(replay_gold_calls(Answering(value_of), proofs))
 
 
@@ -242,28 +227,21 @@ def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_reject
             asyncio.run(run(sandbox, [(tool, sub_questions)]))
 
 
-OPTIONAL = ToolDocument(
-    name="get_rent",
-    description="Rent of an apartment",
-    parameters={
-        "type": "object",
-        "properties": {
-            "apartment": {"type": "string"},
-            "unit": {"enum": ["one", "dozen", "thousand"], "default": "thousand"},
-            "page": {"type": "integer", "default": 1},
-        },
-        "required": ["apartment"],
-    },
-)
+OPTIONS = {
+    "unit": {"enum": ["one", "dozen", "thousand"], "default": "thousand"},
+    "page": {"type": "integer", "default": 1},
+}
+PROPERTIES = {**DOCUMENT.parameters["properties"], **OPTIONS}
+OPTIONAL = altered(DOCUMENT, parameters={**DOCUMENT.parameters, "properties": PROPERTIES})
 
 
 def the_trials(**options: JsonValue) -> list[Trial]:
     sub_question = rent_of("Amber Fox", 4210)
     assert sub_question.call is not None
     arguments = {**sub_question.call.arguments, **options}
-    call = sub_question.call.model_copy(update={"arguments": arguments})
-    tool = EnvironmentTool(document=OPTIONAL, source=GOOD, tables=TABLES)
-    return list(trials(tool, sub_question.model_copy(update={"call": call})))
+    call = altered(sub_question.call, arguments=arguments)
+    tool = altered(TOOL, document=OPTIONAL)
+    return list(trials(tool, altered(sub_question, call=call)))
 
 
 def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
@@ -346,8 +324,7 @@ def test_other_settings_are_the_other_choices_or_the_next_whole_number() -> None
 
 
 def test_a_proof_says_what_was_asked_expected_and_found() -> None:
-    tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables=TABLES)
-    proofs = [(tool, [rent_of("Amber Fox", 4210)])]
+    proofs = [(TOOL, [rent_of("Amber Fox", 4210)])]
     messages = {
         17: "wrong answer: get_rent({'apartment': 'Amber Fox'}): expected 4210, found 17",
         None: "call ends in exception: get_rent({'apartment': 'Amber Fox'}): expected 4210, found exception: KeyError",
@@ -360,7 +337,7 @@ def test_a_proof_says_what_was_asked_expected_and_found() -> None:
 
 def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
     careless = GOOD + "SPARE = 3050\n"
-    tool = EnvironmentTool(document=DOCUMENT, source=careless, tables=TABLES)
+    tool = altered(TOOL, source=careless)
     for run in (prove, replay_gold_calls):
         asyncio.run(run(Answering(rents), [(tool, [rent_of("Amber Fox", 4210)])]))
         with pytest.raises(Rejected, match="gold in code"):
@@ -371,7 +348,7 @@ def test_a_default_must_be_documented_as_optional() -> None:
     parameters = {**DOCUMENT.parameters, "required": []}
     check_source(
         "def get_rent(apartment='x'):\n    return apartment\n",
-        DOCUMENT.model_copy(update={"parameters": parameters}),
+        altered(DOCUMENT, parameters=parameters),
         (),
     )
     with pytest.raises(Rejected, match="signature differs"):

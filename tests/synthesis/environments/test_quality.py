@@ -3,68 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
-from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_writing import WriteToolImplementation
-from synthesis.record_io import RecordSource, read_card
-from synthesis.records import Environment
-from synthesis.teacher.protocol import Reply, Request
-
-MakeConfig = Callable[..., EnvironmentsConfig]
-
-
-class GradingTeacher(ProceduralTeacher):
-    """Gives each decomposition a grade of its own between 0.5 and 1, and remembers grades and implemented seeds."""
-
-    def __init__(self) -> None:
-        self.grades: dict[int, float] = {}
-        self.implemented: set[int] = set()
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, JudgeDecomposition):
-            self.grades[request.knowledge.seed] = grade = 0.5 + request.knowledge.seed % 1000 / 2000
-            indicators = dict.fromkeys(("dependency_consistency", "atomicity", "sequential_rationality"), grade)
-            return ScoredDecomposition(reason="so", **indicators, task_completeness=grade)  # type: ignore[return-value]
-        if isinstance(request, WriteToolImplementation):
-            self.implemented.add(request.knowledge.seed)
-        return reply
+from synthesis.record_io import read_card
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import read, tiny_config
+from tests.synthesis.otherwise import Otherwise
 
 
-def synthesized(config: EnvironmentsConfig, url: str) -> tuple[GradingTeacher, list[float]]:
-    teacher = GradingTeacher()
-    asyncio.run(synthesize_environments(config, teacher, url))
-    return teacher, sorted(environment.quality.mean for environment in RecordSource(config.out, Environment))
+def test_what_is_below_the_threshold_is_rejected_before_any_tool_is_written(tmp_path: Path, sandbox_url: str) -> None:
+    grades: dict[int, float] = {}
 
+    def grade(request: JudgeDecomposition, reply: ScoredDecomposition, seed: int) -> ScoredDecomposition:
+        grades[request.knowledge.seed] = given = 0.5 + request.knowledge.seed % 1000 / 2000
+        indicators = ("dependency_consistency", "atomicity", "sequential_rationality", "task_completeness")
+        return altered(reply, **dict.fromkeys(indicators, given))
 
-def test_a_value_rejects_what_is_below_it(make_config: MakeConfig, tmp_path: Path, sandbox_url: str) -> None:
-    config = make_config(seed=2, count=20, out=tmp_path / "out", quality_threshold=0.8)
-    teacher, kept = synthesized(config, sandbox_url)
-    assert read_card(config.out).rejected == {"quality below threshold": 20 - len(kept)}
-    assert kept == pytest.approx(sorted(grade for grade in teacher.grades.values() if grade >= 0.8))
+    teacher = Otherwise({JudgeDecomposition: grade})
+    config = tiny_config(seed=2, count=20, out=tmp_path / "out", quality_threshold=0.8)
+    asyncio.run(synthesize_environments(config, teacher, sandbox_url))
+    kept = sorted(environment.quality.mean for environment in read(config.out))
+    good = {seed: given for seed, given in grades.items() if given >= 0.8}
     assert 0 < len(kept) < 20
-
-
-def test_no_tool_is_written_for_what_is_below_the_threshold(
-    make_config: MakeConfig, tmp_path: Path, sandbox_url: str
-) -> None:
-    config = make_config(seed=2, count=10, out=tmp_path / "out", quality_threshold=0.75)
-    teacher, kept = synthesized(config, sandbox_url)
-    assert {teacher.grades[seed] for seed in teacher.implemented} == {g for g in teacher.grades.values() if g >= 0.75}
-    assert 0 < len(kept) < 10
+    assert kept == pytest.approx(sorted(good.values()))
+    assert read_card(config.out).rejected == {"quality below threshold": 20 - len(kept)}
+    assert {request.knowledge.seed for request in teacher.asked_for(WriteToolImplementation)} == good.keys()
 
 
 @pytest.mark.parametrize("threshold", [1.1, -0.1, {"value": 0.9}])
-def test_a_threshold_that_can_keep_nothing_is_no_configuration(
-    threshold: object, make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_a_threshold_that_can_keep_nothing_is_no_configuration(threshold: object, tmp_path: Path) -> None:
     with pytest.raises(ValidationError):
-        make_config(seed=0, count=1, out=tmp_path, quality_threshold=threshold)
+        tiny_config(seed=0, count=1, out=tmp_path, quality_threshold=threshold)

@@ -18,7 +18,7 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.worker import opened_worker
 from synthesis.procedural.teacher import ProceduralTeacher
-from tests.synthesis.environments.conftest import tiny_config
+from tests.synthesis.environments.made import tiny_config
 
 TOKEN = "t0ken-of-this-test"
 

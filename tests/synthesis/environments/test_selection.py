@@ -8,23 +8,24 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeDecomposition, ScoredDecomposition
 from synthesis.prompts.tool_writing import WriteToolCall
 from synthesis.record_io import RecordSource
-from synthesis.records import Environment, RejectedEnvironment
+from synthesis.records import RejectedEnvironment
 from synthesis.teacher.protocol import BadReply
 from synthesis.track.run import rejected_beside
+from tests.synthesis.environments.made import read
+from tests.synthesis.otherwise import Otherwise, raising
 
 
-class Scoring(ProceduralTeacher):
-    """Gives qualities from 0.7 to 1, and has no call for one in nine tools."""
+def scoring():
+    """A teacher that gives qualities from 0.7 to 1, and has no call for one in nine tools."""
+    indicators = ("dependency_consistency", "atomicity", "sequential_rationality", "task_completeness")
 
-    async def ask(self, request, *, seed):
-        if isinstance(request, JudgeDecomposition):
-            return ScoredDecomposition(
-                reason="so", dependency_consistency=0.7 + seed % 4 / 10, atomicity=0.7 + seed % 4 / 10,
-                sequential_rationality=0.7 + seed % 4 / 10, task_completeness=0.7 + seed % 4 / 10,
-            )  # fmt: skip
-        if isinstance(request, WriteToolCall) and seed % 9 == 0:
-            raise BadReply("not JSON")
-        return await super().ask(request, seed=seed)
+    def score(request, reply, seed):
+        return ScoredDecomposition(reason="so", **dict.fromkeys(indicators, 0.7 + seed % 4 / 10))
+
+    def call(request, reply, seed):
+        return reply if seed % 9 else raising(BadReply("not JSON"))(request, reply, seed)
+
+    return Otherwise({JudgeDecomposition: score, WriteToolCall: call})
 
 
 class Deaf(ProceduralTeacher):
@@ -43,7 +44,7 @@ async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_pat
         config = EnvironmentsConfig(seed=0, count=24, out=out, quality_threshold=quality_threshold)
         return await synthesize_environments(config, teacher, url)
 
-    first = await synthesized(Scoring(), 0.75, sandbox_url)
+    first = await synthesized(scoring(), 0.75, sandbox_url)
     before = bytes_of(out)
     rejected = list(RecordSource(rejected_beside(out), RejectedEnvironment))
     assert len(rejected) == first.rejected.total() == first.read - first.kept
@@ -53,7 +54,7 @@ async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_pat
     assert reasons["unusable reply"].draft["instance"]["question"]
     strict = await synthesized(Deaf(), 0.95)
     assert 0 < strict.kept < first.kept
-    assert all(record.quality.mean > 0.95 for record in RecordSource(out, Environment))
+    assert all(record.quality.mean > 0.95 for record in read(out))
     lower = await synthesized(Deaf(), 0.5)
     assert lower.kept == first.kept
     assert lower.rejected["never worked on"] == first.rejected["quality below threshold"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.config import EnvironmentsConfig, held_out_configs
+from synthesis.environments.config import held_out_configs
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.proving.call_batches import CallBatches
 from synthesis.environments.questions.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
 from synthesis.environments.selection.quotas import EnvironmentPlan, Variety
 from synthesis.environments.selection.splits import TakenValues, shared_between
-from synthesis.environments.verification import verify_environments
 from synthesis.environments.worker import EnvironmentsWorker
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
@@ -28,21 +27,22 @@ from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Demonstration, Environment, Message, ToolDocument
+from synthesis.record_io import write_records
+from synthesis.records import Demonstration, Message, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
-MakeConfig = Callable[..., EnvironmentsConfig]
-
+TOOLS = ("tool_names", "tool_documents", "tool_wordings")
 DOMAINS = {"real_estate": 0.3, "ecommerce": 0.25, "healthcare": 0.25, "education": 0.2}
 VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 
 @pytest.fixture(scope="module")
-def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
+def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
     """A training split of every variety of tool, and a few environments of each of its held-out splits."""
-    training = make_config(
+    training = tiny_config(
         seed=0,
         count=24,
         out=tmp_path_factory.mktemp("held_out") / "training",
@@ -53,9 +53,8 @@ def held_out(make_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory, 
     splits = {"training": training, **held_out_configs(training)}
     for name, config in splits.items():
         count = {"training": 24, "heldout": 6, "selection": 6}.get(name, 12)
-        config = config.model_copy(update={"count": count})
-        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-        assert report.kept == config.count, report.closing_line()
+        config = altered(config, count=count)
+        all_kept(config, sandbox_url)
     return {name: config.out for name, config in splits.items()}
 
 
@@ -69,32 +68,32 @@ def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Map
         ("selection", "heldout"),
     ):
         shared = shared_between(held_out[split], held_out[other])
-        assert (shared.entities, shared.answers) == (0, 0)
-        assert shared.domains == len(DOMAINS)
+        assert (shared["entities"], shared["answers"]) == (0, 0)
+        assert shared["domains"] == len(DOMAINS)
         if other == "training":
-            assert min(shared.tool_names, shared.tool_documents, shared.tool_wordings) > 0
+            assert all(shared[level] for level in TOOLS)
 
 
 @pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
 def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mapping[str, Path], other: str) -> None:
     shared = shared_between(held_out["heldout_tools"], held_out[other])
-    assert (shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0)
-    assert shared.domains == len(DOMAINS)
-    assert other == "heldout" or (shared.entities, shared.answers) == (0, 0)
+    assert not any(shared[level] for level in TOOLS)
+    assert shared["domains"] == len(DOMAINS)
+    assert other == "heldout" or (shared["entities"], shared["answers"]) == (0, 0)
 
 
 @pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
 def test_unseen_domains_share_no_domain_and_no_tool(held_out: Mapping[str, Path], other: str) -> None:
     shared = shared_between(held_out["heldout_domains"], held_out[other])
-    assert (shared.domains, shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0, 0)
-    found = {environment.domain for environment in RecordSource(held_out["heldout_domains"], Environment)}
+    assert not any(shared[level] for level in ("domains", *TOOLS))
+    found = {environment.domain for environment in read(held_out["heldout_domains"])}
     assert found == set(domains()) - set(DOMAINS)
 
 
 def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, Path], sandbox_url: str) -> None:
     for name in ("heldout_tools", "heldout_domains"):
-        assert asyncio.run(verify_environments(held_out[name], sandbox_url)).closing_line() == "verified 12/12"
-        found = list(RecordSource(held_out[name], Environment))
+        assert verdict(held_out[name], sandbox_url) == "verified 12/12"
+        found = read(held_out[name])
         assert sum(environment.state is not None for environment in found) == 2
         assert all(environment.irrelevant_tools for environment in found)
         assert {environment.language for environment in found} == {"en", "zh"}
@@ -107,8 +106,8 @@ class HabitualTeacher(ProceduralTeacher):
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         knowledge = getattr(request, "knowledge", None)
         if knowledge is not None:
-            seen = knowledge.model_copy(update={"unseen": "worlds"})
-            request = request.model_copy(update={"knowledge": seen})
+            seen = altered(knowledge, unseen="worlds")
+            request = altered(request, knowledge=seen)
         return await super().ask(request, seed=seed)
 
 
@@ -119,11 +118,10 @@ def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
     unseen: str,
     reason: str,
     held_out: Mapping[str, Path],
-    make_config: MakeConfig,
     tmp_path: Path,
     sandbox_url: str,
 ) -> None:
-    config = make_config(
+    config = tiny_config(
         seed=5,
         count=4,
         out=tmp_path / "out",
@@ -137,7 +135,7 @@ def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
     assert report.kept > 0
     assert report.rejected[reason] == 2, report.closing_line()
     shared = shared_between(config.out, held_out["training"])
-    assert (shared.tool_names, shared.tool_documents, shared.tool_wordings) == (0, 0, 0)
+    assert not any(shared[level] for level in TOOLS)
 
 
 class TakenAtFirst(TakenValues):
@@ -168,30 +166,26 @@ def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected() ->
         draft(TakenAtFirst(MAX_DRAWS))
 
 
-def test_tools_that_are_known_late_are_checked_when_they_are_known(
-    held_out: Mapping[str, Path], make_config: MakeConfig, tmp_path: Path, sandbox_url: str
+async def test_tools_that_are_known_late_are_checked_when_they_are_known(
+    held_out: Mapping[str, Path], tmp_path: Path, sandbox_url: str
 ) -> None:
     """A document that is written with the proof, and a distractor that comes with the mixing."""
-    config = make_config(seed=9, count=1, out=tmp_path / "out")
+    config = tiny_config(seed=9, count=1, out=tmp_path / "out")
     plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
     source = Knowledge(domain="healthcare", language="en")
     taken = TakenValues((held_out["training"],), "tools")
 
-    async def check() -> None:
-        async with AsyncSandboxClient(sandbox_url) as client:
-            sandbox = CallBatches(client)
-            careless = EnvironmentsWorker(config, TakenValues(()), sandbox, ProceduralTeacher())
-            careful = EnvironmentsWorker(config, taken, sandbox, ProceduralTeacher())
-            draft = await careless.draft(plan, source)
-            with pytest.raises(Rejected, match="tool of another split"):
-                await careful.prove(plan, draft, source)
-            trained = RecordSource(held_out["training"], Environment)[0]
-            unseen = RecordSource(held_out["heldout_tools"], Environment)[0]
-            await careful.replay(unseen)
-            with pytest.raises(Rejected, match="tool of another split"):
-                await careful.replay(unseen.model_copy(update={"irrelevant_tools": trained.irrelevant_tools}))
-
-    asyncio.run(check())
+    async with AsyncSandboxClient(sandbox_url) as client:
+        sandbox = CallBatches(client)
+        careless = EnvironmentsWorker(config, TakenValues(()), sandbox, ProceduralTeacher())
+        careful = EnvironmentsWorker(config, taken, sandbox, ProceduralTeacher())
+        draft = await careless.draft(plan, source)
+        with pytest.raises(Rejected, match="tool of another split"):
+            await careful.prove(plan, draft, source)
+        trained, unseen = (read(held_out[name])[0] for name in ("training", "heldout_tools"))
+        await careful.replay(unseen)
+        with pytest.raises(Rejected, match="tool of another split"):
+            await careful.replay(altered(unseen, irrelevant_tools=trained.irrelevant_tools))
 
 
 def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case(tmp_path: Path) -> None:
@@ -221,14 +215,14 @@ def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_wh
 def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_not(tmp_path: Path) -> None:
     environment = tiny_environment()
     gold = environment.gold_messages()
-    asks = gold[1].tool_calls[0].model_copy(update={"id": "habit", "arguments": {"owner": "Misty Lynx"}})
-    call = gold[1].model_copy(update={"tool_calls": (asks,)})
+    asks = altered(gold[1].tool_calls[0], id="habit", arguments={"owner": "Misty Lynx"})
+    call = altered(gold[1], tool_calls=(asks,))
     told = Message(role="tool", content='{"flat": "Blue Door", "rooms": 3}', tool_call_id="habit")
-    failed = told.model_copy(update={"content": "Silver Fox", "is_error": True})
-    plain = told.model_copy(update={"content": "Green Gate"})  # no JSON: a text by itself
+    failed = altered(told, content="Silver Fox", is_error=True)
+    plain = altered(told, content="Green Gate")  # no JSON: a text by itself
     turns = (call, told, call, plain, call, failed)
     demonstration = Demonstration(habit="one_call_too_many", messages=(*gold[:-1], *turns, gold[-1]))
-    demonstrated = environment.model_copy(update={"demonstration": demonstration})
+    demonstrated = altered(environment, demonstration=demonstration)
     write_records(tmp_path / "other", [demonstrated], kind="environment")
     instance = QAInstance(
         question="?",
@@ -245,7 +239,7 @@ def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_n
 def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
     other = tiny_environment()
     write_records(tmp_path / "other", [other], kind="environment")
-    renamed = other.tools[0].document.model_copy(update={"name": "seek_flat"})
+    renamed = altered(other.tools[0].document, name="seek_flat")
     found = {}
     for unseen in ("worlds", "tools", "domains"):
         taken = TakenValues([tmp_path / "other"], unseen)  # type: ignore[arg-type]
@@ -291,13 +285,11 @@ def test_a_language_model_is_asked_for_unusual_tools_only_where_they_must_be_uns
     assert all("seldom" in messages and "unseen" not in messages for messages in told("domains"))
 
 
-def test_unseen_tools_need_a_split_that_has_tools(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_unseen_tools_need_a_split_that_has_tools(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected directories in disjoint_from, whose tools are not to occur"):
-        make_config(seed=0, count=1, out=tmp_path, unseen="tools")
+        tiny_config(seed=0, count=1, out=tmp_path, unseen="tools")
 
 
-def test_held_out_splits_of_a_training_that_has_every_domain_are_refused(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
+def test_held_out_splits_of_a_training_that_has_every_domain_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a default domain that is not among"):
-        held_out_configs(make_config(seed=0, count=1, out=tmp_path))
+        held_out_configs(tiny_config(seed=0, count=1, out=tmp_path))

@@ -12,13 +12,12 @@ import pytest
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.questions.tool_documents import documented_defaults
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.state import state_proof
 from synthesis.environments.state.state_proof import check_conditions, prove_further_tools, tampered_states
 from synthesis.environments.state.stateful import ProvenTask, prove_stateful, write_stateful_task
-from synthesis.environments.verification import ExecutableTools, verify_environment, verify_environments
+from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.stateful import (
     StateConditions,
@@ -28,21 +27,21 @@ from synthesis.prompts.stateful import (
     WriteStatefulTask,
 )
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment, EnvironmentTool, StateCondition, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import all_kept, document, read, tiny_config, verdict
+from tests.synthesis.otherwise import Otherwise
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=11)
 PLAN = EnvironmentPlan(0, "multi_hop", "en", "library", 3, False, "stateful")
 
 
 @pytest.fixture(scope="module")
-def records(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
-) -> Path:
-    config = make_config(
+def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+    config = tiny_config(
         seed=5,
         count=12,
         out=tmp_path_factory.mktemp("stateful") / "out",
@@ -51,20 +50,18 @@ def records(
         stateful_tools=12,
         scaled_documents=0.5,
     )
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 12, report.closing_line()
-    return config.out
+    return all_kept(config, sandbox_url)
 
 
 @pytest.fixture(scope="module")
 def environments(records: Path) -> list[Environment]:
-    return list(RecordSource(records, Environment))
+    return read(records)
 
 
 def test_they_have_as_many_tools_as_were_asked_for_and_verify(
     records: Path, environments: list[Environment], sandbox_url: str
 ) -> None:
-    assert asyncio.run(verify_environments(records, sandbox_url)).closing_line() == "verified 12/12"
+    assert verdict(records, sandbox_url) == "verified 12/12"
     assert all(len(environment.tools) == 12 for environment in environments)
     assert all("further-tools" in environment.provenance.prompt_version for environment in environments)
 
@@ -92,21 +89,16 @@ def test_conditions_and_equality_agree_on_the_gold_and_on_every_tampered_state(e
             assert not meets_conditions(environment.state_conditions, state, tampered)
 
 
-class Spoiling(ProceduralTeacher):
-    """Spoils its first reply, or all of them, to one kind of question."""
+class Spoiling(Otherwise):
+    """Spoils its first replies, or all of them, to one kind of question."""
 
-    def __init__(self, question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int = 100):
-        super().__init__()
-        self._question, self._spoil, self.left = question, spoil, times
-        self.asked: list[Any] = []
+    def __init__(self, question: type[Request[Any]], spoil: Callable[[Any], Any], *, times: int | None = None):
+        super().__init__({question: lambda request, reply, seed: spoil(reply)}, times=times)
+        self._question = question
 
-    async def ask(self, request: Any, *, seed: int) -> Any:
-        reply = await super().ask(request, seed=seed)
-        if not isinstance(request, self._question):
-            return reply
-        self.asked.append(request)
-        self.left -= 1
-        return reply if self.left < 0 else self._spoil(reply)
+    @property
+    def put(self) -> list[Any]:
+        return self.asked_for(self._question)
 
 
 def written(teacher: ProceduralTeacher, **wanted: Any) -> ProvenTask:
@@ -117,8 +109,8 @@ def source_changed(old: str, new: str, *, tool: int = 0) -> Callable[[Any], Any]
     def spoil(reply: Any) -> Any:
         tools = list(reply.tools)
         assert old in tools[tool].source
-        tools[tool] = tools[tool].model_copy(update={"source": tools[tool].source.replace(old, new)})
-        return reply.model_copy(update={"tools": tuple(tools)})
+        tools[tool] = altered(tools[tool], source=tools[tool].source.replace(old, new))
+        return altered(reply, tools=tuple(tools))
 
     return spoil
 
@@ -130,7 +122,7 @@ def test_a_tool_that_changes_more_than_the_task_asks_is_caught_by_the_conditions
         written(Spoiling(WriteStatefulTask, more))
     teacher = Spoiling(WriteStatefulTask, more, times=1)
     assert written(teacher).final_state.keys() == written(ProceduralTeacher()).final_state.keys()
-    assert "state is not as the task asks" in teacher.asked[1].failure
+    assert "state is not as the task asks" in teacher.put[1].failure
 
 
 def test_conditions_that_are_wrong_reject_the_task() -> None:
@@ -161,19 +153,19 @@ def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name(monkey
 
 def test_two_tools_of_one_name_are_no_task() -> None:
     def doubled(reply: Any) -> Any:
-        return reply.model_copy(update={"tools": (*reply.tools, reply.tools[0])})
+        return altered(reply, tools=(*reply.tools, reply.tools[0]))
 
     with pytest.raises(Rejected, match="tool name stands twice"):
         written(Spoiling(WriteStatefulTask, doubled))
     teacher = Spoiling(WriteStatefulTask, doubled, times=1)
     written(teacher)
-    assert "tool name stands twice" in teacher.asked[1].failure
+    assert "tool name stands twice" in teacher.put[1].failure
 
 
 def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> None:
     teacher = Spoiling(WriteStateConditions, lambda reply: reply)
     task = written(teacher)
-    (request,) = teacher.asked
+    (request,) = teacher.put
     text = str(request.messages())
     assert request.state == task.state
     assert str(task.final_state) not in text
@@ -181,12 +173,12 @@ def test_whoever_writes_the_conditions_sees_neither_code_nor_last_state() -> Non
 
 
 def dropped(reply: Any) -> Any:
-    return reply.model_copy(update={"tools": reply.tools[1:]})
+    return altered(reply, tools=reply.tools[1:])
 
 
 def same_calls(reply: Any) -> Any:
     first = {call.name: call for call in reversed(reply.calls)}
-    return reply.model_copy(update={"calls": tuple(first[call.name] for call in reply.calls)})
+    return altered(reply, calls=tuple(first[call.name] for call in reply.calls))
 
 
 def named_as_needed(reply: Any) -> Any:
@@ -200,8 +192,8 @@ def named_as_needed(reply: Any) -> Any:
         (dropped, "other number of further tools"),
         (same_calls, "further tool tells one thing alone"),
         (named_as_needed, "tool name stands twice"),
-        (lambda reply: reply.model_copy(update={"calls": reply.calls[1:]}), "further tool without two calls"),
-        (lambda reply: reply.model_copy(update={"state": {"book_budget": {}}}), "part of the state stands twice"),
+        (lambda reply: altered(reply, calls=reply.calls[1:]), "further tool without two calls"),
+        (lambda reply: altered(reply, state={"book_budget": {}}), "part of the state stands twice"),
         (source_changed("    rows = ", "    import random\n    rows = "), "import not allowed"),
     ],
 )
@@ -213,18 +205,18 @@ def test_further_tools_that_break_a_promise_are_rejected_and_the_failure_goes_ba
     assert len(task.tools) == 11
     with pytest.raises(Rejected, match=reason):
         written(Spoiling(WriteFurtherTools, spoil), num_tools=11)
-    assert reason in teacher.asked[1].failure
+    assert reason in teacher.put[1].failure
 
 
 def test_a_scaled_tool_whose_option_does_nothing_is_rejected() -> None:
     def idle(reply: Any) -> Any:
         lines = [line for line in reply.source.split("\n") if "dry_run:" not in line or "def " in line]
-        return reply.model_copy(update={"source": "\n".join(lines).replace("        return True\n", "")})
+        return altered(reply, source="\n".join(lines).replace("        return True\n", ""))
 
     teacher = Spoiling(WriteScaledTool, idle, times=1)
     task = written(teacher, scaled_documents=1.0)
     assert all(documented_defaults(tool.document) for tool in task.tools)
-    assert teacher.asked[1].failure
+    assert teacher.put[1].failure
     with pytest.raises(Rejected):
         written(Spoiling(WriteScaledTool, idle), scaled_documents=1.0)
 
@@ -255,13 +247,10 @@ async def test_a_call_of_no_further_tool_is_found(environments: list[Environment
 @pytest.mark.parametrize("said", ["New York City", "NYC", "Oslo"])
 def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(said: str) -> None:
     def tool(name: str, returned: str) -> EnvironmentTool:
-        document = ToolDocument(
-            name=name,
-            description="",
-            parameters={"type": "object", "properties": {"kite": {"type": "string"}}, "required": ["kite"]},
-        )
         body = f"    if kite not in state['kites']:\n        raise ValueError(kite)\n    {returned}\n"
-        return EnvironmentTool(document=document, source=f"def {name}(kite: str, state: dict):\n{body}")
+        return EnvironmentTool(
+            document=document(name, kite="string"), source=f"def {name}(kite: str, state: dict):\n{body}"
+        )
 
     tools = (
         tool("paint", "state['kites'][kite] = state['after']; return state['receipt']"),
@@ -290,6 +279,14 @@ def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(
             proven()
 
 
+def with_option(written: ToolDocument, **defaults: bool | int) -> ToolDocument:
+    """Add optional parameters to a document."""
+    kinds = {bool: "boolean", int: "integer"}
+    added = {name: {"type": kinds[type(default)], "default": default} for name, default in defaults.items()}
+    properties = {**written.parameters["properties"], **added}
+    return altered(written, parameters={**written.parameters, "properties": properties})
+
+
 CHECKED = """
     if tank not in state["levels"]:
         raise ValueError(tank)
@@ -315,15 +312,9 @@ CHANGES = """
     ],
 )
 def test_each_promise_of_a_further_tool_is_kept_or_it_is_none(default: str, body: str, reason: str | None) -> None:
-    properties = {
-        "tank": {"type": "string"},
-        "level": {"type": "integer"},
-        "dry_run": {"type": "boolean", "default": False},
-    }
-    parameters = {"type": "object", "properties": properties, "required": ["tank", "level"]}
-    document = ToolDocument(name="set_level", description="Set a level", parameters=parameters)
+    written = with_option(document("set_level", "Set a level", tank="string", level="integer"), dry_run=False)
     source = f"def set_level(tank: str, level: int, state: dict, dry_run: bool = {default}):{body}"
-    tool = EnvironmentTool(document=document, source=source)
+    tool = EnvironmentTool(document=written, source=source)
     calls = [
         ToolCall(id="c1", name="set_level", arguments={"tank": "A", "level": 3}),
         ToolCall(id="c2", name="set_level", arguments={"tank": "B", "level": 4}),
@@ -341,11 +332,9 @@ def test_each_promise_of_a_further_tool_is_kept_or_it_is_none(default: str, body
 
 def test_a_default_that_the_code_does_not_have_is_found() -> None:
     # Both calls state the option, so that only leaving it out shows what the code makes of that.
-    properties = {"tank": {"type": "string"}, "by": {"type": "integer", "default": 1}}
-    parameters = {"type": "object", "properties": properties, "required": ["tank"]}
-    document = ToolDocument(name="raise_level", description="Raise a level", parameters=parameters)
+    written = with_option(document("raise_level", "Raise a level", tank="string"), by=1)
     source = 'def raise_level(tank: str, state: dict, by: int = 2):\n    return state["levels"][tank] + by\n'
-    tool = EnvironmentTool(document=document, source=source)
+    tool = EnvironmentTool(document=written, source=source)
     calls = [ToolCall(id=tank, name="raise_level", arguments={"tank": tank, "by": 1}) for tank in ("A", "B")]
     with pytest.raises(Rejected, match="default differs from document"):
         asyncio.run(prove_further_tools(InThisProcess(), [tool], calls, {"levels": {"A": 1, "B": 5}}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -19,10 +18,12 @@ from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply, Reply, Request
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.test_proof import DOCUMENT, GOOD, PLANTED, rent_of
+from tests.synthesis.otherwise import Change, Otherwise, raising
 
 RENTS = {"Amber Fox": 4210, "Calm Owl": 3050}
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
@@ -30,24 +31,19 @@ ALIKE = "en parallel_single_hop computed"
 """Two lookups of one property, and a computation that needs no tool."""
 
 
-class LearningTeacher(ProceduralTeacher):
-    """Writes implementations that fail until it has been shown `patience` failures; counts what it is asked."""
+def learning(patience: int) -> Otherwise:
+    """A teacher whose implementations fail until it has been shown `patience` failures."""
+    shown: list[str] = []
 
-    def __init__(self, patience: int):
-        self._patience = patience
-        self.shown: list[str] = []
-        self.num_requests = 0
+    def change(request: WriteToolImplementation, reply: ToolImplementation, seed: int) -> ToolImplementation:
+        shown.extend([request.failure] if request.failure else [])
+        return (
+            altered(reply, source=reply.source.replace("return rows", "return 0 and rows"))
+            if len(shown) < patience
+            else reply
+        )
 
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        self.num_requests += 1
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, WriteToolImplementation):
-            if request.failure:
-                self.shown.append(request.failure)
-            if len(self.shown) < self._patience:
-                broken = reply.source.replace("return rows", "return 0 and rows")
-                return ToolImplementation(source=broken, tables=reply.tables)  # type: ignore[return-value]
-        return reply
+    return Otherwise({WriteToolImplementation: change})
 
 
 async def build(url: str, teacher: ProceduralTeacher, instance: QAInstance) -> list[SubEnvironment]:
@@ -58,29 +54,22 @@ async def build(url: str, teacher: ProceduralTeacher, instance: QAInstance) -> l
 def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(
     instances: dict[str, QAInstance], sandbox_url: str
 ) -> None:
-    teacher = LearningTeacher(patience=4)
+    teacher = learning(patience=4)
     (built,) = asyncio.run(build(sandbox_url, teacher, instances["en single_hop"]))
     assert built.tool is not None
-    assert len(teacher.shown) == 4
-    assert all(failure.startswith("wrong answer: ") and "found 0" in failure for failure in teacher.shown)
-    assert teacher.num_requests == 2 + 5
+    first, *again = (request.failure for request in teacher.asked_for(WriteToolImplementation))
+    assert (first, len(again)) == ("", 4)
+    assert all(failure.startswith("wrong answer: ") and "found 0" in failure for failure in again)
+    assert len(teacher.asked) == 2 + 5
 
 
 def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
     instances: dict[str, QAInstance], sandbox_url: str
 ) -> None:
-    teacher = LearningTeacher(patience=99)
+    teacher = learning(patience=99)
     with pytest.raises(Rejected, match="wrong answer"):
         asyncio.run(build(sandbox_url, teacher, instances["en single_hop"]))
-    assert teacher.num_requests == 12
-
-
-class CautiousTeacher(LearningTeacher):
-    """Holds that every sub-question needs a tool."""
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        reply: Any = await super().ask(request, seed=seed)
-        return reply.model_copy(update={"needs_tool": True}) if isinstance(request, JudgeToolNecessity) else reply
+    assert len(teacher.asked) == 12
 
 
 def test_the_necessity_judgement_is_one_of_the_twelve_requests(
@@ -88,11 +77,13 @@ def test_the_necessity_judgement_is_one_of_the_twelve_requests(
 ) -> None:
     instance = instances["en single_hop"]
     (node,) = instance.nodes
-    computed = instance.model_copy(update={"nodes": (node.model_copy(update={"kind": "computation"}),)})
-    teacher = CautiousTeacher(patience=99)
-    with pytest.raises(Rejected, match="wrong answer"):
+    computed = altered(instance, nodes=(altered(node, kind="computation"),))
+    cautious = {JudgeToolNecessity: lambda request, reply, seed: altered(reply, needs_tool=True)}
+    wrong = {WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})}
+    teacher = Otherwise({**cautious, **wrong})
+    with pytest.raises(Rejected, match="call ends in exception"):
         asyncio.run(build(sandbox_url, teacher, computed))
-    assert teacher.num_requests == 12
+    assert len(teacher.asked) == 12
 
 
 def test_a_computation_at_a_leaf_gets_no_tool(instances: dict[str, QAInstance], sandbox_url: str) -> None:
@@ -101,60 +92,35 @@ def test_a_computation_at_a_leaf_gets_no_tool(instances: dict[str, QAInstance], 
     assert [item.tool is None for item in built] == [node.kind == "computation" for node in instance.nodes]
 
 
-class SpoilingTeacher(ProceduralTeacher):
-    """Merges badly: answers with `spoilt` of the right reply, or not at all."""
-
-    def __init__(self, spoilt: str):
-        self._spoilt = spoilt
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, MergeTools):
-            if self._spoilt == "no reply":
-                raise BadReply("not JSON")
-            source = reply.source
-            if self._spoilt == "all answers at once":
-                source = source.replace("return rows", "return list(rows.values()) or rows")
-            tables = reply.tables
-            if self._spoilt == "without the new row":
-                last = request.sub_questions[-1].call
-                assert last is not None
-                strange = set(last.arguments.values())
-                tables = {name: {k: v for k, v in rows.items() if k not in strange} for name, rows in tables.items()}
-            return ToolImplementation(source=source, tables=tables)  # type: ignore[return-value]
-        return reply
+def all_answers_at_once(request: MergeTools, reply: ToolImplementation, seed: int) -> ToolImplementation:
+    return altered(reply, source=reply.source.replace("return rows", "return list(rows.values()) or rows"))
 
 
-@pytest.mark.parametrize("spoilt", ["no reply", "all answers at once", "without the new row"])
-def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(
-    spoilt: str, instances: dict[str, QAInstance], sandbox_url: str
+def without_the_new_row(request: MergeTools, reply: ToolImplementation, seed: int) -> ToolImplementation:
+    strange = set(request.sub_questions[-1].call.arguments.values())
+    rows_of = {name: {k: v for k, v in rows.items() if k not in strange} for name, rows in reply.tables.items()}
+    return altered(reply, tables=rows_of)
+
+
+@pytest.mark.parametrize("spoil", [raising(BadReply("not JSON")), all_answers_at_once, without_the_new_row])
+async def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(
+    spoil: Change, instances: dict[str, QAInstance], sandbox_url: str
 ) -> None:
-    instance = instances[ALIKE]
-
-    async def merge() -> None:
-        async with AsyncSandboxClient(sandbox_url) as sandbox:
-            teacher = SpoilingTeacher(spoilt)
-            built = await build_sub_environments(teacher, sandbox, KNOWLEDGE, instance, seed=1)
-            first = built[0].sub_question.call
-            assert first is not None
-            sub_questions, tools = await merge_sub_environments(teacher, sandbox, built, seed=1)
-            assert [tool.document.name for tool in tools] == [first.name, f"{first.name}_2"]
-            for sub_question, tool in zip(sub_questions, tools, strict=False):
-                await prove(sandbox, [(tool, [sub_question])])
-
-    asyncio.run(merge())
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        teacher = Otherwise({MergeTools: spoil})
+        built = await build_sub_environments(teacher, sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
+        name = built[0].tool.document.name
+        sub_questions, tools = await merge_sub_environments(teacher, sandbox, built, seed=1)
+        assert [tool.document.name for tool in tools] == [name, f"{name}_2"]
+        for sub_question, tool in zip(sub_questions, tools, strict=False):
+            await prove(sandbox, [(tool, [sub_question])])
 
 
-def test_merged_tools_answer_every_earlier_call(instances: dict[str, QAInstance], sandbox_url: str) -> None:
-    instance = instances[ALIKE]
-
-    async def merge() -> None:
-        async with AsyncSandboxClient(sandbox_url) as sandbox:
-            built = await build_sub_environments(ProceduralTeacher(), sandbox, KNOWLEDGE, instance, seed=1)
-            sub_questions, (tool,) = await merge_sub_environments(ProceduralTeacher(), sandbox, built, seed=1)
-            await prove(sandbox, [(tool, sub_questions[:2])])
-
-    asyncio.run(merge())
+async def test_merged_tools_answer_every_earlier_call(instances: dict[str, QAInstance], sandbox_url: str) -> None:
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        built = await build_sub_environments(ProceduralTeacher(), sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
+        sub_questions, (tool,) = await merge_sub_environments(ProceduralTeacher(), sandbox, built, seed=1)
+        await prove(sandbox, [(tool, sub_questions[:2])])
 
 
 def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same() -> None:
@@ -172,4 +138,4 @@ def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same
 
     assert asyncio.run(merge(GOOD)) == 1
     with pytest.raises(Rejected, match="ignores its arguments"):
-        asyncio.run(merge(PLANTED["answers a stranger"]))
+        asyncio.run(merge(PLANTED["answers a stranger"][1]))

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
-from synthesis.environments.verification import verify_environments
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_writing import ToolImplementation, WriteToolImplementation
+from synthesis.prompts.tool_writing import WriteToolImplementation
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment, EnvironmentTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Reply, Request
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
+from tests.synthesis.otherwise import Otherwise
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -37,15 +33,13 @@ def document(**properties: object) -> ToolDocument:
 @pytest.mark.parametrize(
     ("scaled", "reason"),
     [
-        (document(unit=UNIT).model_copy(update={"name": "get_rents"}), "scaling changes the tool"),
+        (altered(document(unit=UNIT), name="get_rents"), "scaling changes the tool"),
         (document(flat={"type": "integer"}), "scaling changes the tool"),
         (document(unit={"type": "string"}), "added parameter without default"),
         (document(unit={**UNIT, "default": "dozen"}), "default breaks its schema"),
         (document(unit={"type": "strin", "default": "one"}), "schema cannot be used"),
         (
-            document(unit=UNIT).model_copy(
-                update={"parameters": {**document(unit=UNIT).parameters, "required": ["flat", "unit"]}}
-            ),
+            altered(document(unit=UNIT), parameters={**document(unit=UNIT).parameters, "required": ["flat", "unit"]}),
             "scaling changes the tool",
         ),
     ],
@@ -112,30 +106,26 @@ def test_a_page_that_is_ignored_is_rejected_though_the_call_leaves_it_out(sandbo
 
 
 @pytest.fixture(scope="module")
-def scaled(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
-) -> Path:
-    config = make_config(seed=3, count=24, out=tmp_path_factory.mktemp("scaled") / "out", scaled_documents=1.0)
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 24, report.closing_line()
-    return config.out
+def scaled(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+    config = tiny_config(seed=3, count=24, out=tmp_path_factory.mktemp("scaled") / "out", scaled_documents=1.0)
+    return all_kept(config, sandbox_url)
 
 
 def test_scaled_environments_are_kept_and_verified(scaled: Path, sandbox_url: str) -> None:
-    assert asyncio.run(verify_environments(scaled, sandbox_url)).closing_line() == "verified 24/24"
+    assert verdict(scaled, sandbox_url) == "verified 24/24"
 
 
 def test_every_tool_has_an_option_and_every_kind_of_option_comes(scaled: Path) -> None:
-    tools = [tool for environment in RecordSource(scaled, Environment) for tool in environment.all_tools]
+    tools = [tool for environment in read(scaled) for tool in environment.all_tools]
     options = [documented_defaults(tool.document) for tool in tools]
     assert all(len(option) == 1 for option in options)
     assert {name for option in options for name in option} == set(OPTIONS)
-    assert all("tool-document-scaling" in item.provenance.prompt_version for item in RecordSource(scaled, Environment))
+    assert all("tool-document-scaling" in item.provenance.prompt_version for item in read(scaled))
 
 
 def test_a_call_sets_an_option_exactly_where_the_default_does_not_give_the_gold(scaled: Path) -> None:
     settings: list[bool] = []
-    for environment in RecordSource(scaled, Environment):
+    for environment in read(scaled):
         documents = {tool.document.name: tool.document for tool in environment.tools}
         for task in environment.sub_tasks:
             assert task.call is not None
@@ -147,36 +137,17 @@ def test_a_call_sets_an_option_exactly_where_the_default_does_not_give_the_gold(
 
 
 def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
-    calls = [
-        [task.call.name for task in environment.sub_tasks if task.call]
-        for environment in RecordSource(scaled, Environment)
-    ]
+    calls = [[task.call.name for task in environment.sub_tasks if task.call] for environment in read(scaled)]
     assert sum(len(set(names)) < len(names) for names in calls) >= 3
     assert not any(name.endswith("_2") for names in calls for name in names)
 
 
-class StubbornTeacher(ProceduralTeacher):
-    """Counts what it is asked and implements nothing right."""
-
-    num_requests = 0
-
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        self.num_requests += 1
-        reply: Any = await super().ask(request, seed=seed)
-        if isinstance(request, WriteToolImplementation):
-            return ToolImplementation(source=reply.source, tables={})  # type: ignore[return-value]
-        return reply
-
-
-def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
-    teacher = StubbornTeacher()
-
-    async def build() -> None:
-        async with AsyncSandboxClient(sandbox_url) as sandbox:
-            knowledge = Knowledge(domain="library", language="en", seed=3)
-            instance = instances["en single_hop"]
-            await build_sub_environments(teacher, sandbox, knowledge, instance, seed=1, scaled_documents=1.0)
-
-    with pytest.raises(Rejected, match="call ends in exception"):
-        asyncio.run(build())
-    assert teacher.num_requests == 12
+async def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
+    teacher = Otherwise({WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})})
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        with pytest.raises(Rejected, match="call ends in exception"):
+            await build_sub_environments(
+                teacher, sandbox, knowledge, instances["en single_hop"], seed=1, scaled_documents=1.0
+            )
+    assert len(teacher.asked) == 12

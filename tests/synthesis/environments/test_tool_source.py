@@ -8,14 +8,10 @@ from types import ModuleType
 import pytest
 
 from synthesis.environments.proving.tool_source import ALLOWED_MODULES, check_source
-from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
+from tests.synthesis.environments.made import document
 
-DOCUMENT = ToolDocument(
-    name="look",
-    description="Looks",
-    parameters={"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-)
+DOCUMENT = document("look", "Looks", key="string")
 
 
 def check(*lines: str, before: str = "") -> None:

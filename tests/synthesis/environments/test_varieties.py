@@ -4,59 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
-from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.environments.questions.refusals import omit_parameter
 from synthesis.environments.selection.quotas import plan_environments
 from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.state.stateful import prove_stateful
-from synthesis.environments.verification import check_shape, verify_environments
-from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.environments.verification import check_shape
 from synthesis.prompts.decompositions import OmittedParameter
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource, write_records
+from synthesis.record_io import write_records
 from synthesis.records import Composition, Environment, SubQuestion, ToolCall
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import all_kept, faults, read, tiny_config, verdict
 
 
 @pytest.fixture(scope="module")
-def varied(
-    make_config: Callable[..., EnvironmentsConfig], tmp_path_factory: pytest.TempPathFactory, sandbox_url: str
-) -> Path:
+def varied(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     out = tmp_path_factory.mktemp("varied") / "out"
     varieties = {"plain": 0.25, "stateful": 0.25, "withheld_tool": 0.25, "missing_parameter": 0.25}
-    config = make_config(seed=4, count=32, out=out, varieties=varieties)
-    report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert report.kept == 32, report.closing_line()
-    return out
+    config = tiny_config(seed=4, count=32, out=out, varieties=varieties)
+    return all_kept(config, sandbox_url)
 
 
 @pytest.fixture(scope="module")
 def stateful(varied: Path) -> Environment:
-    return next(environment for environment in RecordSource(varied, Environment) if environment.state is not None)
+    return next(environment for environment in read(varied) if environment.state is not None)
 
 
 def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url: str) -> None:
-    environments = list(RecordSource(varied, Environment))
+    environments = read(varied)
     assert Counter(environment.expectation for environment in environments) == {
         "answer": 16,
         "refuse": 8,
         "ask_back": 8,
     }
     assert statistics_of(environments).stateful_share == 0.25
-    assert asyncio.run(verify_environments(varied, sandbox_url)).closing_line() == "verified 32/32"
+    assert verdict(varied, sandbox_url) == "verified 32/32"
 
 
 def gold_counts(environment: Environment, *, said: str, final_state: object) -> tuple[int, int, int]:
@@ -71,7 +67,7 @@ def gold_counts(environment: Environment, *, said: str, final_state: object) -> 
 
 
 def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) -> None:
-    for environment in RecordSource(varied, Environment):
+    for environment in read(varied):
         # What asks back is its first message, what refuses its last.
         said = [message.content for message in environment.gold_messages() if message.role == "assistant"]
         checked = said[0] if environment.expectation == "ask_back" else said[-1]
@@ -80,7 +76,7 @@ def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) ->
 
 
 def test_answering_where_a_tool_is_missing_solves_nothing(varied: Path) -> None:
-    for environment in RecordSource(varied, Environment):
+    for environment in read(varied):
         if environment.expectation != "answer":
             solved, subtasks, _ = gold_counts(environment, said=f"It is {environment.answer}.", final_state=None)
             assert solved == subtasks - 1 == len(environment.sub_tasks)  # what the tools allow, and not the ending
@@ -92,9 +88,7 @@ def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environmen
 
 
 def test_a_wrong_final_state_fails_verification(stateful: Environment, tmp_path: Path, sandbox_url: str) -> None:
-    write_records(tmp_path / "out", [stateful.model_copy(update={"final_state": stateful.state})], kind="environment")
-    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
-    assert [reason.split(":")[0] for _, reason in report.failures] == ["wrong final state"]
+    assert faults(tmp_path / "out", sandbox_url, altered(stateful, final_state=stateful.state)) == ["wrong final state"]
 
 
 @pytest.mark.parametrize(
@@ -104,38 +98,33 @@ def test_a_wrong_final_state_fails_verification(stateful: Environment, tmp_path:
         ("a read that knows the answer from the start", "does not depend on the state"),
     ],
 )
-def test_a_read_that_does_not_depend_on_the_change_is_rejected(
+async def test_a_read_that_does_not_depend_on_the_change_is_rejected(
     fault: str, reason: str, stateful: Environment, sandbox_url: str
 ) -> None:
     move, read = stateful.tools
     state = stateful.state or {}
     if fault == "a move that moves nothing":
-        move = move.model_copy(update={"source": move.source.replace("rows[target] += amount", "rows[target] += 0")})
+        move = altered(move, source=move.source.replace("rows[target] += amount", "rows[target] += 0"))
     else:
         final = {**(stateful.final_state or {})}
         table = next(iter(final.values()))
         row = read.source.index("    rows = ")
         body = f"    rows = TABLES['final']\n    assert state\n{read.source[row:].split(chr(10), 1)[1]}"
-        read = read.model_copy(update={"source": read.source[:row] + body, "tables": {"final": table}})
-
-    async def prove() -> None:
-        async with AsyncSandboxClient(sandbox_url) as sandbox:
+        read = altered(read, source=read.source[:row] + body, tables={"final": table})
+    async with AsyncSandboxClient(sandbox_url) as sandbox:
+        with pytest.raises(Rejected, match=f"^{reason}"):
             await prove_stateful(sandbox, (move, read), stateful.sub_questions, state)
-
-    with pytest.raises(Rejected) as rejected:
-        asyncio.run(prove())
-    assert rejected.value.reason == reason
 
 
 def test_withholding_takes_a_needed_tool_and_leaves_distractors(varied: Path) -> None:
-    for environment in RecordSource(varied, Environment):
+    for environment in read(varied):
         if environment.expectation == "refuse":
             assert environment.missing not in {tool.document.name for tool in environment.all_tools}
             assert environment.irrelevant_tools
 
 
 def test_what_needs_no_withheld_tool_is_still_to_be_done_and_is_told_in_the_refusal(varied: Path) -> None:
-    refusals = [each for each in RecordSource(varied, Environment) if each.expectation == "refuse"]
+    refusals = [each for each in read(varied) if each.expectation == "refuse"]
     assert sum(bool(each.sub_tasks) for each in refusals) > 0
     for environment in refusals:
         asked = {each.id: each for each in environment.sub_questions}
@@ -150,11 +139,11 @@ def test_what_needs_no_withheld_tool_is_still_to_be_done_and_is_told_in_the_refu
 
 
 def asks_back(varied: Path) -> Environment:
-    return next(each for each in RecordSource(varied, Environment) if each.expectation == "ask_back")
+    return next(each for each in read(varied) if each.expectation == "ask_back")
 
 
 def test_who_asks_back_is_told_what_the_question_leaves_out_and_goes_on_to_the_answer(varied: Path) -> None:
-    for environment in RecordSource(varied, Environment):
+    for environment in read(varied):
         assert (environment.left_out is not None) == (environment.expectation == "ask_back")
         if environment.left_out is not None:
             assert environment.left_out not in environment.question
@@ -174,9 +163,7 @@ def test_a_value_that_the_question_tells_or_that_no_call_needs_is_found(
     asking = asks_back(varied)
     told = {"question": f"{asking.left_out}: {asking.question}"}
     changed = told if fault == "nothing left out" else {"left_out": "Nobody At All"}
-    write_records(tmp_path / "out", [asking.model_copy(update=changed)], kind="environment")
-    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
-    assert [reason.split(":")[0] for _, reason in report.failures] == [fault]
+    assert faults(tmp_path / "out", sandbox_url, asking.model_copy(update=changed)) == [fault]
 
 
 def two_rents() -> Environment:
@@ -191,17 +178,16 @@ def two_rents() -> Environment:
         )
         for name, flat, rent in [("q1", "Amber Falcon", 2150), ("q2", "Jade Otter", 990)]
     )
-    return environment.model_copy(
-        update={
-            "question": "What do Amber Falcon and Jade Otter cost together?",
-            "answer": 3140,
-            "composition": Composition(operation="sum", inputs=("q1", "q2")),
-            "sub_questions": sub_questions,
-            "tools": environment.tools[1:],
-            "entities": ("Amber Falcon", "Jade Otter"),
-            "hops": 1,
-            "scenario": "parallel_single_hop",
-        }
+    return altered(
+        environment,
+        question="What do Amber Falcon and Jade Otter cost together?",
+        answer=3140,
+        composition=Composition(operation="sum", inputs=("q1", "q2")),
+        sub_questions=sub_questions,
+        tools=environment.tools[1:],
+        entities=("Amber Falcon", "Jade Otter"),
+        hops=1,
+        scenario="parallel_single_hop",
     )
 
 
@@ -230,14 +216,15 @@ def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_m
     asking = omitted(right)
     check_shape(asking)
     with pytest.raises(Rejected, match="more left out than one value"):
-        check_shape(asking.model_copy(update={"question": too_short}))
+        check_shape(altered(asking, question=too_short))
 
 
 def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
     asking = asks_back(varied)
     write_records(tmp_path / "records", [asking], kind="environment")
     tokenizer, index = tiny_tokenizer(), tmp_path / "lengths.npz"
-    samples = SampleSource([], [tmp_path / "records"], [], tokenizer, irrelevant_per_band={}, seed=0, index=index)
+    of_data = {"environments": [tmp_path / "records"], "length_buckets": [1024], "batch_tokens": 1024, "epochs": 1}
+    samples = SampleSource(SFTDataConfig.model_validate({"seed": 0, **of_data}), tokenizer, index=index)
     assert len(samples) == 2
     learnt = [tokenizer.decode(each.ids[each.loss_mask > 0].tolist()) for each in (samples[0], samples[1])]
     _, back, _, *rest = asking.gold_messages()
@@ -249,16 +236,9 @@ def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: P
 def test_an_answer_of_a_remaining_tool_that_was_changed_is_found(
     varied: Path, tmp_path: Path, sandbox_url: str
 ) -> None:
-    partial = next(
-        each for each in RecordSource(varied, Environment) if each.expectation == "refuse" and each.sub_tasks
-    )
-    changed = tuple(
-        each.model_copy(update={"answer": "Nobody"}) if each.call is not None else each
-        for each in partial.sub_questions
-    )
-    write_records(tmp_path / "out", [partial.model_copy(update={"sub_questions": changed})], kind="environment")
-    report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
-    assert [reason.split(":")[0] for _, reason in report.failures] == ["wrong answer"]
+    partial = next(each for each in read(varied) if each.expectation == "refuse" and each.sub_tasks)
+    changed = tuple(altered(each, answer="Nobody") if each.call is not None else each for each in partial.sub_questions)
+    assert faults(tmp_path / "out", sandbox_url, altered(partial, sub_questions=changed)) == ["wrong answer"]
 
 
 def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:

@@ -29,10 +29,11 @@ from synthesis.records import (
     IrrelevantTool,
     SubQuestion,
     ToolCall,
-    ToolDocument,
 )
 from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
+from tests.synthesis.environments.made import document, verdict
 
 ENVIRONMENT = tiny_environment()
 
@@ -60,11 +61,10 @@ RAIN = "def weather(city):\n    return TABLES['rows'][city]\n"
 
 
 def with_weather(source: str) -> Environment:
-    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    document = ToolDocument(name="weather", description="Weather", parameters=parameters)
-    weather = EnvironmentTool(document=document, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
+    written = document("weather", "Weather", city="string")
+    weather = EnvironmentTool(document=written, source=source, tables={"rows": {"Oslo": "rain", "Rome": "sun"}})
     distractor = IrrelevantTool(tool=weather, band="low", similarity=0.0, arguments={"city": "Oslo"})
-    return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
+    return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
 def test_a_sound_environment_holds_all_its_promises() -> None:
@@ -74,12 +74,10 @@ def test_a_sound_environment_holds_all_its_promises() -> None:
 
 def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> None:
     find_flat, get_rent = ENVIRONMENT.tools
-    careless = get_rent.model_copy(
-        update={
-            "source": "def get_rent(flat: str):\n    return TABLES['rows'].get(flat, max(TABLES['rows'].values()))\n"
-        }
+    careless = altered(
+        get_rent, source="def get_rent(flat: str):\n    return TABLES['rows'].get(flat, max(TABLES['rows'].values()))\n"
     )
-    environment = ENVIRONMENT.model_copy(update={"tools": (find_flat, careless)})
+    environment = altered(ENVIRONMENT, tools=(find_flat, careless))
     check(environment, whole=False)
     with pytest.raises(Rejected, match="ignores its arguments"):
         check(environment)
@@ -108,6 +106,11 @@ def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        (
+            {"irrelevant_tools": (altered(with_weather(RAIN).irrelevant_tools[0], band="high"),)},
+            "wrong similarity band",
+        ),
+        ({"state": {}}, "state without use"),
         ({"hops": 3}, "wrong hops"),
         ({"scenario": "single_hop"}, "wrong scenario"),
         ({"answer": 2151}, "composition gives another answer"),
@@ -134,7 +137,7 @@ def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay() -> No
 
 
 def test_an_answer_that_nothing_computes_is_not_compared() -> None:
-    check(ENVIRONMENT.model_copy(update={"composition": None, "answer": "somebody else's"}))
+    check(altered(ENVIRONMENT, composition=None, answer="somebody else's"))
 
 
 def test_each_tool_is_proven_by_the_sub_questions_that_call_it() -> None:
@@ -147,29 +150,27 @@ def twin_of_find_flat(answers: str) -> Environment:
     """An environment beside whose `find_flat` stands a tool of the same parameter."""
     find_flat = ENVIRONMENT.tools[0]
     twin = EnvironmentTool(
-        document=find_flat.document.model_copy(update={"name": "find_home"}),
+        document=altered(find_flat.document, name="find_home"),
         source=f"def find_home(owner: str):\n    return TABLES['rows']{answers}\n",
         tables=find_flat.tables,
     )
     distractor = IrrelevantTool(tool=twin, band="high", similarity=0.9, arguments={"owner": "Copper Lynx"})
-    return ENVIRONMENT.model_copy(update={"irrelevant_tools": (distractor,)})
+    return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
 def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
     answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner] + '!'")
     check(answers)
-    check(tells_else.model_copy(update={"difficulty": "hard"}))
-    hard = answers.model_copy(update={"difficulty": "hard"})
+    check(altered(tells_else, difficulty="hard"))
+    hard = altered(answers, difficulty="hard")
     with pytest.raises(Rejected, match=f"distractor answers: find_home gives an answer of {ENVIRONMENT.id}"):
         check(hard)
     check(hard, whole=False)
 
 
 def a_shelf(name: str, *, body: str, **parameters: str) -> EnvironmentTool:
-    properties = {parameter: {"type": kind} for parameter, kind in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
     return EnvironmentTool(
-        document=ToolDocument(name=name, description=name, parameters=schema),
+        document=document(name, name, **parameters),
         source=f"def {name}({', '.join(parameters)}, state):\n    rows = state['books']\n{body}",
     )
 
@@ -196,7 +197,7 @@ def stateful(**changes: object) -> Environment:
         "state": {"books": {"north": 7, "south": 3}},
         "final_state": {"books": {"north": 12, "south": 3}},
     }
-    return ENVIRONMENT.model_copy(update={**fields, **changes})
+    return altered(ENVIRONMENT, **{**fields, **changes})
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -219,26 +220,21 @@ class Recording(InThisProcess):
         return await super().execute_batch(requests)
 
 
-def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
+async def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
     kinds = ["string", "integer", "number", "boolean", "array", "object"]
     properties = {**{f"a_{kind}": {"type": kind} for kind in kinds}, "untyped": {}, "optional": {"type": "string"}}
     required = [name for name in properties if name != "optional"]
     tool = EnvironmentTool(
-        document=ToolDocument(
-            name="weather",
-            description="Weather",
+        document=altered(
+            document("weather", "Weather"),
             parameters={"type": "object", "properties": properties, "required": required},
         ),
         source=f"def weather({', '.join(required)}, optional=''):\n    return 'rain'\n",
     )
     sandbox = Recording()
     executable = ExecutableTools(sandbox)
-
-    async def check_twice() -> None:
+    for _ in range(2):
         await executable.check([tool], [])
-        await executable.check([tool], [])
-
-    asyncio.run(check_twice())
     (request,) = sandbox.requests
     assert request == ExecuteRequest(
         source=tool.module_source(),
@@ -281,11 +277,10 @@ def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path
 
 def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path: Path, sandbox_url: str) -> None:
     write_records(tmp_path / "out", [ENVIRONMENT], kind="environment")
-    assert asyncio.run(verify_environments(tmp_path / "out", sandbox_url)).closing_line() == "verified 1/1"
+    assert verdict(tmp_path / "out", sandbox_url) == "verified 1/1"
     card = tmp_path / "out" / "dataset.json"
-    document = json.loads(card.read_text())
-    (name,) = document["shards"]
-    document["shards"][name] = "0" * 64
-    card.write_text(json.dumps(document))
+    said = json.loads(card.read_text())
+    said["shards"] = dict.fromkeys(said["shards"], "0" * 64)
+    card.write_text(json.dumps(said))
     with pytest.raises(RecordDirectoryError, match=r"expected SHA-256 0{64} of .*; the shard is damaged"):
         asyncio.run(verify_environments(tmp_path / "out", sandbox_url))

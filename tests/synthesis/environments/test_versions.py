@@ -12,8 +12,8 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tool_writing import ScaleToolDocument, WriteSiblingTools
-from synthesis.record_io import RecordSource
 from synthesis.records import Environment
+from tests.synthesis.environments.made import read
 
 
 class Elsewhere(ProceduralTeacher):
@@ -28,7 +28,7 @@ def test_a_changed_prompt_changes_a_models_records_and_not_the_embedded_teachers
     def records(teacher: ProceduralTeacher, folder: str) -> list[Environment]:
         config = EnvironmentsConfig(seed=0, count=2, out=tmp_path / folder, scaled_documents=0.5, difficulty="hard")
         asyncio.run(synthesize_environments(config, teacher, sandbox_url))
-        return list(RecordSource(config.out, Environment))
+        return read(config.out)
 
     before, models_before = records(ProceduralTeacher(), "a"), records(Elsewhere(), "b")
     # One that every environment asks, one of scaled documents, one of hard environments.

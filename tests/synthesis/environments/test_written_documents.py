@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonV
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage
+from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
@@ -60,8 +62,8 @@ async def built(
             parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
             return len(parts)
 
-        journal = Journal(folder / "journal.sqlite", "environments", {})
-        await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
+        with closing(Journal(folder / "journal.sqlite", "environments", {})) as journal:
+            await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
     return report
 
 
@@ -103,7 +105,7 @@ async def test_a_scaled_document_gets_a_second_try_and_then_the_item_goes(
     request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
     good = await ProceduralTeacher().ask(request, seed=1)
     properties = {**good.parameters["properties"], "a": added}
-    bad = good.model_copy(update={"parameters": {**good.parameters, "properties": properties}})
+    bad = altered(good, parameters={**good.parameters, "properties": properties})
     teacher = ScriptedTeacher({ScaleToolDocument: [bad, bad]}, otherwise=ProceduralTeacher())
     report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path, scaled=1.0)
     assert (report.asked_again, report.rejected) == ({REASON: 1}, {REASON: 1})
@@ -132,7 +134,7 @@ async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> 
     calls = [ToolCall(id=flat, name="get_floor", arguments={"flat": flat}) for flat in ("Amber Falcon", "Jade Otter")]
     environment = tiny_environment()
     distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=calls[0].arguments)
-    shown = environment.model_copy(update={"irrelevant_tools": (distractor,)})
+    shown = altered(environment, irrelevant_tools=(distractor,))
     with pytest.raises(Rejected, match=REASON):
         check_source(tool.source, tool.document, ())
     with pytest.raises(Rejected, match=REASON):
@@ -180,7 +182,7 @@ async def test_no_schema_makes_anything_be_fetched(
     for keyword in ("$ref", "$dynamicRef"):
         added = {keyword: f"{address}/x", "default": 1}
         parameters = {**before.parameters, "properties": {**before.parameters["properties"], "a": added}}
-        scaled = before.model_copy(update={"parameters": parameters})
+        scaled = altered(before, parameters=parameters)
         with pytest.raises(Rejected, match=REASON):
             check_scaled(before, scaled)
         teacher = ScriptedTeacher({WriteToolDocument: [scaled, scaled]}, otherwise=ProceduralTeacher())

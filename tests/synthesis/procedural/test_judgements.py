@@ -15,6 +15,7 @@ from synthesis.procedural.judgements import (
 )
 from synthesis.prompts import judges
 from synthesis.records import ArgumentBinding, Chain, Message, Task, ToolCall
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 TASK = task("find_hotel", "book_hotel")
@@ -54,8 +55,8 @@ def test_a_first_call_counts_its_tool_and_each_argument_in_its_own_place() -> No
     bindings = tuple(
         ArgumentBinding(tool_index=0, argument=name, source="task", slot=name) for name in ("hotel_id", "guest")
     )
-    booking = TASK.model_copy(
-        update={"chain": Chain(tools=("book_hotel",), bindings=bindings), "slots": {"hotel_id": "H1", "guest": "Ana"}}
+    booking = altered(
+        TASK, chain=Chain(tools=("book_hotel",), bindings=bindings), slots={"hotel_id": "H1", "guest": "Ana"}
     )
     assert first_step(calling("book_hotel", hotel_id="H1", guest="Ana"), booking) == 1
     assert first_step(calling("book_hotel", hotel_id="Ana", guest="H1"), booking) == 0.2

@@ -1,6 +1,7 @@
 """The file of kept replies: a fault of it is one line, and costs no reply."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -25,7 +26,7 @@ async def test_a_file_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path):
     one_line(raised)
     assert text.read_text() == "My notes. " * 200
     other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as database:
+    with closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE customers (name TEXT)")
     before = other.read_bytes()
     with pytest.raises(

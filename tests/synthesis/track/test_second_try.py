@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 
 import pytest
 
@@ -158,9 +159,9 @@ async def test_the_report_counts_second_tries_and_mended_ones_by_reason(tmp_path
     async def work(item):
         return (await written(*replies[item]))[0].text
 
-    def run(report):
-        journal = Journal(tmp_path / "tasks.sqlite", "tasks", {})
-        return run_stage(report, range(4), work, journal=journal, concurrency=2, progress=io.StringIO())
+    async def run(report):
+        with closing(Journal(tmp_path / "tasks.sqlite", "tasks", {})) as journal:
+            await run_stage(report, range(4), work, journal=journal, concurrency=2, progress=io.StringIO())
 
     report = StageReport("tasks")
     await run(report)

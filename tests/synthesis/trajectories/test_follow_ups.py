@@ -26,13 +26,15 @@ from synthesis.trajectories.follow_ups import (
 )
 from synthesis.trajectories.reward_axes import judge_axes
 from synthesis.trajectories.statistics import trajectory_statistics
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
 from tests.synthesis.trajectories.test_pipeline import bytes_of, synthesize
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
 FIRST = task("find_hotel", slots={"city": "Oslo"}, text="Find a hotel in Oslo.")
-WHOLE = task("find_hotel", "book_hotel", text="Find a hotel in Oslo.").model_copy(
-    update={"follow_ups": (FollowUp(text="Book it for Ana.", num_calls=1),)}
+WHOLE = altered(
+    task("find_hotel", "book_hotel", text="Find a hotel in Oslo."),
+    follow_ups=(FollowUp(text="Book it for Ana.", num_calls=1),),
 )
 SEARCH = AgentMessage(reasoning="look", tool_calls=(RequestedCall(name="find_hotel", arguments={"city": "Oslo"}),))
 FOUND = AgentMessage(reasoning="enough", content="There is one.")

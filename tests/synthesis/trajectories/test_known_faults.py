@@ -6,32 +6,20 @@ from synthesis.prompts.judges import JudgePlanning
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.teacher.protocol import BadReply
+from tests.synthesis.otherwise import Otherwise, raising
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
 
 async def test_chains_that_are_voted_down_are_dropped_and_no_task_rests_on_one(tmp_path):
-    class Doubtful(ProceduralTeacher):
-        async def ask(self, request, *, seed):
-            if isinstance(request, VoteOnChain):
-                return Vote(coherent=False, reason="no such person")
-            return await super().ask(request, seed=seed)
-
-    for teacher, modes in ((Doubtful(), {"server"}), (ProceduralTeacher(), {"chain", "server"})):
+    doubtful = Otherwise({VoteOnChain: lambda *_: Vote(coherent=False, reason="no such person")})
+    for teacher, modes in ((doubtful, {"server"}), (ProceduralTeacher(), {"chain", "server"})):
         out = tmp_path / type(teacher).__name__
         await synthesize(out, teacher, count=40)
         assert {trajectory.task.mode for trajectory in RecordSource(out, Trajectory)} == modes
 
 
 async def test_one_reply_that_cannot_be_read_costs_one_trajectory_and_not_the_run(tmp_path):
-    class BadOnce(ProceduralTeacher):
-        has_answered_badly = False
-
-        async def ask(self, request, *, seed):
-            if isinstance(request, JudgePlanning) and not self.has_answered_badly:
-                self.has_answered_badly = True
-                raise BadReply("not JSON")
-            return await super().ask(request, seed=seed)
-
-    report = await synthesize(tmp_path / "out", BadOnce(), count=20)
+    bad_once = Otherwise({JudgePlanning: raising(BadReply("not JSON"))}, times=1)
+    report = await synthesize(tmp_path / "out", bad_once, count=20)
     assert report.kept == 20
     assert report.rejected["unusable reply"] == 1

@@ -12,6 +12,7 @@ from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.trajectories.augmentation import _traits, draw_persona
 from synthesis.written_language import foreign_passages
+from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
 
@@ -40,17 +41,10 @@ def test_both_languages_have_as_many_people():
     ]
 
 
-class Model(ProceduralTeacher):
+class Model(Otherwise):
     """Answers as the embedded teacher does, under the name of a language model: it is shown personas."""
 
     name = "model"
-
-    def __init__(self):
-        self.asked = []
-
-    async def ask(self, request, *, seed):
-        self.asked.append(request)
-        return await super().ask(request, seed=seed)
 
 
 async def test_a_task_is_written_for_the_persona_that_its_record_names_and_played_by_the_same(tmp_path):

@@ -28,6 +28,7 @@ from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig,
 from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
 from tests.shared_data import shared_data
 from tests.synthesis.journals import num_finished
+from tests.synthesis.otherwise import Otherwise
 
 
 def config(out: Path, **changes) -> TrajectoriesConfig:
@@ -155,15 +156,11 @@ async def test_a_judge_that_fails_rejects_the_trajectory_and_the_reason_is_count
     assert not (tmp_path / "out").exists()
 
 
-class Harsh(ProceduralTeacher):
-    """Finds every plan poor, and no task very clear."""
-
-    async def ask(self, request, *, seed):
-        if isinstance(request, JudgePlanning):
-            return Judgement(score=0.3, reason="no plan")
-        if isinstance(request, ScoreTask):
-            return ScoredTask(reason="so", clarity=0.7, realism=0.7, tool_necessity=0.7)
-        return await super().ask(request, seed=seed)
+HARSH = {
+    JudgePlanning: lambda *_: Judgement(score=0.3, reason="no plan"),
+    ScoreTask: lambda *_: ScoredTask(reason="so", clarity=0.7, realism=0.7, tool_necessity=0.7),
+}
+"""Every plan is poor, and no task is very clear."""
 
 
 @pytest.mark.parametrize(
@@ -178,22 +175,19 @@ class Harsh(ProceduralTeacher):
 async def test_what_does_not_reach_a_threshold_or_its_end_is_not_kept(tmp_path, changes, reason):
     one_try = {"count": 6, "max_attempts_per_trajectory": 1}
     with pytest.raises(NothingKept, match=reason):
-        await synthesize(tmp_path / "out", Harsh(), **one_try, **changes)
+        await synthesize(tmp_path / "out", Otherwise(HARSH), **one_try, **changes)
 
 
 async def test_an_outage_stops_the_run_cleanly_and_it_resumes_to_the_same_bytes(tmp_path):
-    class Failing(ProceduralTeacher):
-        asked = 0
+    turns = iter(range(40))
 
-        async def ask(self, request, *, seed):
-            if isinstance(request, TakeTurn):
-                Failing.asked += 1
-                if Failing.asked > 40:
-                    raise TeacherUnavailable("the endpoint is down")
-            return await super().ask(request, seed=seed)
+    def answer(request, reply, seed):
+        if next(turns, None) is None:
+            raise TeacherUnavailable("the endpoint is down")
+        return reply
 
     with pytest.raises(TeacherUnavailable):
-        await synthesize(tmp_path / "out", Failing())
+        await synthesize(tmp_path / "out", Otherwise({TakeTurn: answer}))
     assert not (tmp_path / "out").exists()
     await synthesize(tmp_path / "out")
     await synthesize(tmp_path / "undisturbed")

@@ -15,6 +15,7 @@ from synthesis.trajectories.reward_axes import (
     tool_call_status,
     tool_conciseness,
 )
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 TASK = task("find_hotel", "book_hotel")
@@ -81,7 +82,7 @@ async def test_the_reward_is_the_mean_of_the_axes():
 
 
 async def test_numbers_that_no_response_holds_cap_the_summary():
-    invented = (*GOOD[:-1], GOOD[-1].model_copy(update={"content": "Price 91.5, rated 9.9 of 10 at https://x.org/y."}))
+    invented = (*GOOD[:-1], altered(GOOD[-1], content="Price 91.5, rated 9.9 of 10 at https://x.org/y."))
     reward = await judge_axes(TASK, HOTELS.tools, invented, judged_by(1.0), seed=0)
     assert reward.final_answer == pytest.approx((1.0 + 0.25) / 2)
 
@@ -98,15 +99,15 @@ async def test_numbers_that_no_response_holds_cap_the_summary():
     ],
 )
 async def test_an_answer_in_another_language_is_worth_nothing_by_rule(language, answer, is_right):
-    messages = (*GOOD[:-1], GOOD[-1].model_copy(update={"content": answer}))
+    messages = (*GOOD[:-1], altered(GOOD[-1], content=answer))
     asked = task("find_hotel", "book_hotel", language=language)
     reward = await judge_axes(asked, HOTELS.tools, messages, judged_by(1.0), seed=0)
     assert reward.final_answer == float(is_right)
 
 
 async def test_a_name_that_the_user_has_said_is_no_other_language():
-    asked = TASK.model_copy(update={"text": f"{TASK.text} It is for 李伟."})
-    answer = GOOD[-1].model_copy(update={"content": "Done for 李伟: booking id B7, price 91.5."})
+    asked = altered(TASK, text=f"{TASK.text} It is for 李伟.")
+    answer = altered(GOOD[-1], content="Done for 李伟: booking id B7, price 91.5.")
     messages = (Message(role="user", content=asked.text), *GOOD[1:-1], answer)
     reward = await judge_axes(asked, HOTELS.tools, messages, judged_by(1.0), seed=0)
     assert reward.final_answer == 1.0

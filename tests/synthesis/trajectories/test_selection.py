@@ -19,26 +19,29 @@ from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.tasks import TaskThresholds
+from tests.synthesis.altered import altered
+from tests.synthesis.otherwise import Otherwise, raising
 
 STRICT, LAX = RewardThresholds(mean=0.97), RewardThresholds()
 
 
-class Scoring(ProceduralTeacher):
-    """Gives every fourth task a low score for realism, and has no use for every fifth judge's reply."""
+def scoring():
+    """A teacher that scores every fourth task low on realism, and has no use for every fifth judge's reply."""
 
-    async def ask(self, request, *, seed):
-        if isinstance(request, ScoreTask) and seed % 4 == 0:
-            return ScoredTask(reason="so", clarity=1.0, realism=0.25, tool_necessity=1.0)
-        if isinstance(request, JudgePlanning) and seed % 5 == 0:
-            raise BadReply("not JSON")
-        return await super().ask(request, seed=seed)
+    def score(request, reply, seed):
+        return reply if seed % 4 else ScoredTask(reason="so", clarity=1.0, realism=0.25, tool_necessity=1.0)
+
+    def judge(request, reply, seed):
+        return reply if seed % 5 else raising(BadReply("not JSON"))(request, reply, seed)
+
+    return Otherwise({ScoreTask: score, JudgePlanning: judge})
 
 
 class Asked(Exception):
     pass
 
 
-class Deaf(Scoring):
+class Deaf(ProceduralTeacher):
     async def ask(self, request, *, seed):
         raise Asked(request)
 
@@ -46,7 +49,7 @@ class Deaf(Scoring):
 def synthesized(out, teacher=None, **changes):
     settings = {"count": 30, "max_attempts_per_trajectory": 2, "out": out} | changes
     config = TrajectoriesConfig(**settings)
-    return asyncio.run(synthesize_trajectories(config, teacher or Scoring(), progress=io.StringIO()))
+    return asyncio.run(synthesize_trajectories(config, teacher or scoring(), progress=io.StringIO()))
 
 
 def bytes_of(out):
@@ -73,17 +76,15 @@ def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reaso
     assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
 
 
-class Tiring(ProceduralTeacher):
-    """Has no further turn for every second conversation, once a tool has answered."""
-
-    async def ask(self, request, *, seed):
-        if isinstance(request, TakeTurn) and len(request.conversation) > 1 and seed % 2:
-            raise BadReply("cut off")
-        return await super().ask(request, seed=seed)
+def tired(request, reply, seed):
+    """Have no further turn for every second conversation, once a tool has answered."""
+    if len(request.conversation) > 1 and seed % 2:
+        raise BadReply("cut off")
+    return reply
 
 
 def test_a_conversation_that_breaks_off_is_kept_as_far_as_it_came(tmp_path):
-    synthesized(tmp_path / "out", Tiring(), count=8)
+    synthesized(tmp_path / "out", Otherwise({TakeTurn: tired}), count=8)
     broken = [item for item in rejected_in(tmp_path / "out") if item.detail == "cut off"]
     assert broken
     for item in broken:
@@ -134,20 +135,17 @@ def test_what_another_run_did_not_keep_is_never_selected_from(tmp_path):
     assert bytes_of(tmp_path / "a") == before
 
 
-class Modest(ProceduralTeacher):
-    """Finds something to object to in every plan."""
-
-    async def ask(self, request, *, seed):
-        reply = await super().ask(request, seed=seed)
-        return reply.model_copy(update={"score": 0.5}) if isinstance(request, JudgePlanning) else reply
+def modest():
+    """A teacher that finds something to object to in every plan."""
+    return Otherwise({JudgePlanning: lambda request, reply, seed: altered(reply, score=0.5)})
 
 
 def test_a_selection_that_would_keep_nothing_leaves_everything_as_it_is(tmp_path):
     out = tmp_path / "out"
-    synthesized(out, Modest())
+    synthesized(out, modest())
     before = bytes_of(out)
     with pytest.raises(NothingKept):
-        synthesized(out, Modest(), reward_thresholds=RewardThresholds(mean=1.0))
+        synthesized(out, modest(), reward_thresholds=RewardThresholds(mean=1.0))
     assert bytes_of(out) == before
 
 
@@ -189,7 +187,7 @@ def test_anything_else_that_differs_is_refused_as_ever(tmp_path):
 
 def test_nothing_of_a_run_that_kept_nothing_is_thrown_away(tmp_path):
     with pytest.raises(NothingKept):
-        synthesized(tmp_path / "out", Modest(), count=4, reward_thresholds=RewardThresholds(mean=1.0))
+        synthesized(tmp_path / "out", modest(), count=4, reward_thresholds=RewardThresholds(mean=1.0))
     assert not (tmp_path / "out").exists()
     assert len(rejected_in(tmp_path / "out")) == 8
 

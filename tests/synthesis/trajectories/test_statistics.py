@@ -6,11 +6,12 @@ from itertools import pairwise
 import pytest
 
 from synthesis.cost import MeteringTeacher, estimate_trajectories
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chains import ProposeChains
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import Message, ToolCall, Trajectory
 from synthesis.trajectories.statistics import trajectory_statistics
+from tests.synthesis.altered import altered
+from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.test_pipeline import config, synthesize
 
 
@@ -48,13 +49,9 @@ async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_ra
             ToolCall(id="x", name="no_such_tool", arguments={}),
             ToolCall(id="y", name=record.tools[0].name, arguments={"no such": 1}),
         )
-        closed = record.tools[0].model_copy(
-            update={"parameters": {**record.tools[0].parameters, "additionalProperties": False}}
-        )
+        closed = altered(record.tools[0], parameters={**record.tools[0].parameters, "additionalProperties": False})
         message = Message(role="assistant", tool_calls=wrong)
-        changed.append(
-            record.model_copy(update={"messages": (*record.messages, message), "tools": (closed, *record.tools[1:])})
-        )
+        changed.append(altered(record, messages=(*record.messages, message), tools=(closed, *record.tools[1:])))
     write_records(tmp_path / "changed", changed, kind="trajectory")
     found = trajectory_statistics(tmp_path / "changed")
     assert found.tool_calls_per_trajectory > 2
@@ -84,27 +81,16 @@ async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.05)
 
 
-class Noting(ProceduralTeacher):
-    """Keeps every question for chains, its seed and the reply."""
-
-    def __init__(self):
-        self.proposed = []
-
-    async def ask(self, request, *, seed):
-        reply = await super().ask(request, seed=seed)
-        if isinstance(request, ProposeChains):
-            self.proposed.append((request, seed, reply))
-        return reply
-
-
 @pytest.mark.parametrize(("draws", "counts"), [(1, [24]), (5, [5, 5, 5, 5, 4])])
 async def test_the_weights_of_edges_are_counted_over_all_draws_of_proposals(tmp_path, draws, counts):
-    teacher = Noting()
-    await synthesize(tmp_path / "out", teacher, count=5, proposal_draws=draws)
-    weights = Counter()
     servers = defaultdict(list)
-    for request, seed, reply in teacher.proposed:
+
+    def note(request, reply, seed):
         servers[request.server.id].append((request.count, seed, reply))
+        return reply
+
+    await synthesize(tmp_path / "out", Otherwise({ProposeChains: note}), count=5, proposal_draws=draws)
+    weights = Counter()
     for asked in servers.values():
         assert sorted((count for count, _, _ in asked), reverse=True) == counts
         assert len({seed for _, seed, _ in asked}) == draws

@@ -81,9 +81,7 @@ async def test_a_variant_keeps_intent_facts_and_language(text, reason):
 async def test_each_score_must_reach_its_threshold_and_none_has_a_default():
     async def scored(reply):
         teacher = ScriptedTeacher({ScoreTask: [reply]})
-        return await score_task(
-            "x", teacher, TaskThresholds(), language="en", slots={}, hidden_slots=(), tools=(), seed=0
-        )
+        return await score_task("x", HOTELS, CHAIN, teacher, TaskThresholds(), slots={}, seed=0)
 
     good = ScoredTask(reason="plain", clarity=0.9, realism=0.9, tool_necessity=0.9)
     assert await scored(good) == TaskScores(clarity=0.9, realism=0.9, tool_necessity=0.9)

@@ -15,6 +15,7 @@ from synthesis.records import InjectedFailure, Message, Trajectory
 from synthesis.stage import Rejected
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.verification import verify_trajectories, verify_trajectory
+from tests.synthesis.altered import altered
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +38,13 @@ def verify(trajectory: Trajectory) -> None:
 def changed(trajectory: Trajectory, place: int, **changes: Any) -> Trajectory:
     messages = list(trajectory.messages)
     messages[place] = messages[place].model_copy(update=changes)
-    return trajectory.model_copy(update={"messages": tuple(messages)})
+    return altered(trajectory, messages=tuple(messages))
 
 
 def of_a_language_model(trajectory: Trajectory) -> Trajectory:
     """The same of a teacher that cannot be asked again."""
-    provenance = trajectory.provenance.model_copy(update={"teacher": "openai:mock"})
-    return trajectory.model_copy(update={"provenance": provenance})
+    provenance = altered(trajectory.provenance, teacher="openai:mock")
+    return altered(trajectory, provenance=provenance)
 
 
 def with_call(trajectories: list[Trajectory]) -> tuple[Trajectory, int]:
@@ -72,7 +73,7 @@ def test_every_call_is_checked_against_its_tools_document_whoever_the_teacher_wa
     for trajectory in trajectories:
         renamed = of_a_language_model(trajectory)
         for place, message in enumerate(trajectory.messages):
-            calls = tuple(call.model_copy(update={"name": "look_up"}) for call in message.tool_calls)
+            calls = tuple(altered(call, name="look_up") for call in message.tool_calls)
             renamed = changed(renamed, place, tool_calls=calls)
         if any(message.tool_calls and not message.is_error for message in trajectory.messages):
             with pytest.raises(Rejected, match=r"call that its tool does not take: .* unknown tool: look_up"):
@@ -80,7 +81,7 @@ def test_every_call_is_checked_against_its_tools_document_whoever_the_teacher_wa
     trajectory, place = with_call(trajectories)
     (call,) = trajectory.messages[place].tool_calls
     for arguments, error in (({**call.arguments, call.name: {}}, ""), ({}, "is a required property")):
-        asked = call.model_copy(update={"arguments": arguments})
+        asked = altered(call, arguments=arguments)
         documents = {tool.name: tool for tool in trajectory.tools}
         if arguments or documents[call.name].required:
             with pytest.raises(Rejected, match=f"call that its tool does not take|another response.*{error}"):
@@ -101,17 +102,17 @@ def test_an_emulated_response_is_emulated_again_and_a_failure_reads_as_its_kind_
             verify(of_a_language_model(broken))
     stray = InjectedFailure(tool_call_id="call_99", kind="timeout")
     with pytest.raises(Rejected, match="injected failure without its call: call_99"):
-        verify(failed.model_copy(update={"injected_failures": (*failed.injected_failures, stray)}))
+        verify(altered(failed, injected_failures=(*failed.injected_failures, stray)))
     with pytest.raises(Rejected, match="another response"):
-        verify(failed.model_copy(update={"injected_failures": ()}))
+        verify(altered(failed, injected_failures=()))
 
 
 def test_scores_are_counted_and_judged_again(trajectories: list[Trajectory]) -> None:
     failed = next(each for each in trajectories if each.injected_failures)
-    raised = failed.model_copy(update={"reward": failed.reward.model_copy(update={"tool_call_status": 1.0})})
+    raised = altered(failed, reward=altered(failed.reward, tool_call_status=1.0))
     with pytest.raises(Rejected, match="another tool call status: expected 0"):
         verify(of_a_language_model(raised))
-    lowered = failed.model_copy(update={"reward": failed.reward.model_copy(update={"planning": 0.25})})
+    lowered = altered(failed, reward=altered(failed.reward, planning=0.25))
     verify(of_a_language_model(lowered))
     with pytest.raises(Rejected, match=r"another planning: expected .*, found 0.25"):
         verify(lowered)
@@ -125,18 +126,18 @@ def test_a_conversation_begins_with_its_task_answers_every_call_once_and_ends(tr
         ("does not begin with its task", changed(trajectory, 0, content="Something else.")),
         (
             "response without its call",
-            trajectory.model_copy(update={"messages": (*messages[: at + 1], *messages[at:])}),
+            altered(trajectory, messages=(*messages[: at + 1], *messages[at:])),
         ),
         (
             "response without its call",
-            trajectory.model_copy(update={"messages": (*messages[:at], stray, *messages[at:])}),
+            altered(trajectory, messages=(*messages[:at], stray, *messages[at:])),
         ),
         (
             "call without its response",
-            trajectory.model_copy(update={"messages": (*messages[:at], *messages[at + 1 :])}),
+            altered(trajectory, messages=(*messages[:at], *messages[at + 1 :])),
         ),
-        ("no end", trajectory.model_copy(update={"messages": messages[:-1]})),
-        ("no end", trajectory.model_copy(update={"stop_reason": "max_turns"})),
+        ("no end", altered(trajectory, messages=messages[:-1])),
+        ("no end", altered(trajectory, stop_reason="max_turns")),
     ):
         with pytest.raises(Rejected, match=reason):
             verify(broken)

@@ -1,0 +1,28 @@
+"""What a training run leaves: its metrics, episodes and weights, without the figures of clock and service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.metrics_file import read_metrics, without_times
+
+
+def curve(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics, without times and the service's errors."""
+    lines = map(without_times, read_metrics(out / "metrics.jsonl"))
+    return [{name: value for name, value in line.items() if "service_errors" not in name} for line in lines]
+
+
+def episodes(out: Path) -> dict[str, str]:
+    """Return the texts of the episode logs by the names of their files."""
+    return {path.name: path.read_text() for path in sorted((out / "episodes").iterdir())}
+
+
+def weights(folder: Path) -> bytes:
+    """Return the bytes of all weights of a checkpoint folder."""
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(load_params(folder)[1]))
