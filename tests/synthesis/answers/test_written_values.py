@@ -34,6 +34,7 @@ SAME: list[tuple[JsonValue, ...]] = [
     ("5百分点", "5 percentage points"),
     # units
     ("36 km/h", "10 m/s"), ("60 mph", "60 miles per hour"), ("5 Hours", "300 MINUTES"), ("1克拉", "200 mg"),
+    ("1 mile", "1760 yards"), ("1 yard", "3 feet", "36 inches"), ("1 inch", "2.54 cm"), ("1斤", "500 g"),
     ("5 per cent", "5%"), ("20 degrees Celsius", "20 °C"), ("68 °f", "68 ℉"), ("-4 °C", "−4℃"), ("5美元", "US$5"),
     ("HK$5", "5港元"), ("-$5", "$-5"), ("$5", "5 dollars"), ("usd 1.5 million", "150万美元"), ("１２．５％", "12.5 %"),
     ("5 KM", "5 km"),

@@ -118,7 +118,8 @@ def test_alternatives_at_the_root_require_only_names_that_all_of_them_require():
     def way(*names: str) -> dict:
         return {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
-    schema, _ = repair_parameters({"anyOf": [way("id", "name"), way("id")]})
+    optional = {"properties": way("id", "name")["properties"], "required": ["id"]}
+    schema, _ = repair_parameters({"anyOf": [way("id", "name"), optional]})
     assert list(schema["properties"]) == ["id", "name"]
     assert schema["required"] == ["id"]
 
