@@ -156,7 +156,7 @@ class EnvironmentsWorker:
             if draft is None:
                 environment = await self._stateful(plan, source)
             else:
-                usage.add(**asdict(draft.usage))  # it was spent in an earlier stage
+                usage.add(draft.usage)  # it was spent in an earlier stage
                 environment = await self._executable(plan, draft, source)
         self._check_tools(environment)
         provenance = environment.provenance.model_copy(update=asdict(usage))
