@@ -5,7 +5,7 @@
     python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
-(`astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
+(`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
 
 An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
 three of four (the paper: 72.2 %), and never more than 32. The pod runs twice: with two episodes for each row, so that
@@ -36,22 +36,37 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
+from astra_jax.engine.shared_device import Proposal, SharedDevice
 from astra_jax.engine.sizes import Limits, RowShape
 from astra_jax.episodes.log import read_episodes
-from astra_jax.plan.clock import Costs, Distribution, Lognormal, Observed, clock_devices_of_hosts, run_on_clock
+from astra_jax.plan.clock import ClockDevice, Costs, Distribution, Lognormal, run_on_clock, uniform
 from astra_jax.rl.config import RLConfig
 
+_T = TypeVar("_T")
 END_ID = 0
 COSTS = Costs(seconds_per_step=0.02, seconds_per_read_token=2e-5)
 TOOL_SECONDS, MOST_TOOL_SECONDS = Lognormal(0.5, 0.8), 2.0
 GROUP, MOST_TURNS = 8, 32
 TURNS = Lognormal(4.42 * math.exp(-(0.9**2) / 2), 0.9)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Lengths or times of a recorded run, each as likely as it was frequent."""
+
+    values: tuple[float, ...]
+
+    def draw(self, *key: int) -> float:
+        """Return the number that belongs to a key."""
+        return self.values[int(uniform(key) * len(self.values))]
 
 
 @dataclass(frozen=True)
@@ -108,7 +123,7 @@ class Measured:
 
 
 def limits_for(hosts: int, episodes: int, rows: int, lengths: Lengths) -> Limits:
-    """Return pages for half of the tokens that all episodes have at full length; several hosts sample in one shape."""
+    """Return pages for half of all episodes at full length; several hosts sample in one shape."""
     row_shapes = (RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1))
     return Limits(
         max_prompt_tokens=lengths.most_prompt,
@@ -162,6 +177,44 @@ async def episode(decoder: PagedDecoder, slot: int, lengths: Lengths, tools: boo
     measured.waits.append(waited)
     if measured.rows_busy_until_first_end is None:
         measured.rows_busy_until_first_end = decoder.load.sampled_tokens / decoder.load.row_steps
+
+
+class _Meeting:
+    """A barrier for all hosts, at which each leaves a value and gets those of all."""
+
+    def __init__(self, num_hosts: int):
+        self._barrier, self._brought = asyncio.Barrier(num_hosts), [None] * num_hosts
+
+    async def of_all(self, host: int, own: Any) -> list[Any]:
+        self._brought[host] = own
+        await self._barrier.wait()
+        found = [*self._brought]
+        await self._barrier.wait()
+        return found
+
+
+class _ClockDeviceOfHost(ClockDevice):
+    """A host's shards of a device that all hosts call together: a call takes as long as the longest of its parts."""
+
+    def __init__(self, meeting: _Meeting, host: int, limits: Limits, **named: Any):
+        super().__init__(limits, **named)
+        self._meeting, self._host = meeting, host
+
+    async def of_all_hosts(self, own: _T) -> list[_T]:
+        return await self._meeting.of_all(self._host, own)
+
+
+def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list[SharedDevice]:
+    """Return the devices of hosts in one event loop that make all calls together; `named` as of `ClockDevice`."""
+    meeting = _Meeting(num_hosts)
+
+    def of_host(host: int) -> SharedDevice:
+        async def gather(proposal: Proposal) -> np.ndarray:
+            return np.array(await meeting.of_all(host, proposal), np.int32)
+
+        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes[0], gather)
+
+    return [of_host(host) for host in range(num_hosts)]
 
 
 async def run_hosts(

@@ -28,7 +28,7 @@ _FLOORS = {
         packages isolation worker pool execution client contract self_test endpoints server local
     """,
     "synthesis": """
-        errors python_source run records record_io diversity nfkc written_language stage verification answers
+        errors python_source run records record_io nfkc written_language diversity stage verification answers
         foreign_messages questions teacher embeddings workers prompts track tools trajectories environments audit
         procedural by_construction export cost
     """,
@@ -38,7 +38,7 @@ _FLOORS = {
     """,
     "synthesis.environments": "selection questions proving state distractors verification config worker pipeline",
     "astra_jax": """
-        errors config config_keys named_functions user_cache freed_memory metrics_file transformers_library chat
+        errors config_keys config named_functions user_cache freed_memory metrics_file transformers_library chat
         model mesh checkpoints engine episodes training sft rl evaluate benchmarks serve plan report testing recipes
         cli
     """,

@@ -26,7 +26,9 @@ def add_evaluate(commands: Commands) -> None:
         "The baseline learns nothing: it matches the words of question and documents."
     )
     environments.add_argument(
-        "--baseline", choices=["lexical"], help="a program that matches words in the policy's place"
+        "--baseline",
+        choices=["lexical"],
+        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
     )
     add_sandbox(environments)
     add_benchmarks(evaluate)

@@ -1,4 +1,4 @@
-"""Record directories as data sets to show: what synthesis counts in them, beside what the paper says of its own."""
+"""Record directories as data sets to show: the statistics of synthesis beside the paper's figures of its own data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBER, MEAN, SHARE = "{:,}", "{:.2f}", "{:.1%}"
 
 
 def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatistics:
-    """Count what a record directory holds.
+    """Return the statistics of a record directory.
 
     Raises:
         RecordDirectoryError: it is missing, damaged, empty, or of a kind that has no statistics.
@@ -37,7 +37,7 @@ def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatisti
 
 
 def describe(directory: Path) -> DataSet:
-    """Count a record directory and lay it out to be shown.
+    """Return the statistics of a record directory as a page that can be shown.
 
     Raises:
         RecordDirectoryError: as `count_records`.
@@ -51,7 +51,7 @@ def describe(directory: Path) -> DataSet:
 
 
 def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
-    """Say what is so by construction in the records that were counted, by these and their card."""
+    """Return the sentences about properties that the counted records have by construction."""
     if isinstance(counted, TrajectoryStatistics):
         return by_construction.of_trajectories(counted, card.made_with)
     return by_construction.of_environments(counted, card.made_with)
@@ -195,7 +195,7 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
 
 @dataclass(frozen=True)
 class _Table:
-    """Makes the lines of a table, by the names that a set's statistics and the paper's figures share."""
+    """Makes the lines of a table by the names that the statistics of a set and the paper's figures share."""
 
     counted: BaseModel
     paper: Mapping[str, Any]
