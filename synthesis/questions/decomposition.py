@@ -178,5 +178,5 @@ def _with_operand(operation: Operation, value: JsonValue, operand: int | float |
 def _rounded(number: int | float) -> int | float:
     """Return a computed number so that 0.1 + 0.2 is 0.3."""
     if not abs(number) <= sys.float_info.max:  # nor does one that is no number
-        raise CompositionError("expected numbers of which one comes that a double holds")
+        raise CompositionError("expected numbers with a result that a double holds")
     return round(number, 6)

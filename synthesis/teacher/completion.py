@@ -30,7 +30,7 @@ class Completion:
 
 
 def completion_of(body: JsonValue) -> Completion | None:
-    """Take a completion apart; None if it has no message, or a count of tokens that is none.
+    """Take a completion apart; None if it has no message, or no sensible count of tokens.
 
     >>> completion_of({"choices": [{"message": {"content": "Hi.", "reasoning": "A greeting."}}]}).reasoning
     'A greeting.'

@@ -315,7 +315,7 @@ class _Repair:
 
 
 def pointed_to(reference: str, document: JsonValue) -> JsonValue:
-    """Return the part of a document that a reference such as `#/$defs/city` points to; None if there is none."""
+    """Return the part of a document that a reference such as `#/$defs/city` points to, or None."""
     if not reference.startswith("#"):
         return None
     node = document
