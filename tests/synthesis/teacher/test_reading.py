@@ -104,6 +104,14 @@ def test_mendings_are_counted_by_kind(kind):
     assert mended[kind] == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "written", "reason"), [("unknown escapes", r'"\d+"', r"\d+"), ("a number for a text", "7", "7")]
+)
+def test_a_text_is_read_from_a_pattern_of_one_backslash_and_from_a_number(kind, written, reason):
+    reply, mended = read_reply(f'{{"score": 0.5, "reason": {written}}}', Judgement)
+    assert (reply, dict(mended)) == (Judgement(score=0.5, reason=reason), {kind: 1})
+
+
 def test_calls_are_read_with_arguments_as_text_null_for_empty_fields_and_one_call_for_a_list():
     text = '{"reasoning": "a", "content": null, "tool_calls": {"name": "f", "arguments": "{\\"x\\": [1]}"}}'
     reply, mended = read_reply(text, AgentMessage)

@@ -105,6 +105,7 @@ def test_references_that_multiply_are_refused_rather_than_unfolded():
     found = {"type": "object", "properties": {"a": {"$ref": "#/$defs/l0"}}, "$defs": layers}
     with pytest.raises(SchemaUnconvertible, match="more than"):
         repair_parameters(found)
+    assert repair_output_schema(found) is None
 
 
 def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
