@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.records import Environment, Language, Trajectory
-from synthesis.written_language import texts_in
+from synthesis.run.json_values import texts_in
 
 _MASK: Final = "□"
 _NUMBER: Final = re.compile(r"\d+(?:[.,:/-]\d+)*")

@@ -98,7 +98,7 @@ def strict_json(text: str, place: str, expected: str) -> JsonValue:
     """Return the value of a JSON text.
 
     Raises:
-        MessageRefused: it is none; or it has a number that is not finite or half of a character, or nests too deep.
+        MessageRefused: it is no JSON, has a number that is not finite or half of a character, or nests too deep.
     """
     try:
         value = from_json(text.encode(), allow_inf_nan=False)
@@ -151,7 +151,7 @@ def require_name(name: JsonValue, place: str) -> str:
     """Return a tool's name, which the chat format writes into JSON as it is.
 
     Raises:
-        MessageRefused: it is none, or JSON would write it with an escape.
+        MessageRefused: it is no name, or JSON would write it with an escape.
     """
     if not name or not isinstance(name, str) or json.dumps(_strict(name, place), ensure_ascii=False) != f'"{name}"':
         raise MessageRefused(place, "a name without quotes, backslashes and control characters", name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 MOST_MARKS: Final = 30
-"""On one character: as many as Unicode's Stream-Safe Text Format lets stand (UAX #15, section 13)."""
+"""The most marks on one character: the number of Unicode's Stream-Safe Text Format (UAX #15, section 13)."""
 _SHORT: Final = 1_000
 
 

@@ -129,7 +129,7 @@ def _connected(config: RayConfig) -> Any:
 def _teacher_elsewhere(ray: Any, teacher: Teacher) -> Callable[[], AbstractAsyncContextManager[Teacher]]:
     """Return a function that opens a teacher like this one on a node.
 
-    A language model is opened there anew, with the key of that node; any other teacher travels as it is.
+    A language model is opened again there, with the key of that node; any other teacher travels as it is.
     """
     if not isinstance(teacher, OpenAITeacher):
         return lambda: nullcontext(teacher)

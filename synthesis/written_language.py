@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from synthesis.nfkc import nfkc
-from synthesis.records import JsonValue, Language
+from synthesis.records import Language
 
 _HAN: Final = r"\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _LATIN: Final = r"A-Za-z\u00aa\u00b5\u00ba\u00c0-\u024f\u1e00-\u1eff"
@@ -95,24 +95,8 @@ def foreign_passages(
     return passages
 
 
-def texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield every text inside a JSON value, without keys.
-
-    >>> list(texts_in({"a": ["x", {"b": "y"}], "c": 3}))
-    ['x', 'y']
-    """
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from texts_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts_in(inner)
-
-
 def _plain(text: str) -> str:
-    """Bring a text to one width, with one space where several stand: patterns would try each of them."""
+    """Bring a text to one width, with one space for several: patterns would try each of them."""
     return _SPACES.sub(" ", nfkc(text))
 
 

@@ -153,7 +153,7 @@ _QUANTITY: Final = re.compile(
 )
 _SCALED: Final = re.compile(rf" ?(?P<scale>{SCALE})(?P<after>.*)")
 POWER_OR_FRACTION: Final = re.compile("(?<=[0-9\u3400-\u9fff])(?=[²³¹¼-¾⁰-ₜ⅐-↉])")
-"""The place where NFKC would lose a power or a fraction: 10² is no 102."""
+"""A place at which NFKC would lose a power or a fraction: 10² is no 102."""
 _EXACT: Final = Context(prec=500)
 """More digits than any number that is read has."""
 _MONTH: Final = "|".join(f"{name}|{name[:3]}" for name in MONTHS) + "|sept"
@@ -174,7 +174,7 @@ class Quantity:
     """A number of something."""
 
     number: int | Decimal
-    """Exact; an integer where it is whole."""
+    """The exact number; an integer if it is whole."""
     what: str = ""
     """Kind of the unit in capitals, or the counted noun in lower case; empty for a number alone."""
 
@@ -241,7 +241,7 @@ def scale_of(name: str) -> int:
 
 
 def exact_number(digits: str, scale: int = 1) -> int | Decimal:
-    """Return the number that digits and their separators write, times its scale: an integer where it is whole.
+    """Return the number of digits and their separators, times its scale; an integer if it is whole.
 
     >>> exact_number("1,234.50", 100), exact_number("0.5")
     (123450, Decimal('0.5'))
@@ -256,9 +256,9 @@ def _times(number: int | Decimal, factor: Decimal) -> int | Decimal:
 
 
 def quantity_at(text: str, start: int, end: int, number: int | Decimal) -> tuple[Quantity, int, int] | None:
-    """Return the quantity that a number at a place of a text makes with the unit beside it, and where both stand.
+    """Return the quantity of a number at a place of a text and the unit beside it, and the place of both.
 
-    The longest name of a unit right after the number counts, or a currency right before it; None where none is whole.
+    The longest name of a unit right after the number counts, or a currency right before it; None if no name is whole.
     The text is in NFKC.
 
     >>> quantity_at("in 5 km.", 3, 4, 5)

@@ -30,7 +30,7 @@ class Verdict:
     """The verdict of a judge on one trajectory."""
 
     reward: RewardAxes | None
-    """None where a rule rejected it before any axis was judged."""
+    """The scores; None if a rule rejected it before any axis was judged."""
     passes: bool
 
 
@@ -46,7 +46,7 @@ class KindAudit:
 
     @property
     def share(self) -> float:
-        """Share of them that pass; 0 where there are none."""
+        """The share of them that pass; 0 without any."""
         return self.passes / self.count if self.count else 0.0
 
 
@@ -98,7 +98,7 @@ def _audited(kind: str, found: Sequence[Verdict], sound: Sequence[Verdict]) -> K
 
 
 def area_under_curve(good: Sequence[float], bad: Sequence[float]) -> float | None:
-    """Return how often a good one scores higher than a bad one, ties counted half; None where one side is empty.
+    """Return the share of pairs in which the good one scores higher, ties counted half; None if a side is empty.
 
     >>> area_under_curve([1.0, 1.0], [0.5, 1.0]), area_under_curve([], [0.5])
     (0.75, None)

@@ -59,13 +59,13 @@ class Elsewhere:
     def value(
         self, language: Language, field: str, value: JsonValue, known: Callable[[JsonValue], bool], rng: Random
     ) -> JsonValue:
-        """Draw a value of other conversations in a field, of the same type and not `known`; None if there is none."""
+        """Draw a value of other conversations in a field, of the same type and not `known`; None without any."""
         others = self._values.get((language, field, type(value)), [])
         fresh = [other for other in others if other != value and not known(other)]
         return rng.choice(fresh) if fresh else None
 
     def call(self, tool: ToolDocument, rng: Random) -> tuple[ToolCall, str] | None:
-        """Draw a successful call of a tool with its response; None if there is none that the tool's document allows."""
+        """Draw a successful call of a tool with its response; None if the tool's document allows none."""
         calls = self._calls.get(tool.name, [])
         drawn = rng.choice(calls) if calls else None
         return drawn if drawn is not None and argument_error(tool, drawn[0].arguments) is None else None
@@ -337,7 +337,7 @@ def _with_argument(messages: Messages, call: ToolCall, arguments: JsonObject, ol
 
 
 def _numbered(messages: Messages) -> Messages:
-    """Number the calls anew, in the order of the conversation."""
+    """Number the calls again, in the order of the conversation."""
     ids: dict[str | None, str] = {}
     for message in messages:
         for call in message.tool_calls:

@@ -21,10 +21,10 @@ from synthesis.environments.state.stateful import prove_stateful
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
+from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.tools.written_documents import check_written
 from synthesis.verification import VerificationReport, check_digest, verify_records
-from synthesis.written_language import texts_in
 
 
 async def verify_environments(directory: Path, sandbox_url: str) -> VerificationReport:

@@ -28,7 +28,7 @@ class DecompositionNode(Record):
     question: str
     answer: JsonValue
     aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
-    """Further ways to write the answer, where it is a text."""
+    """Further ways to write the answer, if that is a text."""
     depends_on: tuple[str, ...] = ()
     kind: Literal["lookup", "computation"] = "lookup"
     """A lookup finds a fact, or changes the state; a computation only works on its parents' answers."""
@@ -40,13 +40,13 @@ class QAInstance(Record):
     question: str
     answer: JsonValue
     aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)
-    """Further ways to write the answer, where it is a text."""
+    """Further ways to write the answer, if that is a text."""
     scenario: Scenario
     hops: int
     """Length of the longest dependency path, in lookups."""
     nodes: tuple[DecompositionNode, ...]
     composition: Composition | None
-    """Φ; None only where the source is prose and the answer cannot be computed."""
+    """The operation Φ; None only if the source is prose and the answer cannot be computed."""
     entities: tuple[str, ...]
     """Every entity name that the questions and answers mention."""
 
@@ -178,5 +178,5 @@ def _with_operand(operation: Operation, value: JsonValue, operand: int | float |
 def _rounded(number: int | float) -> int | float:
     """Return a computed number so that 0.1 + 0.2 is 0.3."""
     if not abs(number) <= sys.float_info.max:  # nor does one that is no number
-        raise CompositionError("expected numbers of which one comes that a double holds")
+        raise CompositionError("expected numbers with a result that a double holds")
     return round(number, 6)

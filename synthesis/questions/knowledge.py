@@ -154,7 +154,7 @@ def _csv(path: Path) -> dict[str, Table]:
 
 
 def _cell(text: Any) -> JsonValue:
-    """Return a CSV cell as a number where it is written as one; a code with leading zeros stays a text."""
+    """Return a CSV cell, as a number if it is written as one; a code with leading zeros stays a text."""
     if not isinstance(text, str) or not text.strip():
         return None
     if _INTEGER.fullmatch(text.strip()):

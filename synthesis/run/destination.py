@@ -37,7 +37,7 @@ from synthesis.errors import SynthesisError
 MARK: Final = ".astra.json"
 """The manifest of results that have none of their own."""
 _UNFINISHED: Final = ".astra-unfinished"
-"""Lies in a folder that is being made; gone when it is whole."""
+"""The mark in a folder that is being made; it is removed when the folder is whole."""
 _REMOVALS: Final = 40
 _SECONDS_BETWEEN_REMOVALS: Final = 0.05
 _LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")

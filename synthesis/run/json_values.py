@@ -1,8 +1,9 @@
-"""JSON values, and the one form of them that hashes are taken of."""
+"""JSON values, the one form of them that hashes are taken of, and the texts inside them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 JsonValue: TypeAlias = Any
@@ -21,3 +22,19 @@ def canonical_json(value: JsonValue) -> str:
     '{"a":"房","b":1}'
     """
     return _CANONICAL.encode(value)
+
+
+def texts_in(value: JsonValue) -> Iterator[str]:
+    """Yield every text inside a JSON value, without keys.
+
+    >>> list(texts_in({"a": ["x", {"b": "y"}], "c": 3}))
+    ['x', 'y']
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts_in(inner)

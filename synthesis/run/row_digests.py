@@ -1,4 +1,4 @@
-"""Digests beside the rows of an SQLite file, by which a row that was damaged on the disk is known, and never used.
+"""Digests beside the rows of an SQLite file: a row that was damaged on disk is noticed, and never used.
 
 Decided: docs/decisions/synthesis.md, “A record holds its digest, and `records verify` replays everything it can”.
 """

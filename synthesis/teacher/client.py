@@ -62,7 +62,7 @@ def _key_in(api_key_env: str) -> str:
 
 
 def _require_address(address: str, setting: str) -> None:
-    """Require that an address is one of HTTP and holds no key; `setting` says where it was named.
+    """Require that an address is one of HTTP and holds no key; `setting` is the key of the config that names it.
 
     Raises:
         TeacherUnavailable: it is not, or holds a user, a query or a fragment; the message does not repeat it.

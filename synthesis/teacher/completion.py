@@ -30,7 +30,7 @@ class Completion:
 
 
 def completion_of(body: JsonValue) -> Completion | None:
-    """Take a completion apart; None if it has no message, or a count of tokens that is none.
+    """Take a completion apart; None if it has no message, or no sensible count of tokens.
 
     >>> completion_of({"choices": [{"message": {"content": "Hi.", "reasoning": "A greeting."}}]}).reasoning
     'A greeting.'
@@ -57,7 +57,7 @@ def completion_of(body: JsonValue) -> Completion | None:
 
 
 def _count(tokens: JsonValue) -> int:
-    """Return a count of tokens, 0 where the endpoint gives none: the budget adds them up.
+    """Return a count of tokens, 0 if the endpoint gives none: the budget adds them up.
 
     Raises:
         ValueError, TypeError, OverflowError: it is no count.

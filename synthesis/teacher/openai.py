@@ -51,7 +51,7 @@ class OpenAITeacher:
         self.name = config.name
         self.ledger = Ledger()
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
-        """By address and key: roles that share these share its connections and its concurrency."""
+        """The endpoints by address and key: roles that share these share connections and concurrency."""
         for asked in map(config.of, get_args(Role)):
             place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:

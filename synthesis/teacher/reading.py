@@ -77,7 +77,7 @@ def require_keepable(reply: BaseModel) -> None:
 
 
 def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
-    """Validate a value, with a wrapper taken off and its form changed where that is all that is wrong.
+    """Validate a value, without a wrapper and in another form if its type takes it so.
 
     Raises:
         ValidationError: it has another fault; the error is of the value as it came.
@@ -174,7 +174,7 @@ def _without_key_too_many(holder: JsonObject, key: str, reply_type: type[BaseMod
 
 
 def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any] | None:
-    """Return the dict or list in which the value of an error stands, and its key there; None where there is none."""
+    """Return the dict or list that holds the value of an error, and its key there; None without one."""
     holder: tuple[Any, Any] | None = None
     value: Any = shape
     for step in location:
@@ -189,7 +189,7 @@ def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any]
 
 
 def _parsed(text: str) -> JsonValue:
-    """Return the value that a text is; None where it is none, or prose with one inside, which may mean another."""
+    """Return the value of a text that is JSON; None for prose, even with a value inside, which may mean another."""
     return next((found.value for found in json_values(text) if "prose" not in found.mended), None)
 
 

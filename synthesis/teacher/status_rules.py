@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
     action: Action
     field: str = ""
-    """For `drop`: the field of the call that the endpoint does not take."""
+    """The field of the call that the endpoint does not take, for the action `drop`."""
 
 
 def rule_of(status: int, body: JsonValue, sent: Collection[str]) -> Rule:
@@ -104,7 +104,7 @@ def _text_of(body: JsonValue) -> str:
 
 
 def _field_named(error: dict[str, Any], text: str, sent: Collection[str]) -> str:
-    """Return the optional field of the call that a refusal is about; empty where it names none that was sent."""
+    """Return the optional field of the call that a refusal is about; empty if it names none of the call's."""
     optional = [field for field in sent if field not in REQUIRED_FIELDS]
     # `param` may lead into the field: "response_format.json_schema".
     param = re.split(r"[.\[]", str(error.get("param") or ""), maxsplit=1)[0]

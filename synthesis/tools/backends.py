@@ -27,7 +27,7 @@ _FAILURE_TEXTS: Final[dict[FailureKind, tuple[str, ...]]] = {
     "malformed": (),
 }
 _LOST: Final = "\N{REPLACEMENT CHARACTER}"
-"""Ends a response that was cut."""
+"""The end of a response that was cut."""
 
 
 def is_injected_failure(kind: FailureKind, content: str) -> bool:

@@ -115,7 +115,7 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
 
 
 def _places_of_buttons(parameters: list[JsonObject]) -> set[int]:
-    """Return where "Add" of every "Add" "Item" stands."""
+    """Return the place of "Add" in every "Add" "Item"."""
     return {
         place
         for place, pair in enumerate(itertools.pairwise(parameters))

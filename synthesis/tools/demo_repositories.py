@@ -29,7 +29,7 @@ COMMITS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     ),
 }
 README: Final = "readme.txt"
-"""In every commit of both branches, and changed since, so that branches can be switched with work in hand."""
+"""A file of every commit of both branches, changed since, so that branches can be switched with work in hand."""
 GIT_ENVIRONMENT: Final = {
     "GIT_AUTHOR_NAME": "Ada",
     "GIT_AUTHOR_EMAIL": "ada@example.org",

@@ -51,7 +51,7 @@ _SPEAKS_TO_A_MODEL = re.compile(
     re.IGNORECASE,
 )
 _WORDS_OF_A_PHRASE: Final = 3
-"""From here on a description that repeats the tool's name is still a clear one: "Get livestream by slug"."""
+"""The words from which on a description that repeats the tool's name is clear: "Get livestream by slug"."""
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -63,7 +63,7 @@ class SourceTool:
     name: JsonValue
     description: JsonValue
     parameters: JsonValue
-    """None if the source does not say them."""
+    """The schema of the arguments; None if the source does not say it."""
     output_schema: JsonValue = None
     reference_document: JsonValue = None
     """The document that `$ref`s lead into, if that is more than the schema itself."""
@@ -95,7 +95,7 @@ def objects_in(found: JsonValue) -> list[JsonObject]:
 
 
 class ToolDocumentFilters(BaseModel):
-    """Which servers are kept (paper: at least three tools, clear descriptions, a schema that converts)."""
+    """The conditions of keeping a server (paper: three or more tools, clear descriptions, convertible schemas)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -19,7 +19,7 @@ from synthesis.tools.names import legal_names, words_of
 
 @dataclass(frozen=True)
 class Route:
-    """Where a call goes."""
+    """The server and the tool of a call."""
 
     server: int
     """Place of the server in its group."""
@@ -33,7 +33,7 @@ class RoutedServers:
 
     servers: tuple[McpServerConfig, ...]
     routes: Mapping[str, Route]
-    """By the names in the group's listing; a server by itself needs none."""
+    """The routes by the names in the group's listing; a server by itself needs none."""
 
 
 class McpGroup:
@@ -85,7 +85,7 @@ class McpBackend:
 
 
 def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[SourceServer, dict[str, Route]]:
-    """Return the listings of several servers as that of one, and where the calls of its tools go.
+    """Return the listings of several servers as that of one, and the routes of its tools.
 
     A tool name that several of the servers have gets the server's name before it, for each of them.
 

@@ -15,7 +15,7 @@ from synthesis.records import JsonValue, Language
 
 ORIGIN: Final = "mcp"
 WORKSPACE: Final = "{workspace}"
-"""In a server's command and environment: the folder of the session, as an absolute path."""
+"""The name that stands in a command or a variable for the session's folder, an absolute path."""
 _INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
 
 
@@ -47,15 +47,15 @@ class McpServerConfig(BaseModel):
     command: tuple[str, ...] = ()
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
-    """Instead of a command: the address of a server that speaks streamable HTTP."""
+    """The address of a server that speaks streamable HTTP, instead of a command."""
     sse_url: str = Field(default="", exclude_if=lambda url: not url)
-    """Instead of a command: the address of a server of the transport before that, HTTP with server-sent events."""
+    """The address of a server of the transport before that, HTTP with server-sent events, instead of a command."""
     bearer_env: str | None = Field(default=None, exclude=True)
     """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""
     oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
-    """Instead of a token: the client that asks for one, for a server at an address."""
+    """The client that asks for a token, for a server at an address, instead of `bearer_env`."""
     prepare: tuple[str, ...] = ()
     """A command that is run once in an empty folder; every session starts from a copy of that folder."""
     environment: dict[str, str] = {}

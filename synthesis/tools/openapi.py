@@ -112,7 +112,7 @@ def _add_body(
 
 
 def _json_content(holder: JsonObject) -> JsonValue:
-    """Return the schema of the JSON media type, else of the first one; None where there is none."""
+    """Return the schema of the JSON media type, else of the first one; None without any."""
     content = holder.get("content")
     if not isinstance(content, dict) or not content:
         return None

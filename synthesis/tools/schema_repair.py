@@ -302,7 +302,7 @@ class _Repair:
             mended["required"] = required
 
     def _number(self, mended: JsonObject) -> None:
-        """Take a string for a number where its default is one, or its limits: as a string it could not have them."""
+        """Make a string a number if its default or its limits are numbers, which no string can have."""
         stated = [mended[keyword] for keyword in ("default", *sorted(_BOUNDS)) if keyword in mended]
         if mended.get("type") == "string" and stated and all(map(_is_number, stated)) and "enum" not in mended:
             self.rules.add("number_typed_as_string")
@@ -315,7 +315,7 @@ class _Repair:
 
 
 def pointed_to(reference: str, document: JsonValue) -> JsonValue:
-    """Return the part of a document that a reference such as `#/$defs/city` points to; None if there is none."""
+    """Return the part of a document that a reference such as `#/$defs/city` points to, or None."""
     if not reference.startswith("#"):
         return None
     node = document

@@ -22,7 +22,7 @@ def parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
     """Return a YAML text as JSON sees it, and the rules that mended it.
 
     Raises:
-        YAMLError: it is none.
+        YAMLError: it is no YAML.
 
     >>> parsed_yaml("200: 2024-01-01")
     ({'200': '2024-01-01'}, ())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from synthesis.records import JsonValue, Language
+from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.written_language import foreign_passages
 
 
 def require_language(

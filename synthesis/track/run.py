@@ -118,10 +118,10 @@ class TrackRun:
         )
 
     def close(self, report: StageReport) -> None:
-        """Take the closed journals away: their records are written, or there are none.
+        """Remove the closed journals, whose records are written.
 
         Raises:
-            NothingKept: there are none.
+            NothingKept: there is no record.
         """
         # Before the verdict: were the journals of nothing but rejections kept, the next run could do no better.
         for path in self.journal_paths.values():

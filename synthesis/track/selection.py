@@ -83,7 +83,7 @@ class Selection(Generic[Kept, Other]):
             yield slot, rejected.get(slot) or next(in_order)
 
     def again(self, run: TrackRun) -> StageReport:
-        """Apply the thresholds to all that was made, and write both directories anew.
+        """Apply the thresholds to all items, and write both directories again.
 
         Raises:
             NothingKept: no item reaches them; both directories stay as they are.

@@ -20,12 +20,12 @@ from synthesis.records import (
     TaskScores,
     ToolDocument,
 )
+from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.language import require_language
 from synthesis.track.second_try import accepted_reply
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
-from synthesis.written_language import texts_in
 
 MAX_TASK_CHARACTERS: Final = 4000
 

@@ -50,7 +50,7 @@ def test_scores_that_fall_are_not_said_to_be_one() -> None:
     assert "1.0" not in found
 
 
-def test_quotas_are_said_of_sets_whose_card_has_them_whoever_the_teacher_was() -> None:
+def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher() -> None:
     assert "languages, domains and scenarios are set by quotas" in said(environment("openai:gpt-4.1"), **QUOTAS)
     assert "tool calls" in said(environment("openai:gpt-4.1"), **QUOTAS)
     of_files = said(environment("openai:gpt-4.1"), **QUOTAS | {"knowledge": digest(["a passage"])})
@@ -59,7 +59,7 @@ def test_quotas_are_said_of_sets_whose_card_has_them_whoever_the_teacher_was() -
     assert "quotas" not in said(environment("procedural"))  # a card of an older version
 
 
-def test_stateful_environments_have_no_judge_whoever_the_teacher_was() -> None:
+def test_stateful_environments_have_no_judge_with_any_teacher() -> None:
     stateful = environment("openai:gpt-4.1", state={"balance": 1}, final_state={"balance": 2})
     assert said(stateful) == "no judge is asked of stateful environments: all their quality scores are set to 1.0"
 

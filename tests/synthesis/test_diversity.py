@@ -34,7 +34,7 @@ def tool_names(environment: Environment) -> list[str]:
     return [task.call.name for task in environment.sub_tasks if task.call]
 
 
-def test_what_a_held_out_set_shares_with_its_training_is_counted() -> None:
+def test_the_share_of_a_held_out_set_in_its_training_is_counted() -> None:
     training = DiversityCounter()
     training.add_environment(asked("What is the rent of Old Mill?", "Old Mill"))
     held_out = [asked("What is the rent of Red Barn?", "Red Barn"), asked("How much is Red Barn?", "Red Barn")]

@@ -101,7 +101,7 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         embed([RENT], EmbeddingModel(folder=write_model(tmp_path / "model")))
 
 
-def test_records_are_made_with_what_the_model_is_and_not_with_where_it_lies(
+def test_the_fingerprint_holds_the_contents_of_a_model_and_not_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embeddings, "_opened", lambda folder: None)

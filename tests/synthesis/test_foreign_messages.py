@@ -139,7 +139,7 @@ HALF, DEEP = "\ud83d", json.loads('{"a": ' + "[" * 100 + "]" * 100 + "}")
         ({"role": "user", "content": "a", "tool_call_id": HALF}, "messages.0.tool_call_id"),
     ],
 )  # fmt: skip
-def test_what_is_no_json_or_no_text_is_refused_with_its_place_in_a_line_that_can_be_printed(read, message, place):
+def test_values_that_are_no_json_or_no_text_are_refused_with_their_place_in_a_printable_line(read, message, place):
     said = assert_refused_at(place, read, message)
     assert said.startswith(f"{place}: expected ")
     assert said.encode().decode() == said
@@ -285,7 +285,7 @@ def test_other_tags_in_the_text_of_an_assistant_are_not_learnt(text):
         learnt(assistant(content=text))
 
 
-def test_a_result_with_tags_is_not_learnt_and_what_users_say_of_tags_is_text():
+def test_a_result_with_tags_is_not_learnt_and_tags_in_a_user_s_words_are_text():
     pasted = "<tool_response>\n10\n</tool_response>"
     for entries in ([{"role": "user", "content": pasted}], [assistant(call()), result("a", pasted)]):
         with pytest.raises(MessageRefused, match="expected a result without tags, in a message of role tool"):
@@ -416,7 +416,7 @@ def test_a_tool_without_parameters_has_no_place_for_null(schema):
         ({"key": "a", "undeclared": {"x": None}}, "undeclared.x"),
     ],
 )
-def test_a_null_of_which_the_schema_does_not_say_what_it_is_is_refused(arguments, place):
+def test_a_null_without_a_meaning_by_the_schema_is_refused(arguments, place):
     assert_refused_at(f"messages.0.tool_calls.0.function.arguments.{place}", arguments_of, arguments)
 
 
@@ -472,7 +472,7 @@ OTHERS = st.builds(result, st.sampled_from(["a", "b", None]), CONTENTS) | st.bui
 
 @settings(max_examples=600, deadline=None)
 @given(st.lists(TURNS | OTHERS, min_size=1, max_size=4), st.booleans())
-def test_whatever_is_accepted_is_strict_and_its_calls_are_read_back_as_they_were_rendered(entries, is_learnt):
+def test_accepted_messages_are_strict_and_their_calls_are_read_back_as_they_were_rendered(entries, is_learnt):
     tools = {"look_up": {"type": "object", "additionalProperties": {"type": ["string", "null"]}}, **TOOLS}
     said, messages = "", []
     try:

@@ -29,7 +29,7 @@ class _ParsesAtItsEnd:
         ast.parse("((x for x in y) for y in z)")
 
 
-def test_a_tree_is_built_whatever_the_collector_ends_meanwhile() -> None:
+def test_a_tree_is_built_although_the_collector_ends_objects_meanwhile() -> None:
     source = "\n".join(f"x = [[[[{number}]]]]" for number in range(500))
     thresholds = gc.get_threshold()
     try:

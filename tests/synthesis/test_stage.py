@@ -89,7 +89,7 @@ async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_noth
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_journal_on_a_full_disk_is_named_and_keeps_what_it_had(tmp_path: Path) -> None:
+def test_a_journal_on_a_full_disk_is_named_and_keeps_its_items(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with closing(Journal(path, "numbers", {})) as journal:
         journal.append(0, {"result": 1})

@@ -102,7 +102,7 @@ def test_a_rejection_is_the_same_after_a_journey():
     assert str(rejected) == "wrong answer: 5 and not 6"
 
 
-def test_where_a_run_works_does_not_change_what_it_is(tmp_path):
+def test_the_machines_of_a_run_do_not_change_its_fingerprint(tmp_path):
     elsewhere = RayConfig(address="head:6379", workers_per_node=7)
     trajectories = TrajectoriesConfig(count=1, out=tmp_path)
     environments = EnvironmentsConfig(seed=0, count=1, out=tmp_path)
@@ -114,7 +114,7 @@ def test_where_a_run_works_does_not_change_what_it_is(tmp_path):
         assert here == there
 
 
-async def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+async def test_without_ray_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     config = TrajectoriesConfig(count=1, out=tmp_path / "out", ray=RayConfig())
     with pytest.raises(WorkersUnavailable, match=r"pip install 'astra-jax\[ray\]'"):
@@ -305,7 +305,7 @@ async def test_an_item_that_kills_its_workers_stops_the_run(ray_config):
 
 
 @pytest.mark.slow
-async def test_what_one_node_has_paid_for_no_node_asks_again(tmp_path, ray_config, monkeypatch):
+async def test_a_reply_that_one_node_has_paid_is_asked_again_by_no_node(tmp_path, ray_config, monkeypatch):
     pytest.importorskip("openai", reason="needs the extra `openai`")
     monkeypatch.chdir(tmp_path)  # nodes work in another folder
 

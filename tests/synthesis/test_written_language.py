@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from synthesis.written_language import foreign_passages, texts_in
+from synthesis.run.json_values import texts_in
+from synthesis.written_language import foreign_passages
 
 ENGLISH = [
     ("Find a hotel in Oslo for two nights.", ()),
@@ -118,6 +119,6 @@ def test_english_words_among_chinese_are_found_wherever_they_stand(before, words
 
 
 @over(st.text(max_size=60), st.sampled_from(["en", "zh"]))
-def test_no_text_is_too_strange_and_what_was_given_whole_is_never_foreign(text, language):
+def test_no_text_is_too_strange_and_a_given_text_is_never_foreign(text, language):
     assert isinstance(foreign_passages(text, language), list)
     assert foreign_passages(text, language, given=[text]) == []

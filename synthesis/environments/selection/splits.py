@@ -21,7 +21,7 @@ from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Unseen
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolDocument, canonical_json
-from synthesis.written_language import texts_in
+from synthesis.run.json_values import texts_in
 
 APART: Final[Mapping[Unseen, tuple[str, ...]]] = {
     "worlds": ("entities", "answers"),

@@ -171,7 +171,7 @@ def test_of_a_list_every_item_must_stand_there(items: list[object]) -> None:
         (False, "There is no such flat", False), (True, "答案是false。", False),
     ],
 )  # fmt: skip
-def test_what_stands_for_an_answer_is_decided_narrowly(gold: object, text: str, holds: bool) -> None:
+def test_a_text_that_stands_for_an_answer_is_chosen_narrowly(gold: object, text: str, holds: bool) -> None:
     assert holds_answer(text, gold) is holds
 
 
@@ -237,7 +237,7 @@ def test_an_abbreviated_month_ends_no_sentence() -> None:
     assert not holds_answer("It is Mar. 3, 2021. No, Apr. 4, 2021.", days[0], candidates=days)
 
 
-def test_what_tells_the_answer_counts_as_no_other_value() -> None:
+def test_words_that_tell_the_answer_count_as_no_other_value() -> None:
     assert holds_answer("5 km, 5,000 m: at 1, 2 and 3.", "5 km")
     assert not holds_answer("5 km, 5,000 m: at 1, 2, 3 and 4.", "5 km")
 

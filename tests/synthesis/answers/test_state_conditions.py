@@ -52,7 +52,7 @@ def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
         (condition("funds", "absent"), False),
     ],
 )  # fmt: skip
-def test_a_condition_holds_of_what_it_says_alone(asked: StateCondition, holds: bool) -> None:
+def test_a_condition_holds_of_its_own_path_alone(asked: StateCondition, holds: bool) -> None:
     # The others cover all differences, so that this one decides.
     assert meets_conditions((*CONDITIONS, asked), BEFORE, AFTER) is holds
 
@@ -87,7 +87,7 @@ def test_a_list_that_grows_or_shrinks_and_a_new_object_around_a_value_can_be_nam
         ([condition("x/a", "absent")], {}, {"x": {}}),
     ],
 )
-def test_what_else_becomes_of_a_list_or_of_a_holder_is_one_too_many(
+def test_another_change_of_a_list_or_of_an_object_is_one_too_many(
     conditions: list[StateCondition], before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     assert not meets_conditions(conditions, before, after)
@@ -135,7 +135,7 @@ states = st.dictionaries(st.text("abc", min_size=1, max_size=2), json_values, mi
 
 
 @given(states, st.integers(1, 5))
-def test_no_tampered_state_passes_whatever_the_state_is(state: dict[str, Any], number: int) -> None:
+def test_no_tampered_state_passes(state: dict[str, Any], number: int) -> None:
     before, after = {**state, "number": 1}, {**state, "number": 1 + number}
     conditions = [condition("number", "changed_by", number)]
     assert meets_conditions(conditions, before, after)

@@ -34,6 +34,7 @@ SAME: list[tuple[JsonValue, ...]] = [
     ("5百分点", "5 percentage points"),
     # units
     ("36 km/h", "10 m/s"), ("60 mph", "60 miles per hour"), ("5 Hours", "300 MINUTES"), ("1克拉", "200 mg"),
+    ("1 mile", "1760 yards"), ("1 yard", "3 feet", "36 inches"), ("1 inch", "2.54 cm"), ("1斤", "500 g"),
     ("5 per cent", "5%"), ("20 degrees Celsius", "20 °C"), ("68 °f", "68 ℉"), ("-4 °C", "−4℃"), ("5美元", "US$5"),
     ("HK$5", "5港元"), ("-$5", "$-5"), ("$5", "5 dollars"), ("usd 1.5 million", "150万美元"), ("１２．５％", "12.5 %"),
     ("5 KM", "5 km"),
@@ -90,13 +91,13 @@ DIFFERENT: list[tuple[JsonValue, tuple[JsonValue, ...]]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), [pair for values in SAME for pair in permutations(values, 2)])
-def test_what_says_the_same_is_the_same_answer(one, other):
+def test_texts_of_one_value_are_the_same_answer(one, other):
     assert same_answer(one, other)
     assert same_answer([{"a": one}], [{"a": other}])
 
 
 @pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in DIFFERENT for other in others])
-def test_what_may_say_something_else_is_another_answer(one, other):
+def test_a_text_that_may_have_another_value_is_another_answer(one, other):
     assert not same_answer(one, other)
     assert not same_answer(other, one)
 
@@ -206,7 +207,7 @@ def test_the_rule_is_symmetric_and_every_text_is_itself(one, other):
 
 
 @given(st.text("0123456789,.-$€¥%年月日/ kmgMBthousandillion百万千亿", max_size=24), st.integers(0, 9))
-def test_what_is_read_of_a_text_holds_all_of_its_digits(text, digit):
+def test_the_value_of_a_text_holds_all_of_its_digits(text, digit):
     """Another digit anywhere is another answer: none is skipped on the way."""
     said = value_of(text)
     places = [place for place, character in enumerate(text) if character.isdigit() and character != str(digit)]

@@ -74,7 +74,7 @@ def shares(directory: Path, judge: ProceduralTeacher) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("other_words", [False, True])
-def test_the_unmodified_pass_and_each_kind_of_badness_does_not_in_whatever_words(
+def test_the_unmodified_pass_and_each_kind_of_fault_does_not_in_any_words(
     directory: Path, trajectories: list[Trajectory], tmp_path: Path, other_words: bool
 ) -> None:
     if other_words:
@@ -100,9 +100,7 @@ def test_a_judge_that_approves_of_everything_is_found_out(directory: Path) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_planted_is_a_whole_conversation_of_possible_calls_that_no_form_gives_away(
-    kind: str, trajectories: list[Trajectory]
-) -> None:
+def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind: str, trajectories: list[Trajectory]) -> None:
     elsewhere, num_planted = Elsewhere(trajectories), 0
     for sound in trajectories:
         bad = planted(kind, sound, elsewhere, Random(sound.id))

@@ -92,9 +92,7 @@ def test_a_reader_that_is_told_the_card_s_types_gets_every_value_in_its_own_type
     ]
 
 
-def test_without_the_types_a_reader_refuses_or_guesses_what_the_types_keep(
-    directories: dict[str, Path], tmp_path: Path
-) -> None:
+def test_without_the_types_a_reader_refuses_or_guesses(directories: dict[str, Path], tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
     arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
     folder = exported(directories["environment"], tmp_path / "out", "jsonl")
@@ -162,7 +160,7 @@ def test_names_of_tools_with_several_documents_are_counted(tmp_path: Path) -> No
     assert "Of 2 names of tools 1 have several documents" in card.read_text()
 
 
-def test_an_export_that_fails_half_way_leaves_what_was_there(
+def test_an_export_that_fails_half_way_leaves_the_earlier_one(
     directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = exported(directories["trajectory"], tmp_path / "out", "openai")

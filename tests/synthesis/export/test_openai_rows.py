@@ -19,7 +19,7 @@ RECORDS = [trajectory(*conversation()), *environments()]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
-def test_every_row_is_what_openai_s_own_types_take(record: Any) -> None:
+def test_every_row_fits_openai_s_own_types(record: Any) -> None:
     chat = pytest.importorskip("openai.types.chat", reason="needs openai")
     row = openai_row(record).model_dump()
     messages = [{key: value for key, value in m.items() if key != "reasoning_content"} for m in row["messages"]]

@@ -65,7 +65,7 @@ def test_a_number_that_its_column_cannot_hold_is_refused_and_not_rounded(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_without_pyarrow_one_line_says_what_to_install(directories, tmp_path, monkeypatch):
+def test_without_pyarrow_one_line_names_the_extra(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tables\]'"):
         exported(directories["trajectory"], tmp_path / "out", "parquet")

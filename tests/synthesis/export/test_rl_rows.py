@@ -28,7 +28,7 @@ async def solves_all(environment: Environment, tools: dict[str, Any], truth: str
 
 
 @ENVIRONMENTS
-async def test_a_verl_row_has_verl_s_columns_and_what_the_sandbox_client_takes(environment: Environment) -> None:
+async def test_a_verl_row_has_verl_s_columns_and_the_sandbox_client_s_arguments(environment: Environment) -> None:
     row = json.loads(verl_row(environment, index=3, split="train").model_dump_json())
     assert set(row) == {"data_source", "agent_name", "prompt", "ability", "reward_model", "extra_info"}
     assert row["prompt"] == [{"role": "user", "content": environment.question}]
@@ -65,7 +65,7 @@ def test_the_ground_truth_says_how_an_episode_is_to_end_and_which_other_texts_ar
     assert "aliases" not in json.dumps(by_id["mixed"])
 
 
-def test_the_ground_truth_says_what_else_an_episode_needs_to_be_played_and_scored() -> None:
+def test_the_ground_truth_has_all_that_an_episode_needs_to_be_played_and_scored() -> None:
     plain = tiny_environment()
     asks = plain.model_copy(update={"expectation": "ask_back", "missing": "owner", "left_out": "Quartz Heron"})
     assert json.loads(ground_truth(asks))["user_reply"] == "I mean Quartz Heron."

@@ -39,7 +39,7 @@ def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(dire
     assert sorted(path.name for path in second.iterdir()) == [".astra.json", "README.md", "train.jsonl"]
 
 
-def test_without_the_package_one_line_says_what_to_install(directories, tmp_path, monkeypatch):
+def test_without_the_package_one_line_names_the_extra(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tfds\]'"):
         exported(directories["trajectory"], tmp_path / "out", "tfds")

@@ -232,7 +232,7 @@ def test_every_judge_gives_the_reason_before_the_score(kind):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_judge_has_anchors_that_say_what_a_score_means(language):
+def test_every_judge_has_anchors_of_its_scores(language):
     for judge in JUDGES:
         for anchor in ("\n1 ", "\n0.7 ", "\n0.4 ", "\n0 "):
             assert anchor in judge.criterion[language], judge
@@ -245,7 +245,7 @@ def test_every_judge_has_anchors_that_say_what_a_score_means(language):
 
 
 @each_prompt
-def test_what_differs_between_questions_of_a_kind_stands_after_what_they_share(kind, language):
+def test_the_own_parts_of_a_question_follow_the_parts_of_its_kind(kind, language):
     """The instructions hold nothing of the question, so that an endpoint that keeps prefixes reads them once."""
     call = call_of(RENDERED[language][kind], OpenAITeacherConfig(model="m"), seed=0)
     assert call["messages"][0]["role"] == "system"
@@ -277,7 +277,7 @@ def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_
     assert told("other_tools") == [tool.name for tool in HOTELS.tools if tool.name != "find_hotel"]
 
 
-def test_every_persona_is_shown_to_who_writes_for_it_and_to_who_plays_it():
+def test_every_persona_is_shown_to_its_writer_and_to_its_player():
     for language in LANGUAGES:
         persona = draw_persona(language, derived_random(0, "persona"))
         for kind in (WriteTask, WriteFollowUp, AugmentTask, AnswerAsUser, ContinueAsUser):

@@ -52,7 +52,7 @@ def test_a_changed_forward_pass_changes_the_file_it_is_in_alone(tree, stage):
     assert changed(before, source_of(stage)) == ["source of astra_jax/model/qwen3.py"]
 
 
-def test_what_the_imports_reach_is_named_across_packages_and_what_they_do_not_reach_is_not():
+def test_files_that_the_imports_reach_are_named_across_packages_and_others_are_not():
     named = source_of("astra_jax.rl.stage")
     for file in (
         *("astra_jax/rl/grpo_loss.py", "astra_jax/model/qwen3.py", "astra_jax/engine/schedule.py"),

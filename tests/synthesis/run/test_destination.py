@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_result_is_replaced_by_the_next_and_says_what_it_holds(tmp_path):
+def test_a_result_is_replaced_by_the_next_and_names_its_files(tmp_path):
     for text in ("first", "second"):
         write_table(tmp_path / "out", text)
     assert (tmp_path / "out" / "table.txt").read_text() == "second"
@@ -40,7 +40,7 @@ def fail_half_way(entered) -> None:
         raise OSError("disk is full")
 
 
-def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+def test_a_block_that_fails_leaves_the_earlier_result_and_no_file_more(tmp_path):
     write_table(tmp_path / "out", "first")
     for entered in (whole_folder(tmp_path / "out", TABLE), whole_file(tmp_path / "file")):
         with pytest.raises(OSError, match="disk is full"):
@@ -53,7 +53,7 @@ class Killed(BaseException):
     """Stands for `kill -9`: nothing of the process runs after it."""
 
 
-def test_what_a_thread_still_writes_when_a_block_fails_goes_as_well(tmp_path):
+def test_files_that_a_thread_still_writes_when_a_block_fails_go_as_well(tmp_path):
     """As orbax does, whose threads have not heard of a Ctrl-C yet."""
     begun = threading.Event()
 
@@ -74,7 +74,7 @@ def test_what_a_thread_still_writes_when_a_block_fails_goes_as_well(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_removed_when_a_block_fails_is_removed_by_the_next_result(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_removed_when_a_block_fails_goes_with_the_next_result(tmp_path, monkeypatch):
     def all_but_one(folder, ignore_errors=False):
         for file in folder.iterdir():
             if file.name != "busy":
@@ -136,7 +136,7 @@ def test_another_kind_of_result_is_not_replaced(tmp_path):
             require_destination(tmp_path / "out", other)
 
 
-def test_a_run_may_hold_more_than_its_manifest_names_and_says_what_to_do_without_one(tmp_path):
+def test_a_run_may_hold_more_than_its_manifest_names_and_gives_advice_without_one(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(DestinationRefused, match=r"found metrics\.jsonl in it \(an older version wrote none\)"):
         require_destination(tmp_path, RUN)

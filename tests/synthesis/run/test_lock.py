@@ -247,7 +247,7 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("lock", ["new/lock", "new/run/lock", "new"])
-def test_what_is_no_folder_is_not_waited_for(tmp_path, is_link, lock):
+def test_a_file_in_the_place_of_a_folder_is_not_waited_for(tmp_path, is_link, lock):
     if is_link:
         (tmp_path / "new").symlink_to("no/where")
     else:

@@ -53,7 +53,7 @@ async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path,
     assert again.budget.spent == Usage(1000, 100, pytest.approx(1.0))
 
 
-async def test_what_is_in_flight_when_the_budget_ends_comes_back_and_is_kept(tmp_path):
+async def test_calls_in_flight_when_the_budget_ends_come_back_and_are_kept(tmp_path):
     async with MockEndpoint(scored, latency_seconds=0.05).serving() as endpoint:
         cache = tmp_path / "replies.sqlite"
         _, outcomes = await ask_all(endpoint, 12, cache=cache, max_concurrency=6, max_usd=0.1)
@@ -95,7 +95,7 @@ def test_a_budget_in_dollars_needs_prices_of_every_role():
 
 
 @pytest.mark.parametrize("limit", [{"max_usd": 1.0}, {"max_tokens": 1}])
-def test_a_budget_is_refused_where_no_command_would_know_what_the_one_before_it_spent(limit):
+def test_a_budget_is_refused_if_no_command_would_know_the_spending_of_the_one_before(limit):
     with pytest.raises(ValidationError, match="expected keep_replies beside max_usd or max_tokens"):
         OpenAITeacherConfig(model="m", keep_replies=False, **limit, **PRICES)
 
@@ -111,7 +111,7 @@ class Terminal(io.StringIO):
         return True
 
 
-async def test_the_progress_line_says_what_the_run_has_cost_so_far(tmp_path):
+async def test_the_progress_line_has_the_cost_of_the_run_so_far(tmp_path):
     teacher, line = SimpleNamespace(budget=Budget(max_usd=5.0)), Terminal()
 
     async def work(item):

@@ -48,7 +48,7 @@ async def test_a_valid_reply_comes_back_typed_and_is_asked_for_with_its_schema()
         "http://[", "http://u:secret@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?key=secret", "http://u:secret",
     ],
 )  # fmt: skip
-def test_an_address_that_is_none_or_holds_a_key_ends_in_one_line_before_anybody_is_asked(url):
+def test_an_address_that_is_none_or_holds_a_key_ends_in_one_line_before_any_call(url):
     with pytest.raises(TeacherUnavailable, match=r"base_url beside TEST_KEY: expected an address such as") as told:
         at_address(url)
     assert "\n" not in str(told.value)
@@ -132,7 +132,7 @@ async def test_the_wait_that_the_endpoint_asks_for_is_kept(monkeypatch):
     assert len(endpoint.bodies) == 4  # one call and three retries
 
 
-async def test_whoever_shares_an_answer_gets_it_although_the_one_who_asked_is_cancelled():
+async def test_tasks_that_share_an_answer_get_it_although_the_first_asker_is_cancelled():
     async with asking(latency_seconds=0.1, request_seconds=5) as (_, teacher):
         asker, *others = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -165,7 +165,7 @@ async def test_a_teacher_that_is_closed_ends_its_questions():
         assert asker.cancelled()
 
 
-async def test_what_was_paid_for_is_never_asked_again_and_its_cost_is_remembered(tmp_path):
+async def test_a_paid_reply_is_never_asked_again_and_its_cost_is_remembered(tmp_path):
     settings = {"cache": tmp_path / "replies.sqlite", "usd_per_million_prompt_tokens": 1.0}
     usages = []
     async with MockEndpoint(scored).serving() as endpoint:
@@ -248,7 +248,7 @@ class FarCache:
         pass
 
 
-async def test_what_two_ask_at_once_is_asked_once_although_the_cache_is_far_away():
+async def test_a_question_of_two_tasks_is_asked_once_although_the_cache_is_far_away():
     cache = FarCache()
     async with MockEndpoint(scored).serving() as endpoint, asyncio.timeout(10):
         teacher = at_address(endpoint.url, cache)

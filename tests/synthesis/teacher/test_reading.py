@@ -68,7 +68,7 @@ def test_raw_newlines_and_other_control_characters_of_a_text_are_kept(value):
 
 
 @given(OBJECT, st.data())
-def test_what_is_cut_off_is_no_value_and_no_part_of_it_is_taken_for_the_whole(value, data):
+def test_a_text_that_is_cut_off_is_no_value_and_no_part_of_it_is_taken_for_the_whole(value, data):
     text = json.dumps(value)
     cut = text[: data.draw(st.integers(1, len(text) - 1))]
     assert list(json_values(cut)) == []
@@ -76,7 +76,7 @@ def test_what_is_cut_off_is_no_value_and_no_part_of_it_is_taken_for_the_whole(va
 
 
 @given(st.text())
-def test_no_text_whatever_raises_anything_but_that_it_is_no_reply(text):
+def test_no_text_raises_anything_but_that_it_is_no_reply(text):
     for spoiled in (text, f'{{"score": {text}}}', f'{{"score": 1, "reason": "{text}"}}'):
         with contextlib.suppress(Unreadable):
             read_reply(spoiled, Judgement)
@@ -98,10 +98,18 @@ READABLE = {
 
 
 @pytest.mark.parametrize("kind", READABLE)
-def test_what_is_mended_is_counted_by_kind(kind):
+def test_mendings_are_counted_by_kind(kind):
     reply, mended = read_reply(READABLE[kind], Judgement)
     assert reply == GOOD
     assert mended[kind] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "reason"), [("unknown escapes", r'"\d+"', r"\d+"), ("a number for a text", "7", "7")]
+)
+def test_a_text_is_read_from_a_pattern_of_one_backslash_and_from_a_number(kind, written, reason):
+    reply, mended = read_reply(f'{{"score": 0.5, "reason": {written}}}', Judgement)
+    assert (reply, dict(mended)) == (Judgement(score=0.5, reason=reason), {kind: 1})
 
 
 def test_calls_are_read_with_arguments_as_text_null_for_empty_fields_and_one_call_for_a_list():
@@ -185,7 +193,7 @@ def test_brackets_in_the_prose_of_a_field_are_not_the_list_that_it_should_have_b
     assert read_reply(json.dumps({"task": "a", "tools": '["a", "b"]'}), ProposedChain)[0].tools == ("a", "b")
 
 
-def test_what_nests_as_deep_as_is_taken_is_read_back():
+def test_a_value_of_the_deepest_nesting_is_read_back():
     for arguments in (f'{{"a": {nested(98)}}}', f'{{"a": {nested(97)[:97]}1{nested(97)[97:]}}}'):
         reply, _ = read_reply(f'{{"arguments": {arguments}}}', CallArguments)
         assert reply.arguments == json.loads(arguments)

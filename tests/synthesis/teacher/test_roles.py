@@ -108,13 +108,13 @@ def test_a_key_that_a_role_needs_is_asked_for_before_anything_is_spent(monkeypat
 
 
 @pytest.mark.parametrize("field", ["model", "messages", "tools", "stream", "max_completion_tokens", "max_tokens"])
-def test_what_the_teacher_says_itself_cannot_stand_in_extra_body(field):
+def test_fields_that_the_teacher_sets_cannot_stand_in_extra_body(field):
     for make in (RoleConfig, lambda **fields: OpenAITeacherConfig(model="m", **fields)):
         with pytest.raises(ValidationError, match=field):
             make(extra_body={field: 1})
 
 
-def test_what_a_role_is_sampled_with_decides_the_records_and_its_address_and_price_do_not(tmp_path):
+def test_sampling_of_a_role_decides_the_records_and_its_address_and_price_do_not(tmp_path):
     def fingerprint(**role):
         teacher = OpenAITeacher(
             OpenAITeacherConfig(model="mock", api_key_env="TEST_KEY", roles={"agent": RoleConfig(**role)})

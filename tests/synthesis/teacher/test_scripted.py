@@ -21,7 +21,7 @@ async def test_replies_and_failures_come_in_the_order_of_the_script_and_then_it_
     assert teacher.asked == [REQUEST] * 3
 
 
-async def test_what_is_not_in_the_script_is_answered_by_the_other_teacher_or_by_nobody():
+async def test_a_question_outside_the_script_is_answered_by_the_other_teacher_or_fails():
     assert await ScriptedTeacher({}, otherwise=ProceduralTeacher()).ask(REQUEST, seed=0)
     with pytest.raises(LookupError, match="no replies to ScoreTask"):
         await ScriptedTeacher({}).ask(REQUEST, seed=0)

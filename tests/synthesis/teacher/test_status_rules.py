@@ -53,7 +53,7 @@ async def test_a_refused_key_model_or_address_and_a_budget_used_up_stop_the_run_
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 520, 529])
-async def test_what_may_pass_is_asked_again_and_then_answered(status):
+async def test_a_fault_that_may_pass_is_asked_again_and_then_answered(status):
     refused = iter([True, True, False])
     outcome, calls, teacher = await outcome_of(refusing(status, unless=lambda _: not next(refused)))
     assert outcome == SCORES
@@ -180,7 +180,7 @@ async def test_a_success_without_a_message_is_asked_again(status, body):
 
 
 @pytest.mark.parametrize("status", range(300, 600))
-def test_every_status_has_a_rule_whatever_comes_with_it(status):
+def test_every_status_has_a_rule_with_any_body(status):
     errors = ({"error": None}, {"error": "text"}, {"detail": [1, {"loc": 1}]}, {"error": {"param": 1}})
     for body in (None, "", [], {}, *errors):
         assert rule_of(status, body, SENT).action in ("stop", "budget", "again", "too_long", "reject")

@@ -56,7 +56,7 @@ async def test_a_malformed_response_is_not_json_and_an_error_response_is():
             assert set(json.loads(response.content)) == {"error"}
 
 
-async def test_what_one_call_writes_a_later_one_reads_and_a_removed_thing_is_gone():
+async def test_a_later_call_reads_the_writes_of_an_earlier_one_and_a_removed_thing_is_gone():
     backend = emulator()
     booked = json.loads((await backend.call("c1", BOOK, {"hotel_id": "H1", "guest": "Ana Berg"})).content)
     read = json.loads((await backend.call("c2", GET, {"booking_id": booked["booking_id"]})).content)
@@ -80,7 +80,7 @@ async def test_an_injected_failure_changes_no_state():
 UNFIT = {"hotel_id": "H1", "stars": "four"}
 
 
-async def test_a_reply_that_is_not_what_the_tool_returns_is_no_response_of_it():
+async def test_a_reply_that_does_not_fit_the_output_schema_is_no_response():
     reply = EmulatedResponse(value=UNFIT, state=EmulatorState(entities={"H1": {}}))
     refused = 0
     for seed in range(40):
@@ -97,20 +97,20 @@ async def test_a_reply_that_is_not_what_the_tool_returns_is_no_response_of_it():
     assert refused > 20
 
 
-async def test_a_call_that_fails_need_not_return_what_the_tool_returns():
+async def test_a_call_that_fails_need_not_fit_the_output_schema():
     reply = EmulatedResponse(value=None, state=EmulatorState(), error="no such city")
     response = await emulator(teacher=ScriptedTeacher({EmulateCall: [reply]})).call("c1", FIND, {"city": "Atlantis"})
     assert response.is_error
 
 
-def test_a_teacher_behind_an_endpoint_is_told_what_of_its_reply_the_tool_does_not_return():
+def test_a_teacher_behind_an_endpoint_is_told_which_part_does_not_fit_the_output_schema():
     request = EmulateCall(language="en", tool=FIND, arguments={"city": "Oslo"}, state=EmulatorState())
     request.check(EmulatedResponse(value={"hotel_id": "H1", "stars": 4}, state=EmulatorState()))
     with pytest.raises(ValueError, match="find_hotel returns by its output schema, found stars"):
         request.check(EmulatedResponse(value=UNFIT, state=EmulatorState()))
 
 
-async def test_what_is_known_is_not_repeated_where_the_tool_cannot_return_it():
+async def test_a_known_value_is_not_repeated_if_the_output_schema_excludes_it():
     assign = tool("assign_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["assigned"]}})
     close = tool("close_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["closed"]}})
     backend = emulator()
@@ -119,7 +119,7 @@ async def test_what_is_known_is_not_repeated_where_the_tool_cannot_return_it():
         assert json.loads(response.content) == {"ticket_id": "T7", "status": status}
 
 
-async def test_what_the_embedded_teacher_draws_that_the_tool_cannot_return_is_refused_too():
+async def test_a_drawn_value_that_the_output_schema_excludes_is_refused_too():
     rate = tool("rate_ticket", {"ticket_id": TEXT}, {"grade": {"type": "string", "pattern": "^[A-F]$"}})
     with pytest.raises(BadReply, match=r"grade: '.+' does not match '\^\[A-F\]\$'"):
         await emulator().call("c1", rate, {"ticket_id": "T7"})

@@ -79,7 +79,7 @@ def test_a_tool_that_says_nothing_of_itself_is_left_out(description):
         ("add", "Deploy Server Notes Claim Server @ana/notes Try in Playground add_all", False),
     ],
 )
-def test_a_description_is_kept_that_says_in_words_what_the_tool_does(name, description, is_kept):
+def test_a_description_is_kept_if_it_tells_the_tool_s_purpose_in_words(name, description, is_kept):
     tool = SourceTool(name, description, SCHEMA)
     if is_kept:
         assert normalised(tool).tools[0].description == description
@@ -101,7 +101,7 @@ def test_optional_parameters_after_the_words_of_a_page_stay(tmp_path):
     assert list(tool.parameters["properties"]) == ["page", "limit"]
 
 
-def test_what_a_collection_wrote_around_and_into_a_description_is_taken_back(tmp_path):
+def test_the_words_of_a_collection_around_and_in_a_description_are_taken_out(tmp_path):
     said = 'This is the subfunction for tool "league", you can use this tool.'
     texts = [f'{said}The description of this function is: "list_for_league all teams."', said]
     functions = [
@@ -268,14 +268,14 @@ def test_the_real_specification_with_tabs_at_the_ends_of_lines_is_kept(tmp_path)
     assert "tab at the end of a YAML line removed" in server.repairs
 
 
-def test_a_missing_folder_says_what_to_do(tmp_path):
+def test_a_missing_folder_ends_with_advice(tmp_path):
     with pytest.raises(SourceMissing, match="check the path"):
         source_files(tmp_path / "nowhere")
     with pytest.raises(SourceMissing, match="expected tool documents"):
         source_files(tmp_path)
 
 
-def test_the_shipped_examples_are_varied_short_and_say_what_they_return():
+def test_the_shipped_examples_are_varied_short_and_have_output_schemas():
     servers = [
         normalise_server(found, ToolDocumentFilters())
         for path in source_files(EXAMPLES_DIRECTORY)

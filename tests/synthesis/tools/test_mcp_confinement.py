@@ -77,7 +77,7 @@ async def answer(config: McpServerConfig, places: Path) -> dict:
             return json.loads(await said_to(session, json.dumps({**asked, "port": listening.getsockname()[1]})))
 
 
-async def test_a_server_reads_what_is_named_writes_into_its_workspace_and_has_the_network(places, capfd):
+async def test_a_server_reads_named_files_writes_into_its_workspace_and_has_the_network(places, capfd):
     assert await answer(server_in(places, readable=(places / "named",)), places) == {
         "home": "FileNotFoundError",
         "own home": [],

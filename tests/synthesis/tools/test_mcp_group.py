@@ -71,7 +71,7 @@ def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, 
         TrajectoriesConfig(count=1, out=tmp_path, mcp_servers=(TIME, GIT), mcp_server_groups=groups)
 
 
-def test_without_groups_nothing_changes_in_what_a_run_is_called(tmp_path):
+def test_without_groups_the_fingerprint_of_a_run_is_unchanged(tmp_path):
     assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
 
 
@@ -140,9 +140,7 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
     assert records == await run("again")
 
 
-async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_what_is_sent_to_it(
-    tmp_path, serving, unused_tcp_port
-):
+async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_their_configs(tmp_path, serving, unused_tcp_port):
     near = scripted_server(tmp_path, "return text + ' near'")
     async with serving(unused_tcp_port, "http"):
         async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:

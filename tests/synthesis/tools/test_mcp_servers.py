@@ -89,7 +89,7 @@ async def test_a_server_that_does_not_start_ends_in_one_clear_line(tmp_path, com
             await pool.source_server()
 
 
-def test_what_prepares_a_workspace_has_the_environment_of_its_server_and_no_other(tmp_path, monkeypatch):
+def test_a_prepare_command_has_the_environment_of_its_server_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("SERVER_TOKEN", "tok-0123456789")
     writes = "import json, os, pathlib; pathlib.Path('env.json').write_text(json.dumps(dict(os.environ)))"
@@ -109,7 +109,7 @@ def test_what_prepares_a_workspace_has_the_environment_of_its_server_and_no_othe
 
 
 @pytest.mark.parametrize("after", [0, 290, 5000])
-def test_a_key_in_what_a_failed_preparation_says_is_masked_before_it_is_cut(tmp_path, monkeypatch, after):
+def test_a_key_in_the_output_of_a_failed_preparation_is_masked_before_it_is_cut(tmp_path, monkeypatch, after):
     secret = "tok-0123456789-" + "x" * 20
     monkeypatch.setenv("SERVER_TOKEN", secret)
     says = f"import os, sys; sys.exit('refused:\\n' + os.environ['SERVER_TOKEN'] + '!' * {after})"
@@ -125,7 +125,7 @@ def test_a_key_in_what_a_failed_preparation_says_is_masked_before_it_is_cut(tmp_
     assert not (tmp_path / "w").exists()
 
 
-async def test_a_key_of_several_lines_is_masked_in_what_is_said_of_a_fault(tmp_path, monkeypatch):
+async def test_a_key_of_several_lines_is_masked_in_the_message_of_a_fault(tmp_path, monkeypatch):
     secret = "-----BEGIN-----\nschlüssel-0123456789\n-----END-----"
     monkeypatch.setenv("SERVER_TOKEN", secret)
     config = McpServerConfig(name="test", command=("python", "-c", ""), environment_from=("SERVER_TOKEN",))
@@ -144,7 +144,7 @@ async def test_servers_of_every_version_of_the_protocol_are_listed_and_called(tm
             assert "FAR" in await said_to(session, "far")
 
 
-async def test_what_a_server_prints_between_its_messages_is_no_answer(tmp_path):
+async def test_text_that_a_server_prints_between_its_messages_is_no_answer(tmp_path):
     async with session_of(raw_server(LATEST, "chatter"), tmp_path) as session:
         assert await said_to(session, "far") == '{"answer": "FAR"}'
 
@@ -231,5 +231,5 @@ async def test_a_server_is_told_where_its_workspace_is_by_argument_and_by_enviro
         assert await said_to(session, "") == ". --in=. notes"
 
 
-def test_a_setting_left_at_its_default_does_not_change_what_a_run_is_called():
+def test_a_setting_left_at_its_default_does_not_change_the_fingerprint():
     assert "one_task_per_process" not in GIT.model_dump(mode="json")

@@ -64,12 +64,12 @@ def server_of(path: Path, *tools: dict[str, Any]) -> ServerDocument:
         ({"input_schema": {"anyOf": [CITY]}}, "stated"),
     ],
 )
-def test_a_document_that_does_not_say_what_a_tool_takes_is_not_one_that_says_nothing_is_taken(tmp_path, said, status):
+def test_a_tool_of_unknown_parameters_is_no_tool_without_parameters(tmp_path, said, status):
     tool = {"name": "create_issue", "description": "Create a new issue in a project."} | said
     assert server_of(tmp_path, tool).tools[0].parameters_status == status
 
 
-def test_a_document_that_says_what_its_tool_takes_has_the_bytes_that_it_had(tmp_path):
+def test_a_document_of_stated_parameters_has_no_further_field(tmp_path):
     (tool,) = server_of(tmp_path, STATED[0]).tools
     assert list(tool.model_dump(mode="json")) == ["name", "description", "parameters", "output_schema", "original_name"]
     assert "parameters_status" not in json.dumps(reply_schema(WriteToolDocument.reply_type))
@@ -92,7 +92,7 @@ def test_a_parameter_that_cannot_be_called_with_is_no_answer(changes):
         CompletedParameters(parameters=[TITLE, TITLE])
 
 
-async def test_a_tool_takes_what_the_teacher_writes_and_says_who_wrote_it(tmp_path):
+async def test_a_completed_tool_has_the_teacher_s_parameters_and_is_marked(tmp_path):
     server = server_of(tmp_path, UNSAID, STATED[0])
     labels = TITLE | {"name": "labels", "type": "array", "items": "string", "example": ["bug"], "required": False}
     reply = CompletedParameters(parameters=[TITLE, labels])
@@ -109,7 +109,7 @@ async def test_a_tool_takes_what_the_teacher_writes_and_says_who_wrote_it(tmp_pa
     assert ToolDocument.model_validate_json(completed.model_dump_json()) == completed
 
 
-async def test_what_a_teacher_cannot_complete_is_left_out_with_its_reason(tmp_path):
+async def test_a_tool_that_the_teacher_cannot_complete_is_left_out_with_its_reason(tmp_path):
     server = server_of(tmp_path, UNSAID, *STATED)
     endless = CompletedParameters(parameters=[TITLE | {"type": "number", "example": float("inf")}])  # 1e999 in JSON
     for teacher, reason in (
@@ -135,7 +135,7 @@ def run(source: Path, out: Path, teacher: Any, **changes: Any) -> list[Trajector
     return list(RecordSource(out, Trajectory))
 
 
-def test_no_conversation_offers_a_tool_that_nobody_says_what_it_takes_and_the_statistics_count_it(tmp_path):
+def test_no_conversation_offers_a_tool_of_unknown_parameters_and_the_statistics_count_it(tmp_path):
     (tmp_path / "sources").mkdir()
     written(tmp_path / "sources" / "a.json", UNSAID, *STATED)
     written(tmp_path / "sources" / "b.json", *(UNSAID | {"name": f"create_{n}"} for n in "xyz"), name="Unsaid")
@@ -170,7 +170,7 @@ def test_where_every_tool_stays_unknown_the_run_says_so(tmp_path):
     assert not (tmp_path / "out.work").exists()
 
 
-def test_ingestion_counts_what_documents_do_not_say(tmp_path):
+def test_ingestion_counts_parameters_that_documents_leave_open(tmp_path):
     source = written(
         tmp_path / "a.json", UNSAID, *STATED,
         {"name": "ping", "description": "Ping the server.", "input_schema": {"type": "object", "properties": {}}},

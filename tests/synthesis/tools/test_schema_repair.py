@@ -30,7 +30,7 @@ schema_like = st.recursive(
 
 @given(schema_like)
 @settings(max_examples=400, deadline=None)
-def test_whatever_is_found_becomes_a_valid_object_schema_or_is_refused(found):
+def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
     try:
         schema, _ = repair_parameters(found)
     except SchemaUnconvertible:
@@ -75,7 +75,7 @@ def test_mending_a_mended_schema_changes_nothing(found):
         ({"type": "string", "minimum": 0.5}, {"type": "number", "minimum": 0.5}, "number_typed_as_string"),
     ],
 )
-def test_each_rule_mends_what_it_is_for(found, property_schema, rule):
+def test_each_rule_mends_its_fault(found, property_schema, rule):
     schema, rules = repair_parameters({"type": "object", "properties": {"a": found}})
     assert rule in rules
     if property_schema is not None:
@@ -105,6 +105,7 @@ def test_references_that_multiply_are_refused_rather_than_unfolded():
     found = {"type": "object", "properties": {"a": {"$ref": "#/$defs/l0"}}, "$defs": layers}
     with pytest.raises(SchemaUnconvertible, match="more than"):
         repair_parameters(found)
+    assert repair_output_schema(found) is None
 
 
 def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
@@ -114,16 +115,17 @@ def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
     assert "nested_schema_unwrapped" in rules
 
 
-def test_alternatives_at_the_root_require_only_what_every_way_of_calling_needs():
+def test_alternatives_at_the_root_require_only_names_that_all_of_them_require():
     def way(*names: str) -> dict:
         return {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
-    schema, _ = repair_parameters({"anyOf": [way("id", "name"), way("id")]})
+    optional = {"properties": way("id", "name")["properties"], "required": ["id"]}
+    schema, _ = repair_parameters({"anyOf": [way("id", "name"), optional]})
     assert list(schema["properties"]) == ["id", "name"]
     assert schema["required"] == ["id"]
 
 
-def test_what_a_tool_returns_is_optional_and_never_a_reason_to_refuse_it():
+def test_an_output_schema_is_optional_and_never_a_reason_to_refuse_a_tool():
     assert repair_output_schema(None) is None
     assert repair_output_schema({"type": "object", "properties": {"t": {"type": "float"}}}) == {
         "type": "object",
@@ -145,7 +147,7 @@ def test_what_a_tool_returns_is_optional_and_never_a_reason_to_refuse_it():
         ({"type": "string", "pattern": "a{99999999999}"}, {"type": "string"}, "keyword_dropped"),
     ],
 )
-def test_what_python_cannot_take_is_mended_as_what_json_schema_does_not_allow(found, property_schema, rule):
+def test_a_value_that_python_cannot_take_is_mended_as_one_that_json_schema_does_not_allow(found, property_schema, rule):
     document = {"type": "object", "properties": {"a": found}, "anyOf": [{"properties": {}}]}
     schema, rules = repair_parameters(document)
     assert schema["properties"]["a"] == property_schema

@@ -103,7 +103,7 @@ def test_a_document_of_each_format_is_kept(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_whatever_stands_anywhere_in_a_document_it_is_kept_with_valid_schemas_or_rejected_with_a_reason(tmp_path, kind):
+def test_any_document_is_kept_with_valid_schemas_or_rejected_with_a_reason(tmp_path, kind):
     for place, value in itertools.product(places_in(DOCUMENTS[kind]), STRANGE):
         outcomes = outcomes_of(tmp_path, with_value_at(DOCUMENTS[kind], place, value))
         assert outcomes, (place, value)

@@ -60,7 +60,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_schema_that_cannot_be_used_is_rejected_in_one_line_that_says_what_is_wrong(fault):
+def test_a_schema_that_cannot_be_used_is_rejected_in_one_line_that_names_the_fault(fault):
     parameters, said = FAULTS[fault]
     with pytest.raises(Rejected, match=said) as rejected:
         check_written(document({"type": "object", **parameters}))
@@ -69,7 +69,7 @@ def test_a_schema_that_cannot_be_used_is_rejected_in_one_line_that_says_what_is_
     assert "\n" not in rejected.value.detail
 
 
-def test_what_a_tool_returns_is_said_by_a_usable_schema_too():
+def test_an_output_schema_must_be_usable_too():
     check_written(document({}, {"type": "array", "items": {"type": "number"}}))
     with pytest.raises(Rejected, match=r"get_rent: output_schema/type: expected one of .*, found 'float'"):
         check_written(document({}, {"type": "float"}))
@@ -93,7 +93,7 @@ def test_a_usable_schema_is_left_alone(parameters):
     Draft202012Validator.check_schema(parameters)
 
 
-def test_the_check_takes_no_time_that_anybody_would_notice():
+def test_the_check_takes_no_time_that_a_user_would_notice():
     before = time.monotonic()
     for parameters, _ in FAULTS.values():
         with pytest.raises(Rejected):

@@ -132,7 +132,7 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]
 
 
-def test_records_that_do_not_say_what_they_were_made_with_are_not_replaced(tmp_path):
+def test_records_without_a_fingerprint_are_not_replaced(tmp_path):
     trajectories(tmp_path / "out")
     card = tmp_path / "out" / "dataset.json"
     older = DatasetCard.model_validate_json(card.read_text()).model_dump(exclude={"made_with", "read", "repaired"})

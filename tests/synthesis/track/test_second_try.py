@@ -153,7 +153,7 @@ async def test_proposals_of_tools_that_are_not_there_are_dropped_and_asked_for_a
     assert found == [known]
 
 
-async def test_the_report_counts_by_reason_what_was_asked_again_and_what_of_it_was_mended(tmp_path):
+async def test_the_report_counts_second_tries_and_mended_ones_by_reason(tmp_path):
     replies = [[GOOD], [CHINESE, GOOD], [CHINESE, CHINESE], [FACTLESS, GOOD]]
 
     async def work(item):
@@ -179,7 +179,7 @@ async def test_the_report_counts_by_reason_what_was_asked_again_and_what_of_it_w
     assert "asked again" not in StageReport("tasks").closing_line() + StageReport("tasks").json_line()
 
 
-async def test_a_run_tells_at_its_end_what_all_its_stages_asked_again(tmp_path):
+async def test_a_run_reports_the_second_tries_of_all_its_stages(tmp_path):
     class Careless(ProceduralTeacher):
         """Writes every other request in another language at first, and answers the second question as it should."""
 
