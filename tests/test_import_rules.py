@@ -28,8 +28,8 @@ FLOORS = {
     "sandbox": (
         *("errors", "bearer_token", "web_pages", "strict_json", "protocol", "metrics", "fair_queue", "cgroup", "jail"),
         *(
-            "program",
             "interpreter",
+            "program",
             "packages",
             "isolation",
             "worker",

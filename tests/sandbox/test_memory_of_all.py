@@ -24,7 +24,6 @@ class ScriptedWorker:
 
     def start(self, job: Job) -> bool:
         self.flights[job.document.decode()] = job
-        self.owner.count(job, 1)
         return True
 
     def stop(self, job: Job) -> None:
@@ -32,9 +31,8 @@ class ScriptedWorker:
 
     def end(self, name: str) -> None:
         job = self.flights.pop(name)
-        self.owner.count(job, -1)
         job.future.set_result(Outcome(b"", None, False, False, 0, 0, 0.0, 0.0, 0, 0.0))
-        self.owner.dispatch()
+        self.owner.on_ended(job)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from sandbox.client import SandboxClient
-from sandbox.isolation import JailedPython, _readable
+from sandbox.isolation import readable_paths
 from sandbox.jail import linux
 from sandbox.local import local_sandbox
 from sandbox.packages import PackageUnavailable, find_packages
@@ -321,7 +321,7 @@ def test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("x = 1\n")
     (tmp_path / "os.py").write_text("x = 1\n")
-    listed, readable = _readable(JailedPython("", str(tmp_path), "3.11", {}, "", ""), [])
+    listed, readable = readable_paths(str(tmp_path), [])
     # A process of its own: rules are for ever, and whoever has JAX must not fork.
     program = f"""
 import json, os
