@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -34,6 +34,7 @@ _PIECE_BYTES = 64 << 10
 _COME_BACK = {"Retry-After": "1"}
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Result = TypeVar("_Result")
+_CALL, _BATCH = TypeAdapter(ExecuteRequest), TypeAdapter(list[ExecuteRequest])
 
 
 class _JSON(Response):
@@ -103,31 +104,20 @@ async def _body(request: Request, *, code: str = "invalid_request") -> bytes:
 
 
 def _call(body: bytes) -> ExecuteRequest:
-    return _validated(_parsed(body, levels_around=1))
+    """Return the one request of a body."""
+    return _validated(_CALL, body, levels_around=1)
 
 
-def _batch(body: bytes) -> list[ExecuteRequest]:
-    documents = _parsed(body, levels_around=2)
-    if not isinstance(documents, list):
-        raise InvalidRequest("a batch is a list of requests")
-    return [_validated(document, f"request {position}: ") for position, document in enumerate(documents)]
-
-
-def _parsed(body: bytes, levels_around: int) -> Any:
-    """Return the JSON of a request, in which arguments and state lie `levels_around` levels deep."""
+def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) -> _Result:
+    """Return the JSON of a body as the type wanted; arguments and state lie `levels_around` levels deep."""
     try:
-        return strict_json.parse(body, strict_json.MAX_NESTING + levels_around)
-    except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
-
-
-def _validated(document: Any, where: str = "") -> ExecuteRequest:
-    try:
-        return ExecuteRequest.model_validate(document)
+        return wanted.validate_python(strict_json.parse(body, strict_json.MAX_NESTING + levels_around))
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"{where}{path + ': ' if path else ''}{first['msg']}") from None
+        raise InvalidRequest(f"{path + ': ' if path else ''}{first['msg']}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -164,7 +154,7 @@ class _Service:
     async def execute_batch(self, request: Request) -> Response:
         """Answer `POST /v1/execute_batch`: a list of calls."""
         self._require_packages(request)
-        calls = _batch(await _body(request, code="batch_too_large"))
+        calls = _validated(_BATCH, await _body(request, code="batch_too_large"), levels_around=2)
         return _Reply(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
 
     def _require_packages(self, request: Request) -> None:

@@ -24,6 +24,7 @@ from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
 log = logging.getLogger("sandbox")
 CALLS_OF_A_WORKER = 32
+_FRESH_SLOTS = 4  # of a worker
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
 _LOOK_AGAIN_SECONDS = 0.05
 _QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
@@ -41,13 +42,12 @@ class Pool:
         tier: Tier,
         workers: int,
         *,
-        fresh_slots: int = 4,
         max_children: int = CALLS_OF_A_WORKER,
         max_queue: int = 4096,
         packages: Packages = NO_PACKAGES,
     ) -> None:
         self.packages, self._jail = packages, (tier, max_children, packages)
-        self._places, self._size, self._fresh_slots, self.max_queue = max_children, workers, fresh_slots, max_queue
+        self._places, self._size, self.max_queue = max_children, workers, max_queue
         self._queue: FairQueue[Job] = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
@@ -128,7 +128,7 @@ class Pool:
         while self._queue:
             # By fresh calls first: aged ones run at low priority and hardly delay a new one.
             worker = min(
-                (w for w in self.workers if w.ready and w.fresh < self._fresh_slots and len(w.flights) < self._places),
+                (w for w in self.workers if w.ready and w.fresh < _FRESH_SLOTS and len(w.flights) < self._places),
                 key=lambda w: (w.fresh, len(w.flights)),
                 default=None,
             )

@@ -7,14 +7,14 @@ What stands between the program and the machine:
 - the filter of system calls that a tool has, and the few calls that `seccomp` opens to programs, each with its reason;
 - a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
   five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
-- a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
-  whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
+- a loopback of its own, where only the starter listens: a socket stays in the network namespace in which it was made,
+  so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
   `has_network` leaves this wall out, for a tool server that asks services of the internet;
 - rlimits on the files, descriptors and processes of a program, and on memory and processor time of each process;
-- it ends with whoever started it, killed as it may be, and with it all that it started.
+- it ends with the process that started it, however that ends, and all that it started ends with it.
 
-What is not: the kernel is shared, all processes together are not limited, and what the program writes into its folder
-is its own word.
+These are not protected: the kernel is shared, all processes together have no limit, and the files in its folder are the
+program's own word.
 """
 
 from __future__ import annotations
@@ -163,5 +163,5 @@ def _say(control: socket.socket | None, error: OSError) -> None:
 
 
 def _exit_code(status: int) -> int:
-    """Return what a shell would."""
+    """Return the exit code that a shell would give for a wait status."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -132,10 +132,10 @@ def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     standard_streams = tool_call.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
+        drop_capabilities=linux.capability_dropper(),
         install_filter=install_filter,
         streams=standard_streams,
         begin=determinism.install(),
-        encode_reply=tool_call.reply_encoder(standard_streams),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
     for name in _PRELOADED.split():
@@ -234,20 +234,15 @@ class Zygote:
             self._start(call, fds[0], wall_seconds, cpu_seconds, memory_bytes)
 
     def _start(self, call: int, channel: int, wall_seconds: float, cpu_seconds: float, memory_bytes: int) -> None:
-        started = time.monotonic()
+        started, slot, opened = time.monotonic(), None, [channel]
         try:
             testimony, witness = os.pipe2(os.O_CLOEXEC)
-        except OSError as error:
-            os.close(channel)
-            self._report(call, error.errno or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
-            return
-        slot = None
-        try:
+            opened += (testimony, witness)
             slot = self._slots.pop()
             harness.renew_streams()
             pid = self._fork(slot)
         except (OSError, IndexError) as error:
-            for fd in (channel, testimony, witness):
+            for fd in opened:
                 os.close(fd)
             if slot is not None:
                 self._slots.append(slot)

@@ -40,8 +40,10 @@ class ScriptedPool:
 
 
 def ask(execution: Execution, client: str = "a") -> asyncio.Task:
-    request = ExecuteRequest(source=SOURCE, function="f")
-    return asyncio.get_running_loop().create_task(execution.execute(client, request))
+    async def reply() -> dict:
+        return json.loads(await execution.execute_call(client, ExecuteRequest(source=SOURCE, function="f")))
+
+    return asyncio.get_running_loop().create_task(reply())
 
 
 async def settle() -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,10 +17,10 @@ from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits, source_sha256
 from tests.sandbox.processes import wait_until
+from tests.sandbox.services import ROOT, own, refusal
 
 ADD = "def add(a, b):\n    return a + b\n"
 CALL: dict[str, Any] = {"source": ADD, "function": "add", "arguments": {"a": 1, "b": 2}}
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -133,18 +132,14 @@ def test_the_token_opens_everything_but_health(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_public_address_needs_a_token() -> None:
-    command = [sys.executable, "-m", "sandbox.server", "--host", "0.0.0.0", "--port", "0"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1
-    assert "refuses to start: 0.0.0.0 can be reached by others" in result.stderr
+    assert "refuses to start: 0.0.0.0 can be reached by others" in refusal(**own("--host", "0.0.0.0"))
 
 
 def test_a_taken_port_is_said_in_one_line(sandbox_url: str) -> None:
     port = sandbox_url.rsplit(":", 1)[1]
-    command = [sys.executable, "-m", "sandbox.server", "--port", port]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    log = refusal(**own("--port", port))
+    assert log.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in log
 
 
 def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxClient) -> None:
@@ -196,7 +191,7 @@ def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     ).stdout
     soft, hard = map(int, found.split())
     assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16) > 256
