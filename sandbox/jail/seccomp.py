@@ -26,7 +26,7 @@ def _numbers(text: str) -> dict[str, tuple[int, int]]:
     return {name: (int(x86_64), -1 if aarch64 == "-" else int(aarch64)) for name, x86_64, aarch64 in entries}
 
 
-# Every filtered process may make these, with any arguments. The commonest are first: the kernel reads the program in this order.
+# All filtered processes may make these, with any arguments. The commonest are first: the kernel reads them in order.
 TOOLS = _numbers(
     # descriptors and files (the file system itself is read-only but for the private /tmp)
     """

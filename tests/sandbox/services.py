@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,15 +49,18 @@ x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simula
 @contextmanager
 def served(args: Sequence[str], **options: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Yield the address of the service that a command starts, as its first line says it, and its process."""
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "sandbox on http" in line, f"the service did not start: {line}{process.communicate()[1]}"
-        yield line.split("sandbox on ")[1].split(",")[0], process
-    finally:
-        process.kill()
-        process.communicate()
+    with tempfile.TemporaryFile("w+") as log:  # a pipe that is not read would fill, and stop the service
+        process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=log, text=True, **options)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if "sandbox on http" not in line:
+                log.seek(0)
+                raise AssertionError(f"the service did not start: {line}{log.read()}")
+            yield line.split("sandbox on ")[1].split(",")[0], process
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def refusal(args: Sequence[str], **options: Any) -> str:

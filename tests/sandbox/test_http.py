@@ -29,27 +29,35 @@ def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
         yield client
 
 
+def changed(**fields: Any) -> bytes:
+    return json.dumps({**CALL, **fields}).encode()
+
+
+def with_argument(text: str) -> bytes:
+    return changed(arguments={"a": 0}).replace(b"0", text.encode())
+
+
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [
         (b"{", 400, "not JSON"),
         (b"\xff\xfe", 400, "not JSON"),
-        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "1e999").encode(), 400, "1e999 is too large"),
-        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "1" * 5000).encode(), 400, "4300 digits"),
-        (json.dumps({**CALL, "arguments": {"a": 0}}).replace("0", "[" * 961 + "]" * 961).encode(), 400, "too deeply"),
-        (json.dumps({**CALL, "\ud800": 1}).encode(), 400, "unable to parse"),
-        (json.dumps({**CALL, "limits": {"\ud800": 1}}).encode(), 400, "unable to parse"),
+        (with_argument("1e999"), 400, "1e999 is too large"),
+        (with_argument("1" * 5000), 400, "4300 digits"),
+        (with_argument("[" * 961 + "]" * 961), 400, "too deeply"),
+        (changed(**{"\ud800": 1}), 400, "unable to parse"),
+        (changed(limits={"\ud800": 1}), 400, "unable to parse"),
         (b"[" * 100_000, 400, "nested too deeply"),
         (b'{"source": NaN}', 400, "NaN"),
         (b"[]", 400, "valid dictionary"),
-        (json.dumps({"function": "f"}).encode(), 400, "exactly one of"),
-        (json.dumps({**CALL, "source_sha256": "0" * 64}).encode(), 400, "exactly one of"),
-        (json.dumps({**CALL, "surprise": 1}).encode(), 400, "surprise"),
-        (json.dumps({**CALL, "arguments": [1]}).encode(), 400, "arguments"),
-        (json.dumps({**CALL, "seed": -1}).encode(), 400, "seed"),
-        (json.dumps({**CALL, "limits": {"wall_seconds": 0}}).encode(), 400, "wall_seconds"),
-        (json.dumps({**CALL, "limits": {"wall_seconds": 61}}).encode(), 400, "maximum is 60"),
-        (json.dumps({**CALL, "limits": {"memory_bytes": 1 << 40}}).encode(), 400, "maximum is"),
+        (b'{"function": "f"}', 400, "exactly one of"),
+        (changed(source_sha256="0" * 64), 400, "exactly one of"),
+        (changed(surprise=1), 400, "surprise"),
+        (changed(arguments=[1]), 400, "arguments"),
+        (changed(seed=-1), 400, "seed"),
+        (changed(limits={"wall_seconds": 0}), 400, "wall_seconds"),
+        (changed(limits={"wall_seconds": 61}), 400, "maximum is 60"),
+        (changed(limits={"memory_bytes": 1 << 40}), 400, "maximum is"),
         (json.dumps({"source_sha256": "0" * 64, "function": "f"}).encode(), 404, "send its text"),
         (b" " * (9 << 20), 413, "the server takes"),
     ],
