@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Container, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -294,11 +294,12 @@ class AsyncSandboxClient:
 
     def _bodies(self, requests: Sequence[ExecuteRequest], batch: bool) -> Iterator[bytes]:
         """Yield a body with hashes for the sources that the server should know, then one with every source's text."""
-        for hashes in (self._known, {}):
+        known: Container[str]
+        for known in (self._known, ()):
             documents = []
             for request in requests:
                 document = {key: value for key, value in request.model_dump().items() if value is not None}
-                if request.source is not None and (sha256 := source_sha256(request.source)) in hashes:
+                if request.source is not None and (sha256 := source_sha256(request.source)) in known:
                     document["source_sha256"] = sha256
                     del document["source"]
                 documents.append(document)

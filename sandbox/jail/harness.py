@@ -127,14 +127,6 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     return run
 
 
-def renew_streams() -> None:
-    """Open the standard streams anew: a flag that a tool sets on a file holds for every process that shares it."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
-
-
 def _refuse(witness: int, error: BaseException) -> NoReturn:
     """End a call that could not be restricted, whatever happened, and tell the zygote why."""
     os.write(witness, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:500])

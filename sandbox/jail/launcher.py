@@ -31,7 +31,7 @@ def main() -> NoReturn:
     """Read the plan from the command line, build the jail, start the zygote, wait for it."""
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
-    silence_input_and_output()
+    linux.open_null_as(0, 1)  # the error stream is the server's log until the zygote leaves it
     plan["control_fd"] = keep_channel_free(plan["control_fd"])
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
@@ -76,14 +76,6 @@ def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoRet
     os.lseek(descriptor, 0, os.SEEK_SET)
     command = [python, "-s", "-S", "-P", "-c", _ZYGOTE_PROGRAM, str(descriptor)]
     os.execve(python, command, zygote_environment(home, libraries))
-
-
-def silence_input_and_output() -> None:
-    """Make standard input and output /dev/null; the error stream is the server's log until the zygote leaves it."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(null, fd)
-    os.close(null)
 
 
 def keep_channel_free(control_fd: int) -> int:

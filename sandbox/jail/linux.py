@@ -148,6 +148,14 @@ def become_user(uid: int) -> None:
         os.setresuid(uid, uid, uid)
 
 
+def open_null_as(*descriptors: int) -> None:
+    """Make each of these descriptors /dev/null, opened anew."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
 def prctl(option: int, *arguments: int) -> None:
     """Do prctl(2) with integer arguments; the rest are zeros."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
