@@ -46,7 +46,7 @@ def main() -> NoReturn:
     if control is not None:
         os.set_inheritable(control.fileno(), False)
     try:
-        unshare_user(os.geteuid() == 0)
+        unshare_user()
         namespaces = linux.ALL_NAMESPACES
         linux.unshare(namespaces & ~linux.CLONE_NEWNET if plan["has_network"] else namespaces)
         # Only now: the new credentials would have cleared it.
@@ -145,9 +145,8 @@ def _become_unprivileged() -> None:
     for capability in range(_MOST_CAPABILITIES):
         with contextlib.suppress(OSError):  # this kernel knows fewer
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
-    if os.geteuid() == 0:
-        linux.become_user(SANDBOX_UID)
-        linux.die_with_parent()  # which the new credentials have cleared
+    linux.become_user(SANDBOX_UID)
+    linux.die_with_parent()  # the new credentials have cleared it
     linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
