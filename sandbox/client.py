@@ -259,10 +259,9 @@ class AsyncSandboxClient:
         if not names:
             return {}
         found: dict[str, Any] = {}
-        for replica in self.replicas if len(self.replicas) > 1 else ():
-            with contextlib.suppress(
-                TimeoutError, aiohttp.ClientError, Lost
-            ):  # it may come back; its calls say the need
+        for replica in self.replicas:
+            # A replica that does not answer now may come back: then it reads the need in the calls.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, Lost):
                 async with asyncio.timeout(_HEALTH_SECONDS):
                     found[replica.url] = _parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
         agreed = _agreed(names, found or {self.url: await self.health()})

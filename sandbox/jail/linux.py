@@ -279,8 +279,7 @@ def landlock_abi() -> int:
 
 def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
     """Make a ruleset that denies everything named and not allowed later; return its descriptor."""
-    sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
-    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: sizes.get(abi, 24)]
+    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]
     words = attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
     return _check(_syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), *words), "landlock_create_ruleset")
 

@@ -4,19 +4,12 @@ from sandbox.client import SandboxClient
 from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, source_sha256
 
 ADD = "def add(a, b):\n    print('adding')\n    return a + b\n"
-STATEFUL = "def push(item, state):\n    state.setdefault('items', []).append(item)\n    return len(state['items'])\n"
 
 
 def test_a_tool_returns_its_value_and_what_it_printed(client: SandboxClient) -> None:
     reply = client.execute(ADD, "add", {"a": 1, "b": 2})
     assert (reply.status, reply.value, reply.stdout) == ("ok", 3, "adding\n")
     assert reply.usage.cpu_seconds > 0
-
-
-def test_state_travels_with_the_call_and_comes_back_changed(client: SandboxClient) -> None:
-    first = client.execute(STATEFUL, "push", {"item": "x"}, state={})
-    second = client.execute(STATEFUL, "push", {"item": "y"}, state=first.state)
-    assert (first.value, second.value, second.state) == (1, 2, {"items": ["x", "y"]})
 
 
 def test_a_tool_that_raises_is_a_reply_and_names_the_line(client: SandboxClient) -> None:

@@ -5,7 +5,6 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,18 +14,12 @@ import pytest
 from sandbox import server
 from sandbox.client import SandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
-from sandbox.protocol import Limits, source_sha256
+from sandbox.protocol import source_sha256
 from tests.sandbox.processes import wait_until
 from tests.sandbox.services import ROOT, own, refusal
 
 ADD = "def add(a, b):\n    return a + b\n"
 CALL: dict[str, Any] = {"source": ADD, "function": "add", "arguments": {"a": 1, "b": 2}}
-
-
-@pytest.fixture(scope="module")
-def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=30) as client:
-        yield client
 
 
 def changed(**fields: Any) -> bytes:
@@ -165,10 +158,7 @@ def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxC
 def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are(path: str) -> None:
     source = "import time\ndef f():\n    time.sleep(30)\n"
     call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
-    document = {
-        "/v1/execute": call,
-        "/v1/execute_batch": [call] * 2,
-    }[path]
+    document = call if path == "/v1/execute" else [call] * 2
     with local_sandbox(1) as url, SandboxClient(url) as others:
 
         def queue() -> dict[str, int]:
@@ -183,11 +173,6 @@ def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are(path: str
             caller.close()
         wait_until(lambda: queue()["in_flight"] == queue()["waiting"] == 0)
         assert others.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
-
-
-def test_limits_above_the_maximum_are_refused_for_a_client_too(client: SandboxClient) -> None:
-    with pytest.raises(SandboxUnavailable, match=r"wall_seconds is 100\.0, this server's maximum is 60"):
-        client.execute(ADD, "add", {"a": 1, "b": 2}, limits=Limits(wall_seconds=100))
 
 
 def test_a_low_soft_limit_of_descriptors_is_raised() -> None:

@@ -1,6 +1,5 @@
 """What a tool can do with the channel of its own reply: harm its own reply."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,6 @@ documents = st.dictionaries(
 ).map(lambda parts: ("{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode("latin-1"))
 well_meant = texts.map(lambda text: f'{{"status":"ok","value":{text},"state":null,"stdout":""}}'.encode("latin-1"))
 words = st.sampled_from([b"not restricted!!", b"restricted", b"\x00" * 16, b"e" + bytes(60), b'{"ready": false}'])
-
-
-@pytest.fixture(scope="module")
-def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=60) as client:
-        yield client
 
 
 def attack(client: httpx.Client, data: bytes, framed: bool, status: int = 0) -> ExecuteReply:
