@@ -180,6 +180,8 @@ class Pool:
         self.in_flight_of[job.client] += sign
         self.memory_of[job.client] += sign * self.memory_for(job)
         self.memory_in_flight += sign * self.memory_for(job)
+        if not self.in_flight_of[job.client]:  # else every client that ever called would stay in memory
+            del self.in_flight_of[job.client], self.memory_of[job.client]
 
     def _on_closed(self, worker: Worker) -> None:
         """Replace a worker that ended."""

@@ -116,7 +116,7 @@ def main() -> NoReturn:
         jail = _jail(dict(plan), linux.filter_installer(filter_of_calls))
         zygote.shared_bytes = jail.shared_bytes
         if plan["tier"] != "namespaces":
-            zygote.threads = limits.Threads()
+            zygote.threads = limits.Threads(plan["most_threads"])
         linux.filter_installer(own_filter)()
         zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
