@@ -148,7 +148,7 @@ class Replica:
     """Length of the last rest; 0 if the last attempt was answered."""
 
     def is_resting(self) -> bool:
-        """Whether it gets no call now. After a rest it gets one call at a time until one is answered."""
+        """Say whether it gets no call now. After a rest it gets one call at a time until one is answered."""
         return self.rest_seconds > 0 and (time.monotonic() < self.rests_until or self.outstanding > 0)
 
     def rest(self) -> None:

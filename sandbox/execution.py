@@ -1,4 +1,4 @@
-"""From a validated request to a reply: sources and their byte code by hash, and the verdict on how a call ended."""
+"""From a validated request to a reply: sources and their byte code by hash, and the verdict on a call that ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How strongly tools are isolated here, and the processes that do it, as seen from the outside."""
+"""The tiers of isolation, and the start of a jail, as seen from outside of it."""
 
 from __future__ import annotations
 

@@ -153,14 +153,14 @@ class Pool:
                 return
 
     def _may_start(self, client: str) -> bool:
-        """Whether a client leaves the last quarter of the places and of the memory open to others."""
+        """Say whether a client leaves the last quarter of the places and of the memory open to others."""
         return (
             self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self._size * self._places
             and self.memory_of[client] < _MOST_OF_ALL_PLACES * self._memory_bytes
         )
 
     def _has_memory(self, job: Job) -> bool:
-        """Whether all calls in flight may use what they were promised, and this one too; one alone may always try.
+        """Say whether the memory limits of all calls in flight, and of this one, fit; a call alone may always try.
 
         Decided: docs/decisions/sandbox.md, “A call starts only if the memory limits of all running calls fit the
         machine”.
@@ -168,7 +168,7 @@ class Pool:
         return self.memory_in_flight == 0 or self.memory_in_flight + self.memory_for(job) <= self._memory_bytes
 
     def memory_for(self, job: Job) -> int:
-        """Return the bytes that a call may use, those that the kernel keeps for it included."""
+        """Return the bytes that a call may use, including those that the kernel keeps for it."""
         return job.limits.memory_bytes + TMP_BYTES + _QUEUED_BYTES
 
     def on_ended(self, job: Job) -> None:

@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call's process ended, and the genuine reply that it wrote, if any."""
+    """The end of a call's process, and the genuine reply that it wrote, if any."""
 
     body: bytes | None
     compiled: bytes | None  # the result of `compile_source`, before anything of the source ran

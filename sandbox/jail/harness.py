@@ -43,7 +43,7 @@ _LEAST_STACK_BYTES, _MOST_STACK_BYTES = 128 << 10, 8 << 20
 
 @dataclass
 class Jail:
-    """What the zygote prepares once for all its calls."""
+    """The things that the zygote prepares once for all its calls."""
 
     tier: str
     drop_capabilities: Callable[[], None]

@@ -86,7 +86,7 @@ class Threads:
         return process, has_room
 
     def _has_room(self) -> bool:
-        """Whether another process can be had; tried only where the machine has so many that it might be none."""
+        """Say whether another process can be had; it is tried only if the machine is near its limit."""
         of_the_machine = int(_text("/proc/loadavg").split()[3].split("/")[1])
         if of_the_machine + THREADS_OF_A_CALL < self._most_threads:
             return True

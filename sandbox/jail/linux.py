@@ -52,8 +52,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 # Same numbers on every architecture since Linux 4.x unless listed per machine.
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
 }
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -114,6 +114,11 @@ def user_namespace_enterer() -> Callable[[int], None]:
             raise OSError(get_errno(), "setns(CLONE_NEWUSER)")
 
     return enter_user_namespace
+
+
+def pidfd_open(pid: int) -> int:
+    """Return a descriptor of a process. `os` lacks this function if Python was built on an old system."""
+    return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:

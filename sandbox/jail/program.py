@@ -1,4 +1,4 @@
-"""Runs one long program that runs what a model wrote: `python -I -S -c "…program.main()" '<json plan>'`.
+"""Runs one long program of others, which may run code of a model: `python -I -S -c "…program.main()" '<json plan>'`.
 
 What stands between the program and the machine:
 
@@ -83,7 +83,7 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
         _say(control, error)
         os._exit(1)
     if program == 0:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
         try:
             limits.limit_program(plan["memory_bytes"], plan["cpu_seconds"])
             linux.filter_installer(seccomp.whole_program_filter(linux.machine()))()

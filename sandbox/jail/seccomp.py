@@ -162,7 +162,7 @@ _ALLOW, _REFUSE = _instruction(_RET_K, _RET_ALLOW), _instruction(_RET_K, _RET_ER
 
 
 def filter_programs(machine: str, *, changes: bool = True) -> tuple[bytes, bytes]:
-    """Return two BPF programs that together allow what a tool needs and answer EPERM to everything else.
+    """Return two BPF programs that together allow the calls that a tool needs and answer EPERM to all others.
 
     The first is the zygote's. Its calls inherit it and add the second, which answers the zygote's own calls as for a
     tool and lets the rest pass. The kernel compiles a program when it is installed, and a short one in no time.

@@ -175,7 +175,7 @@ class Zygote:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
-        self._itself = os.pidfd_open(1) if self._base_namespace >= 0 else -1
+        self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 

@@ -31,7 +31,7 @@ def test_a_source_the_server_forgot_is_sent_again(client: SandboxClient, sandbox
 
 
 def _first_and_later(client: SandboxClient, source: str, limits: Limits | None = None) -> list[object]:
-    """What a call came to: the one whose process compiles the source, and two later ones."""
+    """Return the replies to the call whose process compiles the source, and to two later ones."""
     calls = [client.execute(source, "f", {}, limits=limits or Limits()) for _ in range(3)]
     return [(reply.status, reply.value, reply.stdout, reply.error) for reply in calls]
 

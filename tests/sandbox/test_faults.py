@@ -23,7 +23,7 @@ COUNT = "def count(x, state):\n    state['calls'] += 1\n    return [x, state['ca
 
 
 def faulty_proxy(seed: int) -> FaultyProxy:
-    """Which replies are lost follows from the seed, the call and the attempt."""
+    """Return a proxy that loses replies by the seed, the call and the attempt."""
     attempts: Counter[int] = Counter()
 
     def fault(body: bytes) -> str:

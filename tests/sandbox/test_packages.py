@@ -76,7 +76,7 @@ def kites(shelf: Path) -> Iterator[SandboxClient]:
 
 
 def value(client: SandboxClient, *lines: str, before: str = "", seed: int = 0, limits: Limits | None = None) -> object:
-    """What a tool of these lines comes to; the kind and message of its error, where it has one."""
+    """Return the value of a tool of these lines, or the kind and message of its error."""
     source = "\n".join([before, "def f():", *(f"    {line}" for line in lines)])
     reply = client.execute(source, "f", {}, seed=seed, limits=limits or Limits(wall_seconds=30))
     return reply.value if reply.error is None else f"{reply.error.kind}: {reply.error.message}"
@@ -303,7 +303,7 @@ def test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_
         (tmp_path / name / "__init__.py").write_text("x = 1\n")
     (tmp_path / "os.py").write_text("x = 1\n")
     listed, readable = readable_paths(str(tmp_path), [])
-    # A process of its own: rules are for ever, and whoever has JAX must not fork.
+    # A process of its own: rules are for ever, and a process with JAX must not fork.
     program = f"""
 import json, os
 from sandbox.jail import landlock, linux

@@ -1,4 +1,4 @@
-"""What a tool can do with the channel of its own reply: harm its own reply."""
+"""A tool that writes to the channel of its own reply harms its own reply only."""
 
 from pathlib import Path
 from typing import Any

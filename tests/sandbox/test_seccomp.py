@@ -17,7 +17,7 @@ EPERM, ENOSYS, EOPNOTSUPP = (0x00050000 | number for number in (errno.EPERM, err
 
 
 def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What a program answers to a system call."""
+    """Return the answer of a program to a system call."""
     data = struct.pack("<IIQ6Q", number, seccomp._AUDIT_ARCH[machine], 0, *arguments)
     instructions = list(struct.iter_unpack("<HBBI", program))
     at = accumulator = 0
@@ -42,7 +42,7 @@ def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...
 
 
 def together(programs: tuple[bytes, ...], machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What the kernel makes of several filters: the strictest answer, of the newest of those that are as strict."""
+    """Return the kernel's answer under several filters: the strictest one, and the newest of equally strict ones."""
     answers = [verdict(program, machine, number, arguments) for program in reversed(programs)]
     order = [KILL, *(answer for answer in answers if answer not in (KILL, ALLOW)), ALLOW]
     return min(answers, key=order.index)
@@ -57,7 +57,7 @@ def filters(kind: str, machine: str) -> tuple[bytes, ...]:
 
 
 def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple[int, ...]) -> int:
-    """What a tool's system call is to be answered, by the tables."""
+    """Return the answer to a tool's system call by the tables."""
     column = MACHINES.index(machine)
     if machine == "x86_64" and number >= seccomp._X32_BIT:
         return KILL
@@ -112,7 +112,7 @@ def test_the_zygote_may_do_its_work_and_its_calls_may_not(machine, tier):
 
 
 def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What a call of a harness's program is to be answered: as a tool's, but for the tables of programs."""
+    """Return the answer to a program's system call: a tool's, except by the tables of programs."""
     column = MACHINES.index(machine)
     low = [argument & 0xFFFFFFFF for argument in arguments]
     if machine == "x86_64" and number >= seccomp._X32_BIT:

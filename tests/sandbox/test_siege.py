@@ -67,7 +67,7 @@ async def pool_of_one() -> AsyncIterator[Pool]:
 
 
 async def run_all(pool: Pool, calls: int) -> Counter[str]:
-    """What becomes of so many calls that are asked for in one turn of the event loop."""
+    """Return the outcomes of so many calls that are asked for in one turn of the event loop."""
     document = {"compiles": True, "function": "f", "arguments": {}, "state": None}
     text = json.dumps(document | {"seed": 0, "output_bytes": 100, "result_bytes": 100}).encode()
     keep: list[bytes] = []

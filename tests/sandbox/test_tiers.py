@@ -37,7 +37,7 @@ from tests.sandbox.services import (
 
 
 def datagrams_that_arrive(client: SandboxClient) -> list[bytes]:
-    """What a tool gets to sockets of the host that everybody may write to: one with a path, one abstract."""
+    """Return the datagrams of a tool that reach two open sockets of the host: one with a path, one abstract."""
     promises = [promise for promise in NETWORK if promise.name.startswith("a datagram to")]
     assert len(promises) == 2
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -149,7 +149,7 @@ def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure() -> Non
 
 
 def threads_of(uid: int) -> int:
-    """How many threads a user has, all of its processes together."""
+    """Return the number of threads of all processes of a user."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
