@@ -71,10 +71,10 @@ def serve(
     """
     try:
         token = token_or_none(token)
+        os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
         allowed = NO_PACKAGES if packages is None else find_packages(packages)
     except (InvalidToken, PackageUnavailable) as error:
         raise RefusedToStart(str(error)) from None
-    os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
     workers = workers or available_cores()
     most_connections = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS - workers * (CALLS_OF_A_WORKER + 8)
     if most_connections < _LEAST_CONNECTIONS:
