@@ -42,8 +42,8 @@ These are NOT protected:
   `net.core.wmem_default` (208 kB).
 - Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
   it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
-- In namespaces the threads of one worker's calls share one bound (160), so a thread bomb can take threads from its
-  neighbours while it lives. In the tier `landlock` each call has 64 besides its first.
+- A call has 64 threads besides its first. In namespaces before Linux 5.14 the calls of one worker share this bound, so
+  a thread bomb can take threads from its neighbours while it lives.
 - A bearer token is the only check of callers. TLS is the load balancer's business.
 
 The same call gives the same bytes, with these exceptions:

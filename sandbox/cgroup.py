@@ -1,9 +1,10 @@
-"""The memory and the cores that this process may use: the machine's, or a container's limit if that is less."""
+"""The memory, cores and threads that this process may use: the machine's, or a container's limit if that is less."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def available_cores(root: Path = _ROOT, own: Path = _OWN) -> int:
             if quota > 0:  # version 1 says -1 for none
                 least = min(least, quota / period)
     return max(1, int(least))
+
+
+def available_threads(root: Path = _ROOT, own: Path = _OWN) -> int:
+    """Return the number of threads that there may be: the least that the machine, this user and a container allow."""
+    of_user, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    least = int(Path("/proc/sys/kernel/pid_max").read_text())
+    if of_user != resource.RLIM_INFINITY:
+        least = min(least, of_user)
+    for folder, _ in _groups_around("pids", root, own):
+        with contextlib.suppress(OSError, ValueError):  # not there, or `max`
+            least = min(least, int((folder / "pids.max").read_text()))
+    return least
 
 
 def _groups_around(controller: str, root: Path, own: Path) -> Iterator[tuple[Path, bool]]:

@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Container, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -148,7 +148,7 @@ class Replica:
     """Length of the last rest; 0 if the last attempt was answered."""
 
     def is_resting(self) -> bool:
-        """Whether it gets no call now. After a rest it gets one call at a time until one is answered."""
+        """Say whether it gets no call now. After a rest it gets one call at a time until one is answered."""
         return self.rest_seconds > 0 and (time.monotonic() < self.rests_until or self.outstanding > 0)
 
     def rest(self) -> None:
@@ -259,10 +259,9 @@ class AsyncSandboxClient:
         if not names:
             return {}
         found: dict[str, Any] = {}
-        for replica in self.replicas if len(self.replicas) > 1 else ():
-            with contextlib.suppress(
-                TimeoutError, aiohttp.ClientError, Lost
-            ):  # it may come back; its calls say the need
+        for replica in self.replicas:
+            # A replica that does not answer now may come back: then it reads the need in the calls.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, Lost):
                 async with asyncio.timeout(_HEALTH_SECONDS):
                     found[replica.url] = _parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
         agreed = _agreed(names, found or {self.url: await self.health()})
@@ -294,18 +293,16 @@ class AsyncSandboxClient:
 
     def _bodies(self, requests: Sequence[ExecuteRequest], batch: bool) -> Iterator[bytes]:
         """Yield a body with hashes for the sources that the server should know, then one with every source's text."""
-        full = [
-            {key: value for key, value in request.model_dump().items() if value is not None} for request in requests
-        ]
-        short = []
-        for document in full:
-            sha256 = source_sha256(document.get("source", ""))
-            if "source" in document and sha256 in self._known:
-                rest = {key: value for key, value in document.items() if key != "source"}
-                document = rest | {"source_sha256": sha256}
-            short.append(document)
-        yield _encode(short if batch else short[0])
-        yield _encode(full if batch else full[0])
+        known: Container[str]
+        for known in (self._known, ()):
+            documents = []
+            for request in requests:
+                document = {key: value for key, value in request.model_dump().items() if value is not None}
+                if request.source is not None and (sha256 := source_sha256(request.source)) in known:
+                    document["source_sha256"] = sha256
+                    del document["source"]
+                documents.append(document)
+            yield _encode(documents if batch else documents[0])
 
     async def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
         why = ["no reply yet"]  # a list, because the attempts that write into it are cancelled at the deadline
@@ -336,10 +333,8 @@ class AsyncSandboxClient:
                 replica.answered, replica.rest_seconds = replica.answered + 1, 0.0
                 return document
             except SourceWanted:  # the server was started anew, or has dropped a source
-                wants_source = replica
-                try:
-                    content = next(bodies)
-                except StopIteration:
+                wants_source, content = replica, next(bodies, b"")
+                if not content:
                     raise SandboxUnavailable(
                         f"the sandbox at {self.url} does not know a source that it was sent"
                     ) from None
@@ -347,12 +342,11 @@ class AsyncSandboxClient:
             except TimeoutError:
                 lost = Lost("reply_late", f"no reply within {due_seconds:.3g} s")
                 due_seconds *= 2
-            except aiohttp.ClientConnectorError as error:  # its own text speaks of TLS
-                lost = Lost("connection_lost", f"{type(error).__name__}: {error.os_error}")
-            except aiohttp.ClientPayloadError as error:
-                lost = Lost("reply_cut", f"{type(error).__name__}: {error}")
             except aiohttp.ClientError as error:
-                lost = Lost("connection_lost", f"{type(error).__name__}: {error}")
+                # The text of an error of the connector speaks of TLS; the system's own error does not.
+                said = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+                is_cut = isinstance(error, aiohttp.ClientPayloadError)
+                lost = Lost("reply_cut" if is_cut else "connection_lost", f"{type(error).__name__}: {said}")
             except Lost as found:
                 lost = found
             finally:
@@ -362,11 +356,10 @@ class AsyncSandboxClient:
             if len(self.replicas) > 1 and lost.kind != "http_429":
                 replica.rest()
             tried.add(replica)
-            if any(one not in tried and not one.is_resting() for one in self.replicas):
-                continue
-            tried.clear()
-            await asyncio.sleep(_pause_seconds(attempt, retry_after))
-            attempt += 1
+            if all(one in tried or one.is_resting() for one in self.replicas):
+                tried.clear()
+                await asyncio.sleep(_pause_seconds(attempt, retry_after))
+                attempt += 1
 
     def _next_replica(self, tried: set[Replica]) -> Replica:
         """Return the replica for the next attempt; one that was not tried and does not rest, if there is one."""

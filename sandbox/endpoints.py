@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -34,6 +34,7 @@ _PIECE_BYTES = 64 << 10
 _COME_BACK = {"Retry-After": "1"}
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _Result = TypeVar("_Result")
+_CALL, _BATCH = TypeAdapter(ExecuteRequest), TypeAdapter(list[ExecuteRequest])
 
 
 class _JSON(Response):
@@ -41,6 +42,10 @@ class _JSON(Response):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
+    return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers)
 
 
 class _Reply(Response):
@@ -59,8 +64,8 @@ class _Reply(Response):
             await super().__call__(scope, receive, send)
             return
         if _Reply.unread_bytes + size > MOST_UNREAD_BYTES:
-            refusal = {"error": {"code": "unread_replies", "message": "too many replies wait for callers to read them"}}
-            await _JSON(refusal, status_code=503, headers=_COME_BACK)(scope, receive, send)
+            refusal = _error(503, "unread_replies", "too many replies wait for callers to read them", _COME_BACK)
+            await refusal(scope, receive, send)
             return
         _Reply.unread_bytes += size
         try:
@@ -84,47 +89,35 @@ def _client(request: Request) -> str:
 
 
 async def _body(request: Request, *, code: str = "invalid_request") -> bytes:
+    too_long = InvalidRequest(f"the server takes bodies of at most {MOST_BODY_BYTES} bytes", status=413, code=code)
     # Refused by its declared length before a byte is read; the count below is for bodies that declare none.
     declared = request.headers.get("content-length", "0")
-    chunks, size = [], int(declared) if declared.isdigit() else 0
-    if size <= MOST_BODY_BYTES:
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MOST_BODY_BYTES:
-                break
-            chunks.append(chunk)
-    if size > MOST_BODY_BYTES:
-        raise InvalidRequest(f"the server takes bodies of at most {MOST_BODY_BYTES} bytes", status=413, code=code)
+    if declared.isdigit() and int(declared) > MOST_BODY_BYTES:
+        raise too_long
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MOST_BODY_BYTES:
+            raise too_long
+        chunks.append(chunk)
     return b"".join(chunks)
 
 
 def _call(body: bytes) -> ExecuteRequest:
-    return _validated(_parsed(body, levels_around=1))
+    """Return the one request of a body."""
+    return _validated(_CALL, body, levels_around=1)
 
 
-def _batch(body: bytes) -> list[ExecuteRequest]:
-    documents = _parsed(body, levels_around=2)
-    if not isinstance(documents, list):
-        raise InvalidRequest("a batch is a list of requests")
-    return [_validated(document, f"request {position}: ") for position, document in enumerate(documents)]
-
-
-def _parsed(body: bytes, levels_around: int) -> Any:
-    """Return the JSON of a request, in which arguments and state lie `levels_around` levels deep."""
+def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) -> _Result:
+    """Return the JSON of a body as the type wanted; arguments and state lie `levels_around` levels deep."""
     try:
-        return strict_json.parse(body, strict_json.MAX_NESTING + levels_around)
-    except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
-
-
-def _validated(document: Any, where: str = "") -> ExecuteRequest:
-    try:
-        return ExecuteRequest.model_validate(document)
+        return wanted.validate_python(strict_json.parse(body, strict_json.MAX_NESTING + levels_around))
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"{where}{path + ': ' if path else ''}{first['msg']}") from None
+        raise InvalidRequest(f"{path + ': ' if path else ''}{first['msg']}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON that is taken here: {error}") from None
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -145,35 +138,24 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result])
         leaving.cancel()
 
 
-class Service:
-    """The HTTP endpoints over one `Execution`; `_Guard` turns their exceptions into HTTP statuses."""
+class _Service:
+    """The HTTP endpoints over one `Execution`; `guarded` turns the exceptions of both into HTTP statuses."""
 
-    def __init__(self, execution: Execution, isolation: Isolation | None) -> None:
+    def __init__(self, execution: Execution, isolation: Isolation | None, token: str | None) -> None:
         self._execution, self._isolation = execution, isolation
+        self._expected = f"Bearer {token}".encode() if token else None
 
     async def execute(self, request: Request) -> Response:
-        """Answer `POST /v1/execute`: one call.
-
-        Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute`, or for a body that is not
-                what it must be.
-        """
+        """Answer `POST /v1/execute`: one call."""
         self._require_packages(request)
         call = _call(await _body(request))
-        reply = await _while_connected(request, self._execution.execute_call(_client(request), call))
-        return _Reply(reply)
+        return _Reply(await _while_connected(request, self._execution.execute_call(_client(request), call)))
 
     async def execute_batch(self, request: Request) -> Response:
-        """Answer `POST /v1/execute_batch`: a list of calls.
-
-        Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `Execution.execute_batch`, or for a body that is
-                not what it must be.
-        """
+        """Answer `POST /v1/execute_batch`: a list of calls."""
         self._require_packages(request)
-        calls = _batch(await _body(request, code="batch_too_large"))
-        replies = await _while_connected(request, self._execution.execute_batch(_client(request), calls))
-        return _Reply(replies)
+        calls = _validated(_BATCH, await _body(request, code="batch_too_large"), levels_around=2)
+        return _Reply(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
 
     def _require_packages(self, request: Request) -> None:
         """Refuse calls whose packages are not those of this service: a tool's error would be none of the tool's."""
@@ -184,13 +166,12 @@ class Service:
                 message = f"expected the package {name} {version}, which the calls need, found {found} here"
                 raise InvalidRequest(message, status=409, code="packages_missing")
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, _: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""
         pool, isolation = self._execution.pool, self._isolation
         ready = sum(worker.ready for worker in pool.workers)
-        status = "ok" if ready else "starting"
         document = {
-            "status": status,
+            "status": "ok" if ready else "starting",
             "tier": isolation.tier if isolation else None,
             "layers": isolation.layers if isolation else {},
             "stronger_tiers": isolation.refused if isolation else {},
@@ -200,9 +181,9 @@ class Service:
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},
             "limits": self._execution.maximum.model_dump(),
         }
-        return _JSON(document, status_code=200 if status == "ok" else 503)
+        return _JSON(document, status_code=200 if ready else 503)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, _: Request) -> Response:
         """Answer `GET /metrics`, in Prometheus's text format."""
         pool, execution = self._execution.pool, self._execution
         gauges = {
@@ -214,18 +195,13 @@ class Service:
         }
         return Response(execution.metrics.render(gauges), media_type="text/plain; version=0.0.4")
 
+    def guarded(self, endpoint: _Endpoint, *, open_to_all: bool = False) -> _Endpoint:
+        """Refuse callers without a right to call, and turn every failure that is not a tool's into an HTTP status.
 
-class _Guard:
-    """Refuses callers without a right to call, and turns every failure that is not a tool's into its HTTP status."""
+        An endpoint that is open to all needs no token.
+        """
 
-    def __init__(self, execution: Execution, token: str | None) -> None:
-        self._execution = execution
-        self._expected = f"Bearer {token}".encode() if token else None
-
-    def __call__(self, endpoint: _Endpoint, *, open_to_all: bool = False) -> _Endpoint:
-        """Guard an endpoint; one that is open to all needs no token."""
-
-        async def guarded(request: Request) -> Response:
+        async def answer(request: Request) -> Response:
             refusal = self._refusal(request, open_to_all)
             if refusal is not None:
                 return refusal
@@ -243,10 +219,10 @@ class _Guard:
             except ClientDisconnect:
                 return self._refuse(400, "disconnected", "the client left before its reply")
 
-        return guarded
+        return answer
 
     def _refusal(self, request: Request, open_to_all: bool) -> Response | None:
-        """Why a request is not looked at, before its body is read."""
+        """Return the refusal of a request that is not looked at; its body has not been read."""
         if "origin" in request.headers:
             return self._refuse(403, "web_page", "requests of web pages (with an Origin header) are refused")
         # A page whose name was made to lead here has no token to send: where one is needed, any name will do.
@@ -254,17 +230,15 @@ class _Guard:
             host = request.headers["host"][:100]
             message = f"expected an address or localhost as Host, found {host!r}: set {TOKEN_VARIABLE} to serve by name"
             return self._refuse(421, "unknown_host", message)
-        if open_to_all:
-            return None
         given = request.headers.get("authorization", "").encode()
-        if self._expected and not secrets.compare_digest(given, self._expected):
+        if self._expected and not open_to_all and not secrets.compare_digest(given, self._expected):
             return self._refuse(401, "unauthorized", "the bearer token is missing or wrong")
         return None
 
     def _refuse(self, status: int, code: str, message: str, **headers: str) -> Response:
         self._execution.metrics.refusals[code] += 1
         message = message.encode("utf-8", "backslashreplace").decode()  # it may quote half a character
-        return _JSON({"error": {"code": code, "message": message}}, status_code=status, headers=headers or None)
+        return _error(status, code, message, headers or None)
 
 
 def application(
@@ -274,8 +248,7 @@ def application(
     on_start: Callable[[], None] = lambda: None,
 ) -> Starlette:
     """Return the ASGI application; its lifespan starts the pool, calls `on_start`, and stops the pool."""
-    service = Service(execution, isolation)
-    guard = _Guard(execution, token)
+    service = _Service(execution, isolation, token)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -288,16 +261,15 @@ def application(
             await execution.pool.close()
 
     routes = [
-        Route("/v1/execute", guard(service.execute), methods=["POST"]),
-        Route("/v1/execute_batch", guard(service.execute_batch), methods=["POST"]),
+        Route("/v1/execute", service.guarded(service.execute), methods=["POST"]),
+        Route("/v1/execute_batch", service.guarded(service.execute_batch), methods=["POST"]),
         # Open to all: load balancers have no token, and a caller without one learns that a sandbox is there.
-        Route("/health", guard(service.health, open_to_all=True), methods=["GET"]),
-        Route("/metrics", guard(service.metrics), methods=["GET"]),
+        Route("/health", service.guarded(service.health, open_to_all=True), methods=["GET"]),
+        Route("/metrics", service.guarded(service.metrics), methods=["GET"]),
     ]
     handlers: dict[Any, Any] = {HTTPException: _not_served}
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    return _JSON({"error": {"code": "not_served", "message": message}}, status_code=error.status_code)
+    return _error(error.status_code, "not_served", f"{request.method} {request.url.path}: {error.detail}")

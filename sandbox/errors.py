@@ -1,4 +1,4 @@
-"""What the sandbox may fail with.
+"""The errors of the sandbox.
 
     SandboxError
     ├── SandboxUnavailable     client: no answer to a call, whatever the reason; it is never a result
@@ -14,11 +14,11 @@
         ├── QueueFull          429
         └── ServiceFault       503
 
-An error that a tool itself raises is none of the service but its reply; the jail that says so imports nothing of ours.
+An error that a tool raises is no error of the service: it is the tool's reply. So the jail imports nothing from here.
 """
 
 from __future__ import annotations
 
 
 class SandboxError(Exception):
-    """The root: something that the service or its callers promise did not come about; the message is for people."""
+    """The root: the service or a caller could not do its part; the message says why, for people."""

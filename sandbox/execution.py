@@ -1,4 +1,4 @@
-"""From a validated request to a reply: sources and their byte code by hash, and the verdict on how a call ended."""
+"""From a validated request to a reply: sources and their byte code by hash, and the verdict on a call that ended."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from typing import Any
 
 from sandbox import strict_json
 from sandbox.errors import SandboxError
 from sandbox.jail.tool_call import COMPILED
-from sandbox.jail.zygote import BY_ITSELF, CANCELLED, CPU_LIMIT, WALL_LIMIT
+from sandbox.jail.zygote import CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
 from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
@@ -80,22 +79,13 @@ class Execution:
     """Executes validated requests in a pool."""
 
     def __init__(self, pool: Pool, *, maximum: Limits = MAXIMUM_LIMITS) -> None:
-        self.pool = pool
-        self.maximum = maximum
+        self.pool, self.maximum = pool, maximum
         self.max_batch_bytes = _MOST_BATCH_BYTES
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
         self._compiling: dict[tuple[str, str], asyncio.Event] = {}
         """Event of each client and source, set when the call that compiles the source has ended, well or not."""
-
-    async def execute(self, client: str, request: ExecuteRequest) -> dict[str, Any]:
-        """Run one call in the pool and return the reply document.
-
-        Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`.
-        """
-        return json.loads(await self.execute_call(client, request))
 
     async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         """Run one call in the pool and return the reply as JSON.
@@ -217,7 +207,7 @@ def _verdict(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
     """Return "ok" or the kind of error, and the reply. The kernel's report outweighs the process's own words.
 
     Raises:
-        ServiceFault: the call was cancelled, or ended for a reason that is not known.
+        ServiceFault: the call was cancelled.
     """
     if outcome.why == WALL_LIMIT:
         return _error(outcome, ErrorKind.TIMEOUT, f"stopped after {limits.wall_seconds:g} s of wall time")
@@ -278,15 +268,10 @@ def _usage(outcome: Outcome) -> bytes:
 
 
 def _crash(outcome: Outcome, limits: Limits) -> tuple[str, bytes]:
-    if outcome.why != BY_ITSELF:
-        raise ServiceFault(f"a call ended for the unknown reason {outcome.why}")
     code = os.waitstatus_to_exitcode(outcome.wait_status)
-    how = f"signal {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    how = f"signal {names.get(-code, -code)}" if code < 0 else f"exit status {code}"
     # The kernel does not say that a process died for want of memory; the amount that it held is the best evidence.
     if code != 0 and outcome.max_rss_bytes >= _MEMORY_SHARE * limits.memory_bytes:
         return _error(outcome, ErrorKind.MEMORY, f"the process ended with {how} close to its memory limit")
     return _error(outcome, ErrorKind.CRASHED, f"the tool's process ended without a reply ({how})")
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -1,15 +1,73 @@
-"""The interpreter that jails run, and the shared libraries that a process of it has loaded."""
+"""The interpreter that jails run: its files, and the shared libraries that a process of it has loaded."""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import platform
 import re
+import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOT = str(Path(__file__).parents[1])
+_LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+_DESCRIBE = """
+import importlib, json, os
+import _ctypes
+from sandbox.interpreter import loaded_libraries
+# Terminals, databases of the host, other processes and TLS are of no use to a tool.
+unused = {"_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_multiprocessing", "_posixshmem", "_ssl", "_tkinter",
+          "nis", "ossaudiodev", "readline", "spwd", "syslog", "termios"}
+for entry in sorted(os.listdir(os.path.dirname(_ctypes.__file__))):
+    name = entry.split(".")[0]
+    if entry.endswith(".so") and name not in unused and not name.startswith(("_test", "_ctypes_test", "xx", "_xx")):
+        importlib.import_module(name)
+print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.path.dirname(os.__file__),
+                  "version": "%d.%d" % sys.version_info[:2], "libraries": loaded_libraries()}))
+"""
+
+
+@dataclass(frozen=True)
+class JailedPython:
+    """The files an interpreter needs: its own, its standard library's and every shared library they load."""
+
+    executable: str
+    stdlib: str
+    version: str
+    libraries: dict[str, list[str]]
+    """The names under which a library may be asked for, by its path."""
+    loader: str
+    loader_path: str
 
 
 def base_interpreter() -> str:
     """Return the path of the interpreter that runs this program; the virtual environment stays outside."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def isolated_command(program: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a Python program with this package and the standard library, and no other."""
+    start = f"import sys; sys.path.insert(0, {_ROOT!r})\n{program}"
+    return [base_interpreter(), "-I", "-S", "-c", start, *arguments]
+
+
+@functools.cache
+def jailed_python() -> JailedPython:
+    """Return the files that this program's interpreter needs; the virtual environment stays outside."""
+    # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
+    command = isolated_command(_DESCRIBE)
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    libraries = found.pop("libraries")
+    loader = next((path for path in libraries if is_loader(path)), "")
+    shared = {
+        path: names
+        for path, names in libraries.items()
+        if not is_loader(path) and not path.startswith(found["stdlib"] + "/")
+    }
+    return JailedPython(libraries=shared, loader=loader, loader_path=_LOADERS[platform.machine()], **found)
 
 
 def loaded_libraries() -> dict[str, list[str]]:
@@ -26,6 +84,11 @@ def loaded_libraries() -> dict[str, list[str]]:
             if _stem(entry) == stem and os.path.realpath(os.path.join(folder, entry)) == path
         )
     return libraries
+
+
+def is_loader(path: str) -> bool:
+    """Say whether a library is the dynamic loader, which has a place of its own in a jail."""
+    return os.path.basename(path).startswith("ld-")
 
 
 def _stem(name: str) -> str:

@@ -13,20 +13,19 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import all_suffixes
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
 from sandbox.errors import SandboxError
-from sandbox.interpreter import base_interpreter
+from sandbox.interpreter import is_loader, isolated_command
 
 _LOAD_SECONDS = 300.0
-_ROOT = Path(__file__).parent.parent
 # A process of its own tells which shared libraries of the machine the packages load: those, too, a jail must show.
 _LOAD = """
-import ctypes, importlib, json, os, pathlib, sys
+import ctypes, importlib, json, os, pathlib
 from sandbox.interpreter import loaded_libraries
 folder, modules = sys.argv[1], sys.argv[2:]
 sys.path.append(folder)
@@ -87,13 +86,10 @@ def find_packages(folder: Path) -> Packages:
         raise PackageUnavailable(
             f"{folder} holds no package; make it with `pip install --target {folder} numpy`, for example"
         )
-    packages = Packages(
-        folder=real,
-        versions={name: found[name].version for name in sorted(found)},
-        modules={name: top_modules(map(str, found[name].files or ())) for name in sorted(found)},
-    )
-    program = f"import sys; sys.path.insert(0, {str(_ROOT)!r})\n{_LOAD}"
-    command = [base_interpreter(), "-I", "-S", "-c", program, real, *packages.imported]
+    versions = {name: found[name].version for name in sorted(found)}
+    modules = {name: top_modules(map(str, found[name].files or ())) for name in sorted(found)}
+    packages = Packages(real, versions, modules)
+    command = isolated_command(_LOAD, real, *packages.imported)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={}, timeout=_LOAD_SECONDS)
         failure, libraries = json.loads((done.stdout.splitlines() or [""])[-1])
@@ -104,13 +100,9 @@ def find_packages(folder: Path) -> Packages:
         raise PackageUnavailable(f"a process that imported the packages of {folder} ended: {last}") from None
     if failure:
         raise PackageUnavailable(f"{failure.splitlines()[0]}; install what it needs into {folder}, or remove it")
-    stdlib = os.path.dirname(os.__file__)
-    outside = {
-        path: names
-        for path, names in libraries.items()
-        if not path.startswith((f"{stdlib}/", f"{real}/")) and not os.path.basename(path).startswith("ld-")
-    }
-    return Packages(real, packages.versions, packages.modules, outside)
+    own_folders = (f"{os.path.dirname(os.__file__)}/", f"{real}/")
+    others = {path: names for path, names in libraries.items() if not path.startswith(own_folders)}
+    return replace(packages, libraries={path: names for path, names in others.items() if not is_loader(path)})
 
 
 def _normalised(name: str) -> str:

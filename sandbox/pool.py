@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from sandbox.worker import Job, Outcome, ServiceFault, Worker
 
 log = logging.getLogger("sandbox")
 CALLS_OF_A_WORKER = 32
+_FRESH_SLOTS = 4  # of a worker
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
 _LOOK_AGAIN_SECONDS = 0.05
 _QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
@@ -42,21 +42,18 @@ class Pool:
         tier: Tier,
         workers: int,
         *,
-        fresh_slots: int = 4,
         max_children: int = CALLS_OF_A_WORKER,
         max_queue: int = 4096,
         packages: Packages = NO_PACKAGES,
     ) -> None:
-        self.packages = packages
-        self.tier, self.max_children = tier, max_children
-        self.size, self._fresh_slots, self.max_queue = workers, fresh_slots, max_queue
+        self.packages, self._jail = packages, (tier, max_children, packages)
+        self._places, self._size, self.max_queue = max_children, workers, max_queue
         self._queue: FairQueue[Job] = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0
         self._memory_bytes = memory_bytes_of_calls()
         self.workers: list[Worker] = []
-        self.call_numbers = itertools.count(1)
         self.restarts = 0
         self._heals = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,9 +65,12 @@ class Pool:
         Raises:
             ServiceFault: one cannot start.
         """
-        self.workers = [Worker(self, index) for index in range(self.size)]
+        self.workers = [self._worker(index) for index in range(self._size)]
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
         self._heals = True  # not before: where none can start, another attempt would fail alike
+
+    def _worker(self, index: int) -> Worker:
+        return Worker(index, self._jail, self.dispatch, self.on_ended, self._on_closed)
 
     async def close(self) -> None:
         """End every jail; waiting calls fail."""
@@ -128,7 +128,7 @@ class Pool:
         while self._queue:
             # By fresh calls first: aged ones run at low priority and hardly delay a new one.
             worker = min(
-                (w for w in self.workers if w.ready and w.fresh < self._fresh_slots and self._has_place(w)),
+                (w for w in self.workers if w.ready and w.fresh < _FRESH_SLOTS and len(w.flights) < self._places),
                 key=lambda w: (w.fresh, len(w.flights)),
                 default=None,
             )
@@ -142,30 +142,25 @@ class Pool:
             if not self._has_memory(job):  # it stays the next: smaller ones that pass could keep it waiting for ever
                 self._queue.put_back(job.client, job)
                 return
-            if not worker.start(job):
-                self._queue.put_back(job.client, job)
-                if worker.ready:  # it is this process that has no descriptor left for the call's channel
-                    self._look_again()
-                    return
-
-    def _look_again(self) -> None:
-        """Dispatch a little later, whether or not anything happens until then."""
-        if self._again is None:
-            self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._again = None
-        self.dispatch()
+            if worker.start(job):
+                self._count(job, 1)
+                continue
+            self._queue.put_back(job.client, job)
+            if worker.ready:  # it is this process that has no descriptor left for the call's channel
+                if self._again is not None:
+                    self._again.cancel()
+                self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self.dispatch)
+                return
 
     def _may_start(self, client: str) -> bool:
-        """Nobody may hold every place: the last quarter stays open to others."""
+        """Say whether a client leaves the last quarter of the places and of the memory open to others."""
         return (
-            self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self.size * self.max_children
+            self.in_flight_of[client] < _MOST_OF_ALL_PLACES * self._size * self._places
             and self.memory_of[client] < _MOST_OF_ALL_PLACES * self._memory_bytes
         )
 
     def _has_memory(self, job: Job) -> bool:
-        """Whether all calls in flight may use what they were promised, and this one too; one alone may always try.
+        """Say whether the memory limits of all calls in flight, and of this one, fit; a call alone may always try.
 
         Decided: docs/decisions/sandbox.md, “A call starts only if the memory limits of all running calls fit the
         machine”.
@@ -173,19 +168,22 @@ class Pool:
         return self.memory_in_flight == 0 or self.memory_in_flight + self.memory_for(job) <= self._memory_bytes
 
     def memory_for(self, job: Job) -> int:
-        """Return the bytes that a call may use, those that the kernel keeps for it included."""
+        """Return the bytes that a call may use, including those that the kernel keeps for it."""
         return job.limits.memory_bytes + TMP_BYTES + _QUEUED_BYTES
 
-    def count(self, job: Job, sign: int) -> None:
-        """Count a call that begins (1) or has ended (-1)."""
+    def on_ended(self, job: Job) -> None:
+        """Take note of a call that has ended, and start waiting ones."""
+        self._count(job, -1)
+        self.dispatch()
+
+    def _count(self, job: Job, sign: int) -> None:
         self.in_flight_of[job.client] += sign
         self.memory_of[job.client] += sign * self.memory_for(job)
         self.memory_in_flight += sign * self.memory_for(job)
+        if not self.in_flight_of[job.client]:  # else every client that ever called would stay in memory
+            del self.in_flight_of[job.client], self.memory_of[job.client]
 
-    def _has_place(self, worker: Worker) -> bool:
-        return len(worker.flights) < self.max_children
-
-    def on_closed(self, worker: Worker) -> None:
+    def _on_closed(self, worker: Worker) -> None:
         """Replace a worker that ended."""
         if not self._heals or worker not in self.workers:
             return
@@ -203,8 +201,7 @@ class Pool:
             # OSError: no process or no descriptor can be had just now.
             with contextlib.suppress(ServiceFault, OSError):
                 # In its place before it is ready, so that `close` finds it.
-                new = Worker(self, worker.index)
-                self.workers[position] = new
-                await new.wait_ready()
+                self.workers[position] = self._worker(worker.index)
+                await self.workers[position].wait_ready()
                 return
             delay = min(5.0, 2 * delay + 0.1)

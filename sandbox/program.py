@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from sandbox.errors import SandboxError
+from sandbox.interpreter import base_interpreter, isolated_command
 
 SANDBOX_UID: Final = 65534  # as sandbox.jail.launcher has it
-_ROOT: Final = str(Path(__file__).parents[1])
-_START: Final = "import sys; sys.path.insert(0, {root!r}); from sandbox.jail import program; program.main()"
+_START: Final = "from sandbox.jail import program; program.main()"
 _OF_THE_NETWORK: Final = (
     *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/ssl", "/etc/pki"),
     *("/etc/ca-certificates", "/etc/localtime", "/etc/alternatives"),
@@ -76,7 +76,7 @@ def confined_command(
         "memory_bytes": memory_bytes,
         "command": list(command),
     }
-    return [_interpreter(), "-I", "-S", "-c", _START.format(root=_ROOT), json.dumps(plan)]
+    return isolated_command(_START, json.dumps(plan))
 
 
 @cache
@@ -84,7 +84,7 @@ def why_not_confined() -> str | None:
     """Return the reason why this machine cannot confine a program; None if it can. One program is run to find out."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            command = confined_command([_interpreter(), "-I", "-S", "-c", ""], folder=Path(folder))
+            command = confined_command([base_interpreter(), "-I", "-S", "-c", ""], folder=Path(folder))
         except ProgramNotConfined as error:
             return str(error)
         done = subprocess.run(
@@ -119,7 +119,7 @@ def require_no_home_in(folders: Sequence[Path]) -> None:
 
 def _interpreter_folders() -> list[Path]:
     """Return the folders of the interpreter that environments are made from."""
-    return sorted({Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(_interpreter()).parents[1]})
+    return sorted({Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(base_interpreter()).parents[1]})
 
 
 @contextlib.contextmanager
@@ -162,8 +162,3 @@ def _hand_over(folder: Path, giver: int, taker: int, known: set[tuple[str, str]]
                 if found.st_uid == giver != taker:
                     os.chown(name, taker, taker, dir_fd=here, follow_symlinks=False)
     return links
-
-
-def _interpreter() -> str:
-    """Return the interpreter that environments are made from."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

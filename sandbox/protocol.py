@@ -44,7 +44,7 @@ class _Message(BaseModel):
 
 
 class Limits(_Message):
-    """What one call may use. Limits above the server's maximum are refused, not clipped."""
+    """The most that one call may use. Limits above the server's maximum are refused, not clipped."""
 
     wall_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
     cpu_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
@@ -72,7 +72,7 @@ class ExecuteRequest(_Message):
 
 
 class Usage(_Message):
-    """What a call used; the kernel counted it, not the tool."""
+    """The time and memory that a call used; the kernel counted them, not the tool."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -116,7 +116,7 @@ class ToolError(_Message):
 
 
 class ExecuteReply(_Message):
-    """What became of a call: `value` (and `state`) when `ok`, else `error`.
+    """The reply to a call: `value` (and `state`) if it is `ok`, else `error`.
 
     >>> ExecuteReply(status="ok", value=3, usage=Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)).value
     3

@@ -103,35 +103,33 @@ async def _probe(tier: Tier, packages: Packages = NO_PACKAGES) -> tuple[dict[str
         with _bait() as canary:
             bait = {"path": str(canary), "address": str(canary.parent / "socket")}
             asked = [dataclasses.replace(one, arguments=one.arguments | bait) for one in asked]
-            asked += [
-                promise(
-                    f"tools can import {name} and not change it",
-                    "ok",
-                    CHANGE_FILE,
-                    value=[],
-                    arguments={"module": name},
-                )
-                for name in packages.imported
-            ]
+            for name in packages.imported:
+                about = f"tools can import {name} and not change it"
+                asked.append(promise(about, "ok", CHANGE_FILE, value=[], arguments={"module": name}))
             before = _seen_from_outside(canary, canary.parent)
-            broken = [found for found in await asyncio.gather(*(_check(execution, one) for one in asked)) if found]
+            verdicts = await asyncio.gather(*(_check(execution, one) for one in asked))
+            broken = [found for found in verdicts if found]
             # A change that the attack made and could not notice counts as well.
             if _seen_from_outside(canary, canary.parent) != before:
                 broken.append("a file of the host was changed")
         if broken:
             raise ServiceFault(f"the self-test escaped: {'; '.join(broken)}")
-        python = await execution.execute(_CLIENT, ExecuteRequest(source=_PYTHON, function="version"))
+        python = await _reply(execution, ExecuteRequest(source=_PYTHON, function="version"))
         worker = pool.workers[0]
         probed = {"seccomp": True, "no_new_privs": True, "rlimits": True}
-        return layers_of(tier, worker.process.pid) | worker.layers | probed, str(python["value"])
+        return layers_of(tier, worker.process.pid) | worker.layers | probed, str(python.value)
     finally:
         await pool.close()
 
 
 async def _check(execution: Execution, one: Promise) -> str | None:
-    documents = [await execution.execute(_CLIENT, request) for request in one.requests()]
-    found = one.verdict([ExecuteReply.model_validate(document) for document in documents], _OVERSHOOT_SECONDS)
+    replies = [await _reply(execution, request) for request in one.requests()]
+    found = one.verdict(replies, _OVERSHOOT_SECONDS)
     return found and f"{one.name}: {found}"
+
+
+async def _reply(execution: Execution, request: ExecuteRequest) -> ExecuteReply:
+    return ExecuteReply.model_validate_json(await execution.execute_call(_CLIENT, request))
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from sandbox.endpoints import application
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
-from sandbox.packages import NO_PACKAGES, Packages, PackageUnavailable, find_packages
+from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
 from sandbox.protocol import Limits
 from sandbox.self_test import IsolationUnavailable, establish
@@ -71,29 +71,62 @@ def serve(
     """
     try:
         token = token_or_none(token)
-    except InvalidToken as error:
+        os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
+        allowed = NO_PACKAGES if packages is None else find_packages(packages)
+    except (InvalidToken, PackageUnavailable) as error:
         raise RefusedToStart(str(error)) from None
-    os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
     workers = workers or available_cores()
     most_connections = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS - workers * (CALLS_OF_A_WORKER + 8)
     if most_connections < _LEAST_CONNECTIONS:
         raise RefusedToStart(f"{workers} workers need more descriptors than this user may open: raise `ulimit -n`")
-    try:
-        allowed = NO_PACKAGES if packages is None else find_packages(packages)
-    except PackageUnavailable as error:
-        raise RefusedToStart(str(error)) from None
     # Bound before the self-test, which takes seconds: a port that is taken, or too public, is told of at once.
     listener = socket.socket(fileno=listen_fd) if listen_fd is not None else _listen(host, port)
-    address = ipaddress.ip_address(listener.getsockname()[0])
-    if not address.is_loopback and not token:
+    host, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(host).is_loopback and not token:
         listener.close()
         raise RefusedToStart(
-            f"{address} can be reached by others, who could run code here: set a token (environment variable "
+            f"{host} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
-    asyncio.run(
-        _serve(listener, most_connections, workers, min_tier, allowed, token, maximum, max_queue, until_stdin_closes)
+    try:
+        isolation = asyncio.run(establish(min_tier, allowed))
+    except (IsolationUnavailable, PackageUnavailable) as error:
+        raise RefusedToStart(str(error)) from None
+    for tier, why in isolation.refused.items():
+        log.warning("the stronger tier %s does not work here: %s", tier, why)
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed), maximum=maximum)
+
+    def on_start() -> None:
+        layers = ", ".join(name for name, active in isolation.layers.items() if active)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        with_packages = f", packages {allowed}" if allowed.versions else ""
+        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
+        if until_stdin_closes:  # nothing is written to our standard input, so it becomes readable when it ends
+            asyncio.get_running_loop().add_reader(0, stop)
+
+    def stop() -> None:
+        asyncio.get_running_loop().remove_reader(0)
+        server.should_exit = True
+
+    # uvicorn bounds the front. Beyond `limit_concurrency` connections a caller gets 503. After SIGTERM or SIGINT
+    # no connection is accepted any more, and accepted calls have `timeout_graceful_shutdown` seconds to end.
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(execution, isolation, token, on_start),
+            access_log=False,
+            log_level="warning",
+            lifespan="on",
+            ws="none",
+            http="h11",
+            backlog=_BACKLOG,
+            limit_concurrency=most_connections,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=int(maximum.wall_seconds + _DRAIN_MARGIN_SECONDS),
+        )
     )
+    asyncio.run(server.serve(sockets=[listener]))
+    if not server.started:
+        raise RefusedToStart("the workers did not start; the log above says why")
 
 
 def _raise_descriptor_limit() -> int:
@@ -116,62 +149,6 @@ def _listen(host: str, port: int) -> socket.socket:
         raise RefusedToStart(f"cannot listen on {host}:{port}: {error}") from None
 
 
-async def _serve(
-    listener: socket.socket,
-    most_connections: int,
-    workers: int,
-    min_tier: Tier,
-    packages: Packages,
-    token: str | None,
-    maximum: Limits,
-    max_queue: int,
-    until_stdin_closes: bool,
-) -> None:
-    try:
-        isolation = await establish(min_tier, packages)
-    except (IsolationUnavailable, PackageUnavailable) as error:
-        raise RefusedToStart(str(error)) from None
-    for tier, why in isolation.refused.items():
-        log.warning("the stronger tier %s does not work here: %s", tier, why)
-    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=packages), maximum=maximum)
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def say_where() -> None:
-        layers = ", ".join(name for name, active in isolation.layers.items() if active)
-        with_packages = f", packages {packages}" if packages.versions else ""
-        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
-
-    # uvicorn bounds the front. Beyond `limit_concurrency` connections a caller gets 503. After SIGTERM or SIGINT
-    # no connection is accepted any more, and accepted calls have `timeout_graceful_shutdown` seconds to end.
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application(execution, isolation, token, say_where),
-            access_log=False,
-            log_level="warning",
-            lifespan="on",
-            ws="none",
-            http="h11",
-            backlog=_BACKLOG,
-            limit_concurrency=most_connections,
-            timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=int(maximum.wall_seconds + _DRAIN_MARGIN_SECONDS),
-        )
-    )
-    if until_stdin_closes:
-        loop = asyncio.get_running_loop()
-
-        # Nothing is written to our standard input, so it becomes readable only when it ends.
-        def stop() -> None:
-            loop.remove_reader(0)
-            server.should_exit = True
-
-        loop.add_reader(0, stop)
-    await server.serve(sockets=[listener])
-    if not server.started:
-        raise RefusedToStart("the workers did not start; the log above says why")
-
-
 def main() -> None:
     """Serve as the command line says.
 
@@ -181,9 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sandbox.server", description="Run Python that no person has read.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (a public one needs a token)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
-    parser.add_argument(
-        "--workers", type=int, default=None, help="jails, one per core that this container may use by default"
-    )
+    parser.add_argument("--workers", type=int, help="jails, one per core that this container may use by default")
     parser.add_argument("--min-tier", type=Tier, choices=list(Tier), default=Tier.LANDLOCK, help="weakest isolation")
     parser.add_argument(
         "--packages",
@@ -194,7 +169,7 @@ def main() -> None:
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
     for name, value in MAXIMUM_LIMITS.model_dump().items():
         parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
-    parser.add_argument("--listen-fd", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)

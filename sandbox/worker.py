@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from sandbox.errors import SandboxError
 from sandbox.isolation import Tier, start_jail
@@ -51,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call's process ended, and the genuine reply that it wrote, if any."""
+    """The end of a call's process, and the genuine reply that it wrote, if any."""
 
     body: bytes | None
     compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
@@ -65,39 +64,27 @@ class Outcome:
     queue_seconds: float
 
 
+@dataclass(eq=False, slots=True)
 class _Flight:
     """A job inside a worker."""
 
-    __slots__ = (
-        "aged",
-        "channel",
-        "chunks",
-        "compiled",
-        "ended",
-        "is_read",
-        "is_written",
-        "job",
-        "nonce",
-        "open",
-        "reason",
-        "received",
-        "timers",
-        "to_send",
-        "worker",
-    )
-
-    def __init__(self, worker: Worker, job: Job, channel: socket.socket, nonce: bytes, payload: bytes) -> None:
-        self.worker, self.job, self.channel, self.nonce = worker, job, channel, nonce
-        self.to_send = memoryview(payload)
-        self.chunks: list[bytes] = []
-        self.compiled: bytes | None = None
-        self.received = 0
-        self.ended: tuple[int, ...] | None = None
-        self.reason = ""  # why it could not be restricted
-        self.open = True
-        self.is_read = self.is_written = False  # by the event loop, which is slow to say that it never was
-        self.aged = False
-        self.timers: list[asyncio.TimerHandle] = []
+    job: Job
+    channel: socket.socket
+    nonce: bytes
+    to_send: memoryview
+    chunks: list[bytes] = field(default_factory=list)
+    received: int = 0
+    compiled: bytes | None = None
+    ended: tuple[int, ...] | None = None
+    """The zygote's report."""
+    reason: str = ""
+    """Why the process could not be restricted."""
+    is_open: bool = True
+    is_read: bool = False
+    """Whether the event loop reads the channel; to ask it to stop without need is slow."""
+    is_written: bool = False
+    aged: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
 def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
@@ -116,38 +103,35 @@ def _first_frame(data: bytes, nonce: bytes) -> tuple[bytes | None, bytes]:
     return None, data
 
 
-class WorkerOwner(Protocol):
-    """The pool, as its workers see it."""
-
-    tier: Tier
-    max_children: int
-    packages: Packages
-    call_numbers: itertools.count[int]
-
-    def count(self, job: Job, sign: int) -> None:
-        """Count a call that begins (1) or has ended (-1)."""
-
-    def dispatch(self) -> None:
-        """Start waiting jobs: a slot has become free."""
-
-    def on_closed(self, worker: Worker) -> None:
-        """Replace a worker that has ended."""
-
-
 class Worker:
-    """One jail: its process, its control socket and the calls inside it."""
+    """One jail: its process, its control socket and the calls inside it.
 
-    def __init__(self, owner: WorkerOwner, index: int) -> None:
-        self._owner, self.index = owner, index
+    Args:
+      jail: the tier, the most calls at one time, and the packages, as `start_jail` takes them.
+      on_free: called when the worker becomes ready, and when a call gives up its fresh slot.
+      on_ended: called with the job of each call that has ended.
+      on_closed: called when the jail has ended.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        jail: tuple[Tier, int, Packages],
+        on_free: Callable[[], None],
+        on_ended: Callable[[Job], None],
+        on_closed: Callable[[Worker], None],
+    ) -> None:
+        self.index, self._on_free, self._on_ended, self._on_closed = index, on_free, on_ended, on_closed
         self._loop = asyncio.get_running_loop()
+        self._call_numbers = itertools.count(1)
         self.flights: dict[int, _Flight] = {}
         self.fresh = 0
         self.ready = False
         self.layers: dict[str, bool] = {}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        tier, most_calls, packages = jail
         with theirs:
-            self.process = start_jail(owner.tier, theirs.fileno(), owner.max_children, owner.packages)
-        self._control = ours
+            self.process = start_jail(tier, theirs.fileno(), most_calls, packages)
         self._control.setblocking(False)
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._control, self._on_control)
@@ -174,10 +158,8 @@ class Worker:
             ours, theirs = socket.socketpair()
         except OSError:
             return False
-        call = next(self._owner.call_numbers)
-        nonce = secrets.token_bytes(16)
         ours.setblocking(False)
-        limits = job.limits
+        call, nonce, limits = next(self._call_numbers), secrets.token_bytes(16), job.limits
         message = CALL.pack(b"c", call, limits.wall_seconds, limits.cpu_seconds, limits.memory_bytes)
         try:
             with theirs:
@@ -187,15 +169,14 @@ class Worker:
             self.close(f"does not take calls: {error}")
             return False
         header = REQUEST_HEADER.pack(nonce, len(job.document), len(job.code))
-        flight = _Flight(self, job, ours, nonce, b"".join((header, job.document, job.code)))
+        flight = _Flight(job, ours, nonce, memoryview(b"".join((header, job.document, job.code))))
         self.flights[call] = flight
         self.fresh += 1
-        self._owner.count(job, 1)
-        loop = self._loop
+        later = self._loop.call_later
         flight.timers = [
-            loop.call_later(_READ_AFTER_SECONDS, self._read_early, flight),
-            loop.call_later(AGED_AFTER_SECONDS, self._age, flight),
-            loop.call_later(limits.wall_seconds + _BACKSTOP_SECONDS, self._on_stuck, flight),
+            later(_READ_AFTER_SECONDS, self._read_early, flight),
+            later(AGED_AFTER_SECONDS, self._age, flight),
+            later(limits.wall_seconds + _BACKSTOP_SECONDS, self.close, "is stuck"),
         ]
         self._send(flight)
         return True
@@ -223,7 +204,7 @@ class Worker:
         flights, self.flights = self.flights, {}
         for flight in flights.values():
             self._finish(flight, ServiceFault(f"worker {self.index} {why}"))
-        self._owner.on_closed(self)
+        self._on_closed(self)
 
     # Channel of one call.
 
@@ -270,7 +251,7 @@ class Worker:
         if flight.is_written:
             self._loop.remove_writer(flight.channel)
         flight.channel.close()
-        flight.open = False
+        flight.is_open = False
 
     def _look_for_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
         """Take the frame that the process wrote after it compiled the source, if it is whole."""
@@ -300,12 +281,12 @@ class Worker:
                 self.ready, self.layers = True, hello["layers"]
                 if not self._started.done():
                     self._started.set_result(None)
-                self._owner.dispatch()
+                self._on_free()
                 continue
             _, call, *ended = ENDED.unpack_from(message)
             flight = self.flights.pop(call)
             flight.ended, flight.reason = tuple(ended), message[ENDED.size :].decode("utf-8", "replace")
-            if flight.open:
+            if flight.is_open:
                 self._read(flight)  # the child is gone, so this reads to the end
             else:
                 self._finish_if_over(flight)
@@ -313,45 +294,38 @@ class Worker:
     def _age(self, flight: _Flight) -> None:
         flight.aged = True
         self.fresh -= 1
-        self._owner.dispatch()
-
-    def _on_stuck(self, flight: _Flight) -> None:
-        self.close("is stuck")
+        self._on_free()
 
     def _finish_if_over(self, flight: _Flight) -> None:
         # The zygote's word and the end of the channel come in either order; the verdict needs both.
-        if flight.ended is None or flight.open:
+        if flight.ended is None or flight.is_open:
             return
         status, why, wall, cpu, rss = flight.ended
         if why == NOT_STARTED:
-            self._finish(
-                flight, ServiceFault(f"worker {self.index} has no process or thread to give: {os.strerror(status)}")
-            )
-            return
-        if why == NOT_RESTRICTED:
+            error = f"worker {self.index} has no process or thread to give: {os.strerror(status)}"
+            self._finish(flight, ServiceFault(error))
+        elif why == NOT_RESTRICTED:
             reason = flight.reason or f"its process ended first, wait status {status}"
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
-            return
-        # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
-        body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
-        forged = bool(rest)
-        body = None if forged else body
-        too_long = flight.received > flight.job.max_reply_bytes
-        queued = time.monotonic() - flight.job.enqueued - wall
-        self._finish(flight, Outcome(body, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
+        else:
+            # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
+            body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
+            forged, too_long = bool(rest), flight.received > flight.job.max_reply_bytes
+            queued = time.monotonic() - flight.job.enqueued - wall
+            own = None if forged else body
+            self._finish(flight, Outcome(own, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:
             timer.cancel()
-        if flight.open:
+        if flight.is_open:
             self._close_channel(flight)
         if not flight.aged:
             self.fresh -= 1
-        self._owner.count(flight.job, -1)
         future = flight.job.future
         if not future.done():
             if isinstance(result, Outcome):
                 future.set_result(result)
             else:
                 future.set_exception(result)
-        self._owner.dispatch()
+        self._on_ended(flight.job)

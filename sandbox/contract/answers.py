@@ -1,4 +1,4 @@
-"""Promises about replies: who writes them, what is a result, what is a source, how state travels."""
+"""Promises about replies: their writer, results, sources, and the state that travels with a call."""
 
 from sandbox.contract.promise import CHEAP, module, promise
 

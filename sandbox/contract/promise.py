@@ -32,9 +32,9 @@ class Promise:
     stdout: str | None = None
     seconds_between: float = 0.0  # between the calls
     needs_namespaces: bool = False
-    """Whether the tier `landlock` cannot keep it: it needs a /tmp, or hides something that the tier shows."""
+    """True if the tier `landlock` cannot keep it: it needs a /tmp, or hides something that the tier shows."""
     is_slow: bool = False
-    """Whether its check takes more than some tens of milliseconds."""
+    """True if its check takes more than some tens of milliseconds."""
 
     def requests(self) -> list[ExecuteRequest]:
         """Return the calls, to be made one after the other with `seconds_between` them."""

@@ -1,1 +1,1 @@
-"""What runs inside the jail: the zygote and the harness of one call. Standard library only, nothing of ours outside."""
+"""The code inside the jail: the zygote and the harness of one call. It imports only the standard library."""

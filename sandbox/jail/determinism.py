@@ -35,7 +35,7 @@ def install() -> Callable[[int], None]:
     """Replace the process's clocks, ids and sources of entropy; return a function that starts a call with its seed.
 
     CLOCK_MONOTONIC stays real: event loops and locks need it. So does the time that `time.sleep` takes; the clock has
-    gone on by what was asked for when it returns.
+    gone on by the time that was asked for when it returns.
     """
     _replace_clocks()
     _replace_datetime()
@@ -196,10 +196,10 @@ def _replace_chance_and_time_of_sqlite(urandom: Callable[[int], bytes]) -> None:
 
 
 def _replace_datetime() -> None:
-    """Teach the C classes themselves, so that types, repr and arithmetic stay what they are.
+    """Change the C classes themselves, so that types, repr and arithmetic stay the same.
 
     A static type's attributes cannot be assigned; its dictionary, found behind the read-only proxy, can. Then the
-    interpreter must forget what it looked up before.
+    interpreter must forget its earlier look-ups.
     """
 
     import ctypes

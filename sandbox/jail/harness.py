@@ -34,7 +34,7 @@ RESTRICTED = b"restricted"  # a call's process tells it the zygote before it rea
 _GIVEN_UP = 122  # the status of a process whose server has hung up
 _READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
 _DECODER = json.JSONDecoder()
-_ALL_DESCRIPTORS = 1 << 20
+_ALL_DESCRIPTORS = 1 << 20  # more than a process can have
 _HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
 # Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
 _STACK_SHARE = 2 * THREADS_OF_A_CALL
@@ -43,13 +43,13 @@ _LEAST_STACK_BYTES, _MOST_STACK_BYTES = 128 << 10, 8 << 20
 
 @dataclass
 class Jail:
-    """What the zygote prepares once for all its calls."""
+    """The things that the zygote prepares once for all its calls."""
 
     tier: str
+    drop_capabilities: Callable[[], None]
     install_filter: Callable[[], None]  # of system calls
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
-    encode_reply: Callable[[Any], bytes]
     ruleset: int = -1  # Landlock
     address_space_bytes: int = 0
     shared_bytes: int = 0  # of packages, which are in the memory of every call's process
@@ -80,7 +80,7 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     """
     die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
     enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop_capabilities, install_filter = linux.capability_dropper(), jail.install_filter
+    drop_capabilities, install_filter = jail.drop_capabilities, jail.install_filter
     address_space_bytes = jail.address_space_bytes
     # Without namespaces the zygote is asked for each thread.
     max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None
@@ -99,7 +99,7 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
                 die_with_parent()
             if enforce_rules is not None:
                 enforce_rules()
-            # Of all descriptors the call keeps its channel and, until the restrictions hold, its witness.
+            # The call keeps its channel and, until it is restricted, its witness; both lie above CHANNEL now.
             dup2(channel, CHANNEL)
             closerange(CHANNEL + 1, witness)
             closerange(witness + 1, _ALL_DESCRIPTORS)
@@ -125,14 +125,6 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
             leave(121)
 
     return run
-
-
-def renew_streams() -> None:
-    """Open the standard streams anew: a flag that a tool sets on a file holds for every process that shares it."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
 
 
 def _refuse(witness: int, error: BaseException) -> NoReturn:
@@ -167,7 +159,7 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
     """Return a function that serves the one request on the channel of a process that is restricted already."""
     read, decode = _request_reader(), _DECODER.raw_decode
     compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
-    make_finisher, leave = _finisher_maker(jail.encode_reply, os.write, os._exit), os._exit
+    make_finisher, leave = _finisher_maker(reply_encoder(jail.streams), os.write, os._exit), os._exit
     streams, begin = jail.streams, jail.begin
 
     def serve(address_space_bytes: int) -> NoReturn:

@@ -31,7 +31,7 @@ def main() -> NoReturn:
     """Read the plan from the command line, build the jail, start the zygote, wait for it."""
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
-    silence_input_and_output()
+    linux.open_null_as(0, 1)  # the error stream is the server's log until the zygote leaves it
     plan["control_fd"] = keep_channel_free(plan["control_fd"])
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
@@ -78,14 +78,6 @@ def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoRet
     os.execve(python, command, zygote_environment(home, libraries))
 
 
-def silence_input_and_output() -> None:
-    """Make standard input and output /dev/null; the error stream is the server's log until the zygote leaves it."""
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1):
-        os.dup2(null, fd)
-    os.close(null)
-
-
 def keep_channel_free(control_fd: int) -> int:
     """Have nothing of the zygote's own lie where its calls have their channel; return where the control socket lies."""
     if control_fd == CHANNEL:
@@ -111,8 +103,7 @@ def _launch_without(plan: dict) -> NoReturn:
 
 
 def _launch_in_namespaces(plan: dict) -> int:
-    is_root = os.geteuid() == 0
-    unshare_user(is_root)
+    unshare_user()
     linux.unshare(linux.ALL_NAMESPACES)
     zygote = os.fork()
     if zygote == 0:
@@ -128,7 +119,10 @@ def _become_zygote(plan: dict) -> NoReturn:
     _build_root(plan)
     plan["slots"] = _make_slots(plan, f"{os.readlink('self', dir_fd=host_proc)}/ns/mnt", host_proc)
     os.close(host_proc)
-    _become_sandbox_uid()
+    # Uid 0 is left for good; inside the jail only, the right stays to give each call its own namespaces.
+    linux.prctl(linux.PR_SET_KEEPCAPS, 1)
+    linux.become_user(SANDBOX_UID)
+    linux.set_capabilities(ZYGOTE_CAPABILITIES)
     linux.fix_addresses()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     for capability in ZYGOTE_CAPABILITIES:
@@ -136,51 +130,48 @@ def _become_zygote(plan: dict) -> NoReturn:
     _execute_zygote(f"{HOME}/bin/python", HOME, "/lib", plan)
 
 
-def unshare_user(is_root: bool) -> None:
+def unshare_user() -> None:
     """Enter a user namespace whose only inhabitants are an unprivileged uid and, for root, the owner of the files.
 
     A process of the parent namespace writes the maps: only it may map two ids.
     """
     uid, gid = os.geteuid(), os.getegid()
-    entered, go = os.pipe()
-    mapped, done = os.pipe()
-    me = os.getpid()
+    here, there = socket.socketpair()
+    us = os.open(f"/proc/{os.getpid()}", os.O_PATH | os.O_DIRECTORY)
     mapper = os.fork()
     if mapper == 0:
-        os.close(go)
-        os.read(entered, 1)
-        inner = f"0 0 1\n{SANDBOX_UID} {SANDBOX_UID} 1\n"
-        maps = {
-            "setgroups": "allow" if is_root else "deny",
-            "uid_map": inner if is_root else f"{SANDBOX_UID} {uid} 1\n",
-            "gid_map": inner if is_root else f"{SANDBOX_UID} {gid} 1\n",
-        }
+        here.close()
+        there.recv(1)
         try:
-            for name, text in maps.items():
-                with open(f"/proc/{me}/{name}", "w") as file:
-                    file.write(text)
+            if uid == 0:
+                both = f"0 0 1\n{SANDBOX_UID} {SANDBOX_UID} 1\n"
+                _write_maps(us, "allow", both, both)
+            else:
+                _write_maps(us, "deny", f"{SANDBOX_UID} {uid} 1\n", f"{SANDBOX_UID} {gid} 1\n")
+            there.send(b"mapped")
         except OSError as error:
-            os.write(done, f"writing /proc/self/{name}: {error.strerror}".encode())
-            os._exit(1)
-        os.write(done, b"ok")
+            there.send(str(error).encode())
         os._exit(0)
+    there.close()
+    os.close(us)
     linux.unshare(linux.CLONE_NEWUSER)
-    os.write(go, b"x")
-    os.close(done)
-    answer = os.read(mapped, 200)
+    here.send(b"x")
+    answer = here.recv(200)
     os.waitpid(mapper, 0)
-    for fd in (entered, go, mapped):
-        os.close(fd)
-    if answer != b"ok":
+    here.close()
+    if answer != b"mapped":
         raise PermissionError(f"user namespace: {answer.decode()}")
 
 
-def _become_sandbox_uid() -> None:
-    """Leave uid 0 for good but keep, inside the jail only, the right to give each call its own namespaces."""
-    if os.geteuid() == 0:
-        linux.prctl(linux.PR_SET_KEEPCAPS, 1)
-        linux.become_user(SANDBOX_UID)
-    linux.set_capabilities(ZYGOTE_CAPABILITIES)
+def _write_maps(process: int, setgroups: str, uid_map: str, gid_map: str) -> None:
+    """Write the maps of a process's user namespace; `process` is the descriptor of its folder in /proc."""
+    for name, text in (("setgroups", setgroups), ("uid_map", uid_map), ("gid_map", gid_map)):
+        try:
+            descriptor = os.open(name, os.O_WRONLY, dir_fd=process)
+            os.write(descriptor, text.encode())
+            os.close(descriptor)
+        except OSError as error:
+            raise PermissionError(f"writing /proc/self/{name}: {error.strerror}") from None
 
 
 def _build_root(plan: dict) -> None:
@@ -267,11 +258,7 @@ def _make_user_namespace(host_proc: int) -> int:
             linux.unshare(linux.CLONE_NEWUSER)
             linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else the files of this process in /proc belong to root
             one_to_one = f"{SANDBOX_UID} {SANDBOX_UID} 1\n"
-            for name, text in (("setgroups", "deny"), ("uid_map", one_to_one), ("gid_map", one_to_one)):
-                with open(
-                    f"self/{name}", "w", opener=lambda path, flags: os.open(path, flags, dir_fd=host_proc)
-                ) as file:
-                    file.write(text)
+            _write_maps(os.open("self", os.O_PATH | os.O_DIRECTORY, dir_fd=host_proc), "deny", one_to_one, one_to_one)
             socket.send_fds(there, [b"made"], [os.open("self/ns/user", os.O_RDONLY, dir_fd=host_proc)])
         except OSError as error:
             there.send(str(error).encode())

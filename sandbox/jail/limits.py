@@ -8,7 +8,6 @@ well; so that limit stays as it is, and a filter makes the kernel ask the zygote
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -61,10 +60,13 @@ def limit_program(memory_bytes: int | None, cpu_seconds: int | None) -> None:
 class Threads:
     """Answers for every thread that a call wants to start."""
 
-    def __init__(self) -> None:
-        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread."""
+    def __init__(self, most_threads: int) -> None:
+        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread.
+
+        Above `most_threads` threads of the whole machine there may be no room for another.
+        """
         self.listener = linux.listen(seccomp.thread_filter_program(linux.machine()))
-        self._limit = min(_limits_of_the_surroundings())
+        self._most_threads = most_threads
 
     def decide(self) -> tuple[int, bool]:
         """Answer the next thread that waits; return its process, and whether there was room for one.
@@ -84,9 +86,9 @@ class Threads:
         return process, has_room
 
     def _has_room(self) -> bool:
-        """Whether another process can be had; tried only where the machine has so many that it might be none."""
-        everybodys = int(_text("/proc/loadavg").split()[3].split("/")[1])
-        if everybodys + THREADS_OF_A_CALL < self._limit:
+        """Say whether another process can be had; it is tried only if the machine is near its limit."""
+        of_the_machine = int(_text("/proc/loadavg").split()[3].split("/")[1])
+        if of_the_machine + THREADS_OF_A_CALL < self._most_threads:
             return True
         try:
             pid = linux.fork()
@@ -96,21 +98,6 @@ class Threads:
             os._exit(0)
         os.waitpid(pid, 0)
         return True
-
-
-def _limits_of_the_surroundings() -> list[int]:
-    """Return the numbers of threads that the machine, this user, and each group around us may have."""
-    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    found = [int(_text("/proc/sys/kernel/pid_max")), *([of_user] if of_user != resource.RLIM_INFINITY else [])]
-    for line in _text("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "pids"):
-            group = f"/sys/fs/cgroup{'/pids' if controllers else ''}{path}".rstrip("/")
-            while group.startswith("/sys/fs/cgroup"):
-                with contextlib.suppress(OSError, ValueError):  # not there, or `max`
-                    found.append(int(_text(f"{group}/pids.max")))
-                group = group.rpartition("/")[0]
-    return found
 
 
 def _text(path: str) -> str:

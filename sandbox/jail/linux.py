@@ -52,8 +52,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 # Same numbers on every architecture since Linux 4.x unless listed per machine.
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
 }
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -116,6 +116,11 @@ def user_namespace_enterer() -> Callable[[int], None]:
     return enter_user_namespace
 
 
+def pidfd_open(pid: int) -> int:
+    """Return a descriptor of a process. `os` lacks this function if Python was built on an old system."""
+    return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
+
+
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Do mount(2)."""
     words = kind.encode() if kind is not None else None, ctypes.c_ulong(flags), options.encode() or None
@@ -146,6 +151,14 @@ def become_user(uid: int) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+
+
+def open_null_as(*descriptors: int) -> None:
+    """Make each of these descriptors /dev/null, opened anew."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def prctl(option: int, *arguments: int) -> None:
@@ -271,8 +284,7 @@ def landlock_abi() -> int:
 
 def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
     """Make a ruleset that denies everything named and not allowed later; return its descriptor."""
-    sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
-    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: sizes.get(abi, 24)]
+    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]
     words = attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
     return _check(_syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), *words), "landlock_create_ruleset")
 

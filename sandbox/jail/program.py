@@ -1,4 +1,4 @@
-"""Runs one long program that runs what a model wrote: `python -I -S -c "…program.main()" '<json plan>'`.
+"""Runs one long program of others, which may run code of a model: `python -I -S -c "…program.main()" '<json plan>'`.
 
 What stands between the program and the machine:
 
@@ -7,14 +7,14 @@ What stands between the program and the machine:
 - the filter of system calls that a tool has, and the few calls that `seccomp` opens to programs, each with its reason;
 - a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
   five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
-- a loopback of its own, where nobody listens but the starter: a socket that is made in a network namespace stays in it,
-  whoever holds it, so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
+- a loopback of its own, where only the starter listens: a socket stays in the network namespace in which it was made,
+  so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
   `has_network` leaves this wall out, for a tool server that asks services of the internet;
 - rlimits on the files, descriptors and processes of a program, and on memory and processor time of each process;
-- it ends with whoever started it, killed as it may be, and with it all that it started.
+- it ends with the process that started it, however that ends, and all that it started ends with it.
 
-What is not: the kernel is shared, all processes together are not limited, and what the program writes into its folder
-is its own word.
+These are not protected: the kernel is shared, all processes together have no limit, and the files in its folder are the
+program's own word.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> NoReturn:
     if control is not None:
         os.set_inheritable(control.fileno(), False)
     try:
-        unshare_user(os.geteuid() == 0)
+        unshare_user()
         namespaces = linux.ALL_NAMESPACES
         linux.unshare(namespaces & ~linux.CLONE_NEWNET if plan["has_network"] else namespaces)
         # Only now: the new credentials would have cleared it.
@@ -83,7 +83,7 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
         _say(control, error)
         os._exit(1)
     if program == 0:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
         try:
             limits.limit_program(plan["memory_bytes"], plan["cpu_seconds"])
             linux.filter_installer(seccomp.whole_program_filter(linux.machine()))()
@@ -145,9 +145,8 @@ def _become_unprivileged() -> None:
     for capability in range(_MOST_CAPABILITIES):
         with contextlib.suppress(OSError):  # this kernel knows fewer
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
-    if os.geteuid() == 0:
-        linux.become_user(SANDBOX_UID)
-        linux.die_with_parent()  # which the new credentials have cleared
+    linux.become_user(SANDBOX_UID)
+    linux.die_with_parent()  # the new credentials have cleared it
     linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
@@ -163,5 +162,5 @@ def _say(control: socket.socket | None, error: OSError) -> None:
 
 
 def _exit_code(status: int) -> int:
-    """Return what a shell would."""
+    """Return the exit code that a shell would give for a wait status."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

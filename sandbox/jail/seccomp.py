@@ -26,7 +26,7 @@ def _numbers(text: str) -> dict[str, tuple[int, int]]:
     return {name: (int(x86_64), -1 if aarch64 == "-" else int(aarch64)) for name, x86_64, aarch64 in entries}
 
 
-# Everybody may make these, with any arguments. The commonest are first: the kernel reads the program in this order.
+# All filtered processes may make these, with any arguments. The commonest are first: the kernel reads them in order.
 TOOLS = _numbers(
     # descriptors and files (the file system itself is read-only but for the private /tmp)
     """
@@ -162,7 +162,7 @@ _ALLOW, _REFUSE = _instruction(_RET_K, _RET_ALLOW), _instruction(_RET_K, _RET_ER
 
 
 def filter_programs(machine: str, *, changes: bool = True) -> tuple[bytes, bytes]:
-    """Return two BPF programs that together allow what a tool needs and answer EPERM to everything else.
+    """Return two BPF programs that together allow the calls that a tool needs and answer EPERM to all others.
 
     The first is the zygote's. Its calls inherit it and add the second, which answers the zygote's own calls as for a
     tool and lets the rest pass. The kernel compiles a program when it is installed, and a short one in no time.

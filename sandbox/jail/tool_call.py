@@ -148,7 +148,7 @@ def run_tool(
     begin: Callable[[int], None],
     finish: Callable[[Any], bytes],
 ) -> bytes:
-    """Run the request's function and return the answer of `finish` to its result."""
+    """Run the request's function, and return the answer of `finish` to its result."""
     streams.budget[0] = request["output_bytes"]
     begin(request["seed"])
     module = types.ModuleType(MODULE_NAME)
@@ -233,7 +233,7 @@ def _error(kind: str, message: str) -> dict:
 
 
 def _classify(error: BaseException) -> dict:
-    """What an exception that left the tool means to the caller."""
+    """Return the reply of a tool that an exception has left."""
     name = type(error).__name__
     try:
         message = f"{name}: {error}" if str(error) else name
@@ -253,7 +253,7 @@ def _classify(error: BaseException) -> dict:
 
 
 def _is_forbidden(error: BaseException) -> bool:
-    """Whether the sandbox refused something, as opposed to the tool failing by itself."""
+    """Say whether the sandbox refused something, as opposed to the tool failing by itself."""
     if not isinstance(error, OSError):
         return False
     if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps the socket's error

@@ -7,7 +7,6 @@ When the server's end closes, the zygote exits and the kernel ends everything in
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import gc
@@ -117,7 +116,7 @@ def main() -> NoReturn:
         jail = _jail(dict(plan), linux.filter_installer(filter_of_calls))
         zygote.shared_bytes = jail.shared_bytes
         if plan["tier"] != "namespaces":
-            zygote.threads = limits.Threads()
+            zygote.threads = limits.Threads(plan["most_threads"])
         linux.filter_installer(own_filter)()
         zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
     except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
@@ -132,10 +131,10 @@ def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     standard_streams = tool_call.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
+        drop_capabilities=linux.capability_dropper(),
         install_filter=install_filter,
         streams=standard_streams,
         begin=determinism.install(),
-        encode_reply=tool_call.reply_encoder(standard_streams),
         ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
     )
     for name in _PRELOADED.split():
@@ -176,7 +175,7 @@ class Zygote:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
-        self._itself = os.pidfd_open(1) if self._base_namespace >= 0 else -1
+        self._itself = linux.pidfd_open(1) if self._base_namespace >= 0 else -1
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
@@ -217,7 +216,7 @@ class Zygote:
         """Handle all waiting messages; False when the server is gone."""
         while True:
             try:
-                message, ancillary, _, _ = self._control.recvmsg(256, socket.CMSG_SPACE(4))
+                message, descriptors, _, _ = socket.recv_fds(self._control, 256, 1)
             except BlockingIOError:
                 return True
             except ConnectionResetError:
@@ -227,27 +226,20 @@ class Zygote:
             if message[:1] == b"k":
                 self._kill(self._pid_of_call.get(CANCEL.unpack(message)[1]), CANCELLED)
                 continue
-            fds = array.array("i")
-            for _, _, data in ancillary:
-                fds.frombytes(data)
             _, call, wall_seconds, cpu_seconds, memory_bytes = CALL.unpack(message)
-            self._start(call, fds[0], wall_seconds, cpu_seconds, memory_bytes)
+            self._start(call, descriptors[0], wall_seconds, cpu_seconds, memory_bytes)
 
     def _start(self, call: int, channel: int, wall_seconds: float, cpu_seconds: float, memory_bytes: int) -> None:
-        started = time.monotonic()
+        started, slot, opened = time.monotonic(), None, [channel]
         try:
             testimony, witness = os.pipe2(os.O_CLOEXEC)
-        except OSError as error:
-            os.close(channel)
-            self._report(call, error.errno or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
-            return
-        slot = None
-        try:
+            opened += (testimony, witness)
             slot = self._slots.pop()
-            harness.renew_streams()
+            # Opened anew: a flag that a tool sets on a file holds for every process that shares it.
+            linux.open_null_as(0, 1, 2)
             pid = self._fork(slot)
         except (OSError, IndexError) as error:
-            for fd in (channel, testimony, witness):
+            for fd in opened:
                 os.close(fd)
             if slot is not None:
                 self._slots.append(slot)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from sandbox.client import SandboxClient
@@ -17,4 +18,10 @@ def sandbox_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(sandbox_url: str) -> Iterator[SandboxClient]:
     with SandboxClient(sandbox_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=60) as client:
         yield client

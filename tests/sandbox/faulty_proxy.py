@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 SHARES = {"hang": 0.05, "http_500": 0.05, "cut": 0.02}
-"""Of all replies."""
+"""The share of all replies that each fault loses."""
 
 
 def fault_of(drawn: float, shares: Mapping[str, float]) -> str:
@@ -25,7 +25,7 @@ def fault_of(drawn: float, shares: Mapping[str, float]) -> str:
 
 
 class FaultyProxy:
-    """Passes calls on to `service`; what becomes of each reply `fault` says, given the body of its request."""
+    """Passes calls on to `service`; `fault` decides the fate of each reply by the body of its request."""
 
     def __init__(self, fault: Callable[[bytes], str], service: str = "") -> None:
         self.service, self._fault = service, fault

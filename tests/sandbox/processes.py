@@ -1,4 +1,4 @@
-"""Looking at real processes through /proc."""
+"""Real processes, as /proc shows them."""
 
 import os
 import time
@@ -54,7 +54,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def zombies(pids: list[int]) -> int:
-    """How many have ended and were not waited for."""
+    """Return how many have ended and were not waited for."""
     count = 0
     for pid in pids:
         with suppress(OSError):

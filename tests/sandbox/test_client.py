@@ -5,7 +5,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -62,37 +62,46 @@ def fake_service(
         server.server_close()
 
 
-async def execute(
-    url: str, kind: str, deadline_seconds: float = 20.0, grace_seconds: float = 10.0, wall_seconds: float = 5.0
-) -> ExecuteReply:
-    """The reply to one call, by either client."""
-    call = (SOURCE, "f", {"x": [1]})
-    times = {"deadline_seconds": deadline_seconds, "grace_seconds": grace_seconds}
-    options = {"state": {"n": 2}, "seed": 3, "limits": Limits(wall_seconds=wall_seconds)}
-    if kind == "async":
-        async with AsyncSandboxClient(url, **times) as client:
-            return await client.execute(*call, **options)  # type: ignore[arg-type]
-    with SandboxClient(url, **times) as blocking:
-        return await asyncio.to_thread(lambda: blocking.execute(*call, **options))  # type: ignore[arg-type]
+class Blocking:
+    """A `SandboxClient` that is awaited like the other one."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._client = SandboxClient(url, **options)
+        self.service_errors = self._client.service_errors
+
+    async def execute(self, *call: Any, **options: Any) -> ExecuteReply:
+        return await asyncio.to_thread(self._client.execute, *call, **options)
+
+    async def execute_batch(self, calls: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+        return await asyncio.to_thread(self._client.execute_batch, calls)
+
+    async def __aenter__(self) -> "Blocking":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._client.close)
 
 
-async def execute_batch(url: str, kind: str, *calls: ExecuteRequest, **times: float) -> list[ExecuteReply]:
-    """The replies to a batch, by either client."""
-    if kind == "async":
-        async with AsyncSandboxClient(url, **times) as client:  # type: ignore[arg-type]
-            return await client.execute_batch(calls)
-    with SandboxClient(url, **times) as blocking:  # type: ignore[arg-type]
-        return await asyncio.to_thread(blocking.execute_batch, calls)
+Client = type[AsyncSandboxClient] | type[Blocking]
+both = pytest.mark.parametrize("kind", [Blocking, AsyncSandboxClient], ids=["sync", "async"])
 
 
-both = pytest.mark.parametrize("kind", ["sync", "async"])
+async def execute(url: str, kind: Client, *, wall_seconds: float = 5.0, **options: Any) -> ExecuteReply:
+    async with kind(url, **{"deadline_seconds": 20.0, **options}) as client:
+        limits = Limits(wall_seconds=wall_seconds)
+        return await client.execute(SOURCE, "f", {"x": [1]}, state={"n": 2}, seed=3, limits=limits)
+
+
+async def execute_batch(url: str, kind: Client, *calls: ExecuteRequest, **options: Any) -> list[ExecuteReply]:
+    async with kind(url, **options) as client:
+        return await client.execute_batch(calls)
 
 
 @both
 @pytest.mark.parametrize(
     "failure", [(500, b"Internal Server Error"), (503, b"{}"), (429, b"{}"), (502, b"<html>"), (599, b""), None]
 )
-async def test_a_failure_of_the_service_is_retried(kind: str, failure: Answer | None) -> None:
+async def test_a_failure_of_the_service_is_retried(kind: Client, failure: Answer | None) -> None:
     with fake_service(lambda count, _: failure if count < 3 else (200, OK_REPLY)) as (url, asked):
         assert (await execute(url, kind)).value == 1
         assert len(asked) == 3
@@ -105,7 +114,7 @@ LONG_REPLY = json.dumps({**json.loads(OK_REPLY), "value": ["a\nb", "ü", -1.5e-7
 
 @both
 @pytest.mark.parametrize("is_declared", [True, False])
-async def test_a_reply_that_is_cut_anywhere_is_asked_for_again(kind: str, is_declared: bool) -> None:
+async def test_a_reply_that_is_cut_anywhere_is_asked_for_again(kind: Client, is_declared: bool) -> None:
     middle_of_a_letter = LONG_REPLY.index("ü".encode()) + 1
     ends = [0, 1, 12, LONG_REPLY.index(b"-1.5e-07") + 5, middle_of_a_letter, len(LONG_REPLY) - 1]
 
@@ -120,7 +129,7 @@ async def test_a_reply_that_is_cut_anywhere_is_asked_for_again(kind: str, is_dec
 
 
 @both
-async def test_attempts_that_had_no_whole_reply_are_counted_by_why(kind: str) -> None:
+async def test_attempts_that_had_no_whole_reply_are_counted_by_why(kind: Client) -> None:
     cut: list[Answer | None] = [(200, OK_REPLY[:9]), (200, OK_REPLY[:9], len(OK_REPLY)), (200, b"", len(OK_REPLY))]
     failures = [(429, b"{}"), (503, b"{}"), (599, b""), None, None, *cut]
 
@@ -130,31 +139,19 @@ async def test_attempts_that_had_no_whole_reply_are_counted_by_why(kind: str) ->
         return failures[count // 2] if count % 2 and count < 2 * len(failures) else (200, OK_REPLY)
 
     with fake_service(answer) as (url, asked):
-        limits = Limits(wall_seconds=0.2)
-        if kind == "async":
-            async with AsyncSandboxClient(url, grace_seconds=0.1) as client:
-                for _ in range(len(failures) + 1):
-                    await client.execute(SOURCE, "f", {}, limits=limits)
-                found = client.service_errors
-        else:
-            with SandboxClient(url, grace_seconds=0.1) as blocking:
-                for _ in range(len(failures) + 1):
-                    await asyncio.to_thread(blocking.execute, SOURCE, "f", {}, limits=limits)
-                found = blocking.service_errors
+        async with kind(url, grace_seconds=0.1) as client:
+            for _ in range(len(failures) + 1):
+                await client.execute(SOURCE, "f", {}, limits=Limits(wall_seconds=0.2))
+            found = client.service_errors
     assert found["reply_late"] >= 1  # of a machine that is busy perhaps more
     assert len(asked) == found.total() + len(failures) + 1
-    assert {**found, "reply_late": 1} == {
-        "http_429": 1,
-        "http_5xx": 2,
-        "connection_lost": 2,
-        "reply_cut": 3,
-        "reply_late": 1,
-    }
+    expected = {"http_429": 1, "http_5xx": 2, "connection_lost": 2, "reply_cut": 3, "reply_late": 1}
+    assert {**found, "reply_late": 1} == expected
 
 
 @both
 @pytest.mark.parametrize("status", [400, 403, 404, 408, 413, 302])
-async def test_a_refusal_is_not_retried(kind: str, status: int) -> None:
+async def test_a_refusal_is_not_retried(kind: Client, status: int) -> None:
     with fake_service(lambda *_: (status, b'{"error": {"message": "no such limit"}}')) as (url, asked):
         with pytest.raises(SandboxUnavailable, match=f"refuses the request: HTTP {status}: no such limit"):
             await execute(url, kind)
@@ -162,7 +159,7 @@ async def test_a_refusal_is_not_retried(kind: str, status: int) -> None:
 
 
 @both
-async def test_a_failure_of_the_tool_is_a_reply_like_any_other(kind: str) -> None:
+async def test_a_failure_of_the_tool_is_a_reply_like_any_other(kind: Client) -> None:
     failed = {**json.loads(OK_REPLY), "status": "error", "error": {"kind": "exception", "message": "ValueError"}}
     with fake_service(lambda *_: (200, json.dumps(failed).encode())) as (url, asked):
         assert (await execute(url, kind)).error is not None
@@ -183,7 +180,7 @@ def late(asked_at: list[float], times: int, hang_seconds: float = 10.0) -> Calla
 
 
 @both
-async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time(kind: str) -> None:
+async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time(kind: Client) -> None:
     asked_at: list[float] = []
     with fake_service(late(asked_at, 2)) as (url, asked):
         assert (await execute(url, kind, grace_seconds=0.1, wall_seconds=0.2)).value == 1
@@ -193,7 +190,7 @@ async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time(kind
 
 
 @both
-async def test_a_reply_is_due_when_the_call_has_had_its_time(kind: str) -> None:
+async def test_a_reply_is_due_when_the_call_has_had_its_time(kind: Client) -> None:
     with fake_service(late([], 1, hang_seconds=0.9)) as (url, asked):
         times = {"deadline_seconds": 0.8, "grace_seconds": 0.01}
         with pytest.raises(SandboxUnavailable, match=r"in 0.8 s: no reply"):
@@ -207,7 +204,7 @@ async def test_a_reply_is_due_when_the_call_has_had_its_time(kind: str) -> None:
 
 
 @both
-async def test_a_reply_that_trickles_is_late(kind: str) -> None:
+async def test_a_reply_that_trickles_is_late(kind: Client) -> None:
     asked, open_connections = 0, 0
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -247,28 +244,31 @@ async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() ->
         assert len(asked) == 4
 
 
+def tired(*_: object) -> Answer:
+    return 503, b'{"error": {"message": "tired"}}'
+
+
+def silent(*_: object) -> Answer | None:
+    time.sleep(2.0)
+    return None
+
+
 @both
-async def test_a_service_that_stays_down_ends_at_the_deadline(kind: str) -> None:
-    with fake_service(lambda *_: (503, b'{"error": {"message": "tired"}}')) as (url, _):
+@pytest.mark.parametrize(
+    ("answer", "words"), [(tired, "in 0.6 s: HTTP 503: tired"), (silent, "in 0.6 s: no reply yet")]
+)
+async def test_a_service_without_an_answer_is_given_up_at_the_deadline(
+    kind: Client, answer: Callable[..., Answer | None], words: str
+) -> None:
+    with fake_service(answer) as (url, _):
         began = time.monotonic()
-        with pytest.raises(SandboxUnavailable, match=r"in 0.6 s: HTTP 503: tired"):
+        with pytest.raises(SandboxUnavailable, match=words):
             await execute(url, kind, deadline_seconds=0.6)
         assert time.monotonic() - began < 1.5
 
 
 @both
-async def test_a_service_that_never_answers_ends_at_the_deadline(kind: str) -> None:
-    release = threading.Event()
-    with fake_service(lambda *_: (release.wait(10), (200, OK_REPLY))[1]) as (url, _):
-        began = time.monotonic()
-        with pytest.raises(SandboxUnavailable):
-            await execute(url, kind, deadline_seconds=0.5)
-        assert time.monotonic() - began < 1.5
-        release.set()
-
-
-@both
-async def test_a_service_that_is_not_there_ends_at_the_deadline(kind: str) -> None:
+async def test_a_service_that_is_not_there_ends_at_the_deadline(kind: Client) -> None:
     with pytest.raises(
         SandboxUnavailable, match=r"in 0.5 s: (ConnectError|ClientConnectorError): .*refused|Connect call failed"
     ):
@@ -277,7 +277,7 @@ async def test_a_service_that_is_not_there_ends_at_the_deadline(kind: str) -> No
 
 @both
 @pytest.mark.parametrize("garbage", [b"hello", b"{}", b"5", b'{"status": "ok"}', b'{"status": "error", "usage": {}}'])
-async def test_a_reply_of_another_protocol_is_never_a_value(kind: str, garbage: bytes) -> None:
+async def test_a_reply_of_another_protocol_is_never_a_value(kind: Client, garbage: bytes) -> None:
     with fake_service(lambda *_: (200, garbage)) as (url, asked):
         with pytest.raises(SandboxUnavailable, match="not one of this protocol"):
             await execute(url, kind)
@@ -287,26 +287,21 @@ async def test_a_reply_of_another_protocol_is_never_a_value(kind: str, garbage: 
 
 
 @both
-async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten(kind: str) -> None:
+async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten(kind: Client) -> None:
     def answer(count: int, request: dict) -> Answer:
         if count == 3:
             return 404, b'{"error": {"code": "unknown_source", "message": "?"}}'
         return 200, OK_REPLY
 
     with fake_service(answer) as (url, asked):
-        if kind == "async":
-            async with AsyncSandboxClient(url) as client:
-                for _ in range(3):
-                    await client.execute(SOURCE, "f", {})
-        else:
-            with SandboxClient(url) as blocking:
-                for _ in range(3):
-                    await asyncio.to_thread(blocking.execute, SOURCE, "f", {})
+        async with kind(url) as client:
+            for _ in range(3):
+                await client.execute(SOURCE, "f", {})
         assert ["source" in request for request in asked] == [True, False, False, True]
 
 
 @both
-async def test_a_batch_that_is_not_answered_whole_has_no_replies(kind: str) -> None:
+async def test_a_batch_that_is_not_answered_whole_has_no_replies(kind: Client) -> None:
     calls = [ExecuteRequest(source=SOURCE, function="f")] * 2
     with fake_service(lambda *_: (200, b"[%s, %s]" % (OK_REPLY, OK_REPLY))) as (url, _):
         assert len(await execute_batch(url, kind, *calls)) == 2
@@ -357,20 +352,6 @@ def test_a_batch_mixes_successes_and_failures(client: SandboxClient) -> None:
 TOKEN = "t0ken-of-this-test"
 
 
-def authorization_of(url: str, kind: str, **options: str) -> None:
-    """One call by either client."""
-    if kind == "sync":
-        with SandboxClient(url, **options) as client:  # type: ignore[arg-type]
-            client.execute(SOURCE, "f", {})
-        return
-
-    async def call() -> None:
-        async with AsyncSandboxClient(url, **options) as client:  # type: ignore[arg-type]
-            await client.execute(SOURCE, "f", {})
-
-    asyncio.run(call())
-
-
 @both
 @pytest.mark.parametrize(
     ("variable", "argument", "sent"),
@@ -382,23 +363,25 @@ def authorization_of(url: str, kind: str, **options: str) -> None:
         (TOKEN, "", None),
     ],
 )
-def test_a_client_sends_the_environments_token_unless_it_is_given_one(
-    kind: str, variable: str, argument: str | None, sent: str | None, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_sends_the_environments_token_unless_it_is_given_one(
+    kind: Client, variable: str, argument: str | None, sent: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", variable)
     headers: list[str | None] = []
     with fake_service(lambda *_: (200, OK_REPLY), headers) as (url, _):
-        authorization_of(url, kind, **({} if argument is None else {"token": argument}))
+        await execute(url, kind, token=argument)
     assert headers == [sent]
 
 
 @both
 @pytest.mark.parametrize("token", [TOKEN, ""])
-def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold_it(kind: str, token: str) -> None:
+async def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold_it(
+    kind: Client, token: str
+) -> None:
     refusal = b'{"error": {"code": "unauthorized", "message": "the bearer token is missing or wrong"}}'
     with fake_service(lambda *_: (401, refusal)) as (url, asked):
         with pytest.raises(SandboxUnavailable, match="set ASTRA_SANDBOX_TOKEN in the environment") as unavailable:
-            authorization_of(url, kind, token=token)
+            await execute(url, kind, token=token)
         assert len(asked) == 1
     assert ("refuses the token" if token else "wants a token") in str(unavailable.value)
     assert TOKEN not in str(unavailable.value)
@@ -407,21 +390,19 @@ def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold
 
 @both
 @pytest.mark.parametrize("token", ["se cret\x00", "a\nb", "geheim-ü"])
-def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
-    kind: str, token: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["argument", "environment"])
+async def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
+    kind: Client, token: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "\0" not in token:
-        monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", token)
-        with pytest.raises(InvalidToken, match="visible ASCII characters in ASTRA_SANDBOX_TOKEN") as invalid:
-            authorization_of("http://127.0.0.1:9", kind)
-        assert token not in str(invalid.value)
-    with pytest.raises(InvalidToken) as invalid:
-        authorization_of("http://127.0.0.1:9", kind, token=token)
+    monkeypatch.setattr("sandbox.bearer_token.os.environ", {"ASTRA_SANDBOX_TOKEN": token})
+    with pytest.raises(InvalidToken, match="a token of visible ASCII characters") as invalid:
+        await execute("http://127.0.0.1:9", kind, token=token if where == "argument" else None)
+    assert (" in ASTRA_SANDBOX_TOKEN," in str(invalid.value)) == (where == "environment")
     assert token not in str(invalid.value)
 
 
 @both
-async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts(kind: str) -> None:
+async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts(kind: Client) -> None:
     def answer(_: int, batch: Any) -> Answer:
         if len(batch) > 2:
             return 413, b'{"error": {"code": "batch_too_large", "message": "send fewer calls at once"}}'
@@ -436,7 +417,7 @@ async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts(kind
 
 
 @both
-async def test_a_call_that_is_too_large_as_a_batch_is_no_reason_to_ask_for_ever(kind: str) -> None:
+async def test_a_call_that_is_too_large_as_a_batch_is_no_reason_to_ask_for_ever(kind: Client) -> None:
     with fake_service(lambda *_: (413, b'{"error": {"code": "batch_too_large"}}')) as (url, asked):
         with pytest.raises(SandboxUnavailable, match="refuses one call as a batch"):
             await execute_batch(url, kind, ExecuteRequest(source=SOURCE, function="f"))

@@ -1,4 +1,4 @@
-"""What is deployed on a cluster says what the service does: names, times and numbers are those of the code."""
+"""The files of a deployment agree with the service: names, times and numbers are those of the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPLOY = ROOT / "sandbox" / "deploy"
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """By kind."""
+    """Return the documents of the cluster by kind."""
     found = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
     return {document["kind"]: document for document in found}
 

@@ -8,7 +8,6 @@ import json
 import pytest
 
 from sandbox.execution import Execution, InvalidRequest
-from sandbox.isolation import Tier
 from sandbox.jail.zygote import BY_ITSELF
 from sandbox.protocol import ErrorKind, ExecuteRequest
 from sandbox.worker import Outcome
@@ -16,10 +15,12 @@ from sandbox.worker import Outcome
 SOURCE = "def f(): return 1"
 
 
+def ended(body: bytes | None, compiled: bytes | None) -> Outcome:
+    return Outcome(body, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
+
+
 class ScriptedPool:
     """Compiles when it is let, and ends a call's tool when it is let."""
-
-    tier = Tier.NAMESPACES
 
     def __init__(self, can_compile: bool = True):
         self.operations: list[str] = []
@@ -35,13 +36,14 @@ class ScriptedPool:
                 on_code(b"code")
                 compiled = b"\x01code"
             await self.ends.wait()
-        body = b'{"status":"ok","value":1,"state":null,"stdout":""}'
-        return Outcome(body, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
+        return ended(b'{"status":"ok","value":1,"state":null,"stdout":""}', compiled)
 
 
 def ask(execution: Execution, client: str = "a") -> asyncio.Task:
-    request = ExecuteRequest(source=SOURCE, function="f")
-    return asyncio.get_running_loop().create_task(execution.execute(client, request))
+    async def reply() -> dict:
+        return json.loads(await execution.execute_call(client, ExecuteRequest(source=SOURCE, function="f")))
+
+    return asyncio.get_running_loop().create_task(reply())
 
 
 async def settle() -> None:
@@ -98,8 +100,7 @@ async def test_where_the_first_does_not_compile_it_the_others_go_on_each_for_its
 async def test_a_source_that_does_not_compile_is_said_to_be_invalid_whatever_follows():
     class Pool(ScriptedPool):
         async def run(self, *_: object) -> Outcome:
-            compiled = b'\x00{"kind":"invalid_source","message":"SyntaxError: \\ud800"}'
-            return Outcome(None, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
+            return ended(None, b'\x00{"kind":"invalid_source","message":"SyntaxError: \\ud800"}')
 
     reply = await ask(Execution(Pool()))
     assert reply["error"] == {"kind": "invalid_source", "message": "SyntaxError: \ud800"}
@@ -109,8 +110,7 @@ class LongReplies(ScriptedPool):
     """Every call's value has 1,000 bytes."""
 
     async def run(self, *_: object) -> Outcome:
-        body = b'{"status":"ok","value":"%b","state":null,"stdout":""}' % (b"x" * 998)
-        return Outcome(body, b"\x01code", False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
+        return ended(b'{"status":"ok","value":"%b","state":null,"stdout":""}' % (b"x" * 998), b"\x01code")
 
 
 async def test_the_replies_of_a_batch_are_bounded_together() -> None:

@@ -7,7 +7,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,7 +15,7 @@ from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits
 from tests.sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
-from tests.sandbox.processes import descriptors, service_process
+from tests.sandbox.processes import descriptors, service_process, wait_until
 
 CALLERS, CALLS_EACH = 64, 10
 DEADLINE_SECONDS = 120.0
@@ -24,7 +23,7 @@ COUNT = "def count(x, state):\n    state['calls'] += 1\n    return [x, state['ca
 
 
 def faulty_proxy(seed: int) -> FaultyProxy:
-    """Which replies are lost follows from the seed, the call and the attempt."""
+    """Return a proxy that loses replies by the seed, the call and the attempt."""
     attempts: Counter[int] = Counter()
 
     def fault(body: bytes) -> str:
@@ -33,13 +32,6 @@ def faulty_proxy(seed: int) -> FaultyProxy:
         return fault_of(random.Random(f"{seed} {x} {attempts[x]}").random(), SHARES)
 
     return FaultyProxy(fault)
-
-
-async def wait_for(what: str, holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -71,9 +63,8 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
                     state = reply.state or {}
 
             async def kill_and_start_again() -> None:
-                await wait_for(
-                    "a third of the calls", lambda: 3 * len(seconds) >= CALLERS * CALLS_EACH, DEADLINE_SECONDS
-                )
+                a_third = lambda: 3 * len(seconds) >= CALLERS * CALLS_EACH  # noqa: E731
+                await asyncio.to_thread(wait_until, a_third, DEADLINE_SECONDS)
                 os.kill(service_process(first), signal.SIGKILL)
                 proxy.service = await start()
 
@@ -86,9 +77,10 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
             assert max(seconds) < DEADLINE_SECONDS
             assert all(proxy.lost[fault] for fault in (*SHARES, "service_dead")), proxy.lost
             # An attempt that was given up holds no connection.
-            await wait_for("the end of those that hang", lambda: proxy.hanging == 0)
+            await asyncio.to_thread(wait_until, lambda: proxy.hanging == 0)
             assert proxy.connections <= CALLERS
             print(f"\n{len(seconds)} calls, lost: {dict(proxy.lost)}, slowest {max(seconds):.1f} s")
-        await wait_for("the end of the connections", lambda: proxy.connections == 0)
-    await wait_for("the end of the tasks", lambda: asyncio.all_tasks() == tasks)
-    await wait_for("the files to be closed", lambda: descriptors(os.getpid()) <= files)
+        await asyncio.to_thread(wait_until, lambda: proxy.connections == 0)
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() != tasks or descriptors(os.getpid()) > files:
+            await asyncio.sleep(0.02)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import cgroup, pool
-from sandbox.cgroup import available_cores, available_memory_bytes
+from sandbox.cgroup import available_cores, available_memory_bytes, available_threads
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
@@ -24,7 +24,6 @@ class ScriptedWorker:
 
     def start(self, job: Job) -> bool:
         self.flights[job.document.decode()] = job
-        self.owner.count(job, 1)
         return True
 
     def stop(self, job: Job) -> None:
@@ -32,9 +31,8 @@ class ScriptedWorker:
 
     def end(self, name: str) -> None:
         job = self.flights.pop(name)
-        self.owner.count(job, -1)
         job.future.set_result(Outcome(b"", None, False, False, 0, 0, 0.0, 0.0, 0, 0.0))
-        self.owner.dispatch()
+        self.owner.on_ended(job)
 
 
 @pytest.fixture
@@ -123,3 +121,13 @@ def test_a_limit_of_cores_of_the_older_kind_counts_too(tmp_path: Path, monkeypat
         (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
         (folder / "cpu.cfs_period_us").write_text("100000\n")
         assert available_cores(tmp_path / "fs", own) == cores
+
+
+def test_there_may_be_as_many_threads_as_the_container_allows(tmp_path: Path) -> None:
+    own, folder = tmp_path / "own", tmp_path / "fs" / "pod"
+    folder.mkdir(parents=True)
+    own.write_text("0::/pod\n")
+    (folder / "pids.max").write_text("max\n")
+    assert available_threads(tmp_path / "fs", own) > 300
+    (folder / "pids.max").write_text("300\n")
+    assert available_threads(tmp_path / "fs", own) == 300

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -13,25 +12,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 
 from sandbox.client import SandboxClient
-from sandbox.isolation import JailedPython, _readable
+from sandbox.isolation import readable_paths
 from sandbox.jail import linux
 from sandbox.local import local_sandbox
 from sandbox.packages import PackageUnavailable, find_packages
 from sandbox.protocol import Limits
-from tests.sandbox.test_tiers import (
-    DOCKER_REFUSES,
-    server,
-    stop,
-    url_of,
-    world_readable_python,
-    x86_only,
-)
+from tests.sandbox.services import DOCKER_REFUSES, ROOT, altered, contained, own, refusal, served, x86_only
 
-ROOT = Path(__file__).parents[2]
 KITES = "import strings_of_kites\nfrom importlib.metadata import version\nSPAN = strings_of_kites.LENGTH * 2\n"
 
 
@@ -86,7 +76,7 @@ def kites(shelf: Path) -> Iterator[SandboxClient]:
 
 
 def value(client: SandboxClient, *lines: str, before: str = "", seed: int = 0, limits: Limits | None = None) -> object:
-    """What a tool of these lines comes to; the kind and message of its error, where it has one."""
+    """Return the value of a tool of these lines, or the kind and message of its error."""
     source = "\n".join([before, "def f():", *(f"    {line}" for line in lines)])
     reply = client.execute(source, "f", {}, seed=seed, limits=limits or Limits(wall_seconds=30))
     return reply.value if reply.error is None else f"{reply.error.kind}: {reply.error.message}"
@@ -232,14 +222,10 @@ def test_a_folder_that_cannot_be_had_is_told_in_one_line(tmp_path: Path, files: 
     assert "\n" not in str(raised.value)
 
 
-def refused(folder: Path, cwd: Path = ROOT) -> str:
-    """The last line of a service that does not start."""
-    options = ["--port", "0", "--workers", "1", "--packages", str(folder)]
-    command = [sys.executable, "-m", "sandbox.server", *options]
-    paths = {**os.environ, "PYTHONPATH": str(cwd)}
-    done = subprocess.run(command, cwd=cwd, env=paths, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if "refuses to start" in line]
+def refused(folder: Path, root: Path = ROOT) -> str:
+    """Return the line of a service that does not start."""
+    log = refusal(**own("--packages", str(folder), root=root))
+    (line,) = [line for line in log.splitlines() if "refuses to start" in line]
     return line
 
 
@@ -265,18 +251,15 @@ def test_a_package_that_cannot_be_used_in_a_jail_stops_the_start(tmp_path: Path)
 
 
 def test_a_folder_that_tools_may_change_is_found_by_the_self_test(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-    own = tmp_path / "shelf"
-    own.mkdir()
-    fill(own)
-    for path in (own, *own.rglob("*")):
-        path.chmod(0o777)
-    path = tmp_path / "sandbox" / "jail" / "launcher.py"
     old = "linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | flags | locked"
     new = "linux.MS_REMOUNT | linux.MS_BIND | ('/packages' not in target and linux.MS_RDONLY) | flags | locked"
-    assert path.read_text().count(old) == 1
-    path.write_text(path.read_text().replace(old, new))
-    assert "tools can import kites and not change it: expected the value []" in refused(own, cwd=tmp_path)
+    altered(tmp_path, "jail/launcher.py", old, new)
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    fill(shelf)
+    for path in (shelf, *shelf.rglob("*")):
+        path.chmod(0o777)
+    assert "tools can import kites and not change it: expected the value []" in refused(shelf, root=tmp_path)
 
 
 # The weaker tiers.
@@ -300,19 +283,17 @@ def f(paths):
 
 @x86_only
 def test_the_same_holds_without_namespaces(shelf: Path) -> None:
-    process = server(world_readable_python(), "--packages", str(shelf), refused=DOCKER_REFUSES)
-    try:
-        url = url_of(process)
-        assert httpx.get(f"{url}/health").json()["tier"] == "landlock"
-        with SandboxClient(url) as client:
-            reply = client.execute(PROGRAM, "f", {"paths": [str(ROOT / "sandbox" / "pool.py")]})
-            assert reply.error is None, reply.error
-            assert reply.value[:2] == [8, pytest.approx(4)]
-            assert reply.value[2:4] == ["ModuleNotFoundError"] * 2
-            assert set(reply.value[4:]) <= {"PermissionError", "FileNotFoundError"}
-            assert len(reply.value) == 8
-    finally:
-        stop(process)
+    with (
+        served(**contained("--packages", str(shelf), refused=DOCKER_REFUSES)) as (url, _),
+        SandboxClient(url) as client,
+    ):
+        assert client.health()["tier"] == "landlock"
+        reply = client.execute(PROGRAM, "f", {"paths": [str(ROOT / "sandbox" / "pool.py")]})
+        assert reply.error is None, reply.error
+        assert reply.value[:2] == [8, pytest.approx(4)]
+        assert reply.value[2:4] == ["ModuleNotFoundError"] * 2
+        assert set(reply.value[4:]) <= {"PermissionError", "FileNotFoundError"}
+        assert len(reply.value) == 8
 
 
 @pytest.mark.skipif(linux.landlock_abi() == 0, reason="this kernel has no Landlock")
@@ -321,8 +302,8 @@ def test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("x = 1\n")
     (tmp_path / "os.py").write_text("x = 1\n")
-    listed, readable = _readable(JailedPython("", str(tmp_path), "3.11", {}, "", ""), [])
-    # A process of its own: rules are for ever, and whoever has JAX must not fork.
+    listed, readable = readable_paths(str(tmp_path), [])
+    # A process of its own: rules are for ever, and a process with JAX must not fork.
     program = f"""
 import json, os
 from sandbox.jail import landlock, linux

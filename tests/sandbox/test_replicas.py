@@ -12,7 +12,7 @@ from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable
 from sandbox.local import local_sandbox
 from sandbox.protocol import Limits
 from tests.sandbox.processes import service_process
-from tests.sandbox.test_client import OK_REPLY, SOURCE, both, execute, fake_service
+from tests.sandbox.test_client import OK_REPLY, SOURCE, Client, both, execute, fake_service
 
 DOUBLE = "import time\ndef double(x):\n    time.sleep(x % 3 / 50)\n    return 2 * x\n"
 
@@ -65,7 +65,7 @@ async def test_if_all_rest_the_one_whose_rest_ends_first_is_taken(client: AsyncS
 
 
 @both
-async def test_a_call_goes_on_to_another_replica_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_goes_on_to_another_replica_at_once(kind: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandbox.client._pause_seconds", lambda *_: pytest.fail("it waited"))
     for failure in ((503, b"{}"), (429, b"{}"), (500, b""), None):
         with (
@@ -81,7 +81,7 @@ async def test_a_call_goes_on_to_another_replica_at_once(kind: str, monkeypatch:
 
 
 @both
-async def test_a_replica_that_nobody_listens_at_costs_no_call(kind: str) -> None:
+async def test_a_replica_that_nobody_listens_at_costs_no_call(kind: Client) -> None:
     with fake_service(lambda *_: (200, OK_REPLY)) as (good, asked):
         for _ in range(3):
             assert (await execute(f"http://127.0.0.1:9,{good}", kind, deadline_seconds=5)).value == 1

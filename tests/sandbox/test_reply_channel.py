@@ -1,10 +1,5 @@
-"""What a tool can do with the channel of its own reply: harm its own reply."""
+"""A tool that writes to the channel of its own reply harms its own reply only."""
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox.protocol import ExecuteReply
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.sandbox.services import altered, own, refusal
 
 # Writes bytes as they are, or in the frame of a genuine reply, whose nonce it finds in its own process.
 WRITE = """
@@ -45,12 +39,6 @@ documents = st.dictionaries(
 ).map(lambda parts: ("{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode("latin-1"))
 well_meant = texts.map(lambda text: f'{{"status":"ok","value":{text},"state":null,"stdout":""}}'.encode("latin-1"))
 words = st.sampled_from([b"not restricted!!", b"restricted", b"\x00" * 16, b"e" + bytes(60), b'{"ready": false}'])
-
-
-@pytest.fixture(scope="module")
-def http_client(sandbox_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox_url, trust_env=False, timeout=60) as client:
-        yield client
 
 
 def attack(client: httpx.Client, data: bytes, framed: bool, status: int = 0) -> ExecuteReply:
@@ -140,15 +128,5 @@ def test_each_kind_of_odd_json_is_an_invalid_result_that_says_why(
 def test_a_call_that_was_not_restricted_is_the_services_fault(
     instead_of_restrictions: str, reason: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "sandbox" / "jail" / "harness.py"
-    text = path.read_text()
-    assert "            drop()\n" in text
-    path.write_text(text.replace("            drop()\n", f"            {instead_of_restrictions}\n"))
-    command = [sys.executable, "-m", "sandbox.server", "--port", "0", "--workers", "1", "--min-tier", "namespaces"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert result.returncode == 1
-    assert reason in result.stderr
+    altered(tmp_path, "jail/harness.py", "            install_filter()\n", f"            {instead_of_restrictions}\n")
+    assert reason in refusal(**own("--min-tier", "namespaces", root=tmp_path))

@@ -1,6 +1,7 @@
-"""The two filters of system calls, read by a small interpreter of the kernel's programs, against the tables."""
+"""The filters of system calls, read by a small interpreter of the kernel's programs, against the tables."""
 
 import errno
+import functools
 import struct
 
 import pytest
@@ -16,7 +17,7 @@ EPERM, ENOSYS, EOPNOTSUPP = (0x00050000 | number for number in (errno.EPERM, err
 
 
 def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What a program answers to a system call."""
+    """Return the answer of a program to a system call."""
     data = struct.pack("<IIQ6Q", number, seccomp._AUDIT_ARCH[machine], 0, *arguments)
     instructions = list(struct.iter_unpack("<HBBI", program))
     at = accumulator = 0
@@ -40,15 +41,23 @@ def verdict(program: bytes, machine: str, number: int, arguments: tuple[int, ...
                 raise AssertionError(code)
 
 
-def together(programs: tuple[bytes, bytes], machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What the kernel makes of several filters: the strictest answer, of the newest of those that are as strict."""
+def together(programs: tuple[bytes, ...], machine: str, number: int, arguments: tuple[int, ...]) -> int:
+    """Return the kernel's answer under several filters: the strictest one, and the newest of equally strict ones."""
     answers = [verdict(program, machine, number, arguments) for program in reversed(programs)]
     order = [KILL, *(answer for answer in answers if answer not in (KILL, ALLOW)), ALLOW]
     return min(answers, key=order.index)
 
 
+@functools.cache
+def filters(kind: str, machine: str) -> tuple[bytes, ...]:
+    """Return the filters of a kind of process."""
+    if kind == "program":
+        return (seccomp.whole_program_filter(machine),)
+    return seccomp.filter_programs(machine, changes=kind == "tool")
+
+
 def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple[int, ...]) -> int:
-    """What a tool's system call is to be answered, by the tables."""
+    """Return the answer to a tool's system call by the tables."""
     column = MACHINES.index(machine)
     if machine == "x86_64" and number >= seccomp._X32_BIT:
         return KILL
@@ -74,34 +83,6 @@ def of_a_tool(machine: str, tier: dict[str, bool], number: int, arguments: tuple
     return ALLOW if name in seccomp.TOOLS or (tier["changes"] and name in seccomp.WITH_FILES) else EPERM
 
 
-@pytest.mark.parametrize("tier", TIERS, ids=str)
-@pytest.mark.parametrize("machine", MACHINES)
-def test_both_filters_together_allow_a_tool_what_the_tables_say_of_every_call(machine, tier):
-    programs = seccomp.filter_programs(machine, **tier)
-    flags = (
-        0,
-        1,
-        2,
-        4,
-        9,
-        22,
-        128,
-        1 << 9,
-        0x5401,
-        0o20000002,
-        0x00010000,
-        0x00010F00,
-        0x00010B00,
-        0x003D0F00,
-        1 << 40,
-    )
-    for number in (*range(600), 0x40000000, 0x40000101):
-        for flag in flags:
-            for arguments in ((flag, 0, 0, 0, 0, 0), (0, flag, 0, 0, 0, 0), (7, 0, flag, 0, flag, 0)):
-                expected = of_a_tool(machine, tier, number, arguments)
-                assert together(programs, machine, number, arguments) == expected, (number, arguments)
-
-
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_new_thread_shares_all_that_its_process_has(machine):
     program = seccomp.filter_programs(machine)[1]
@@ -113,17 +94,6 @@ def test_a_new_thread_shares_all_that_its_process_has(machine):
             assert verdict(program, machine, number, (flags & ~bit, 0, 0, 0, 0, 0)) == EPERM, hex(bit)
         for bit in (1, 17, 0x1000, 0x2000, 0x4000, 0x8000, 0x20000, 0x800000, *(1 << n for n in range(25, 32))):
             assert verdict(program, machine, number, (flags | bit, 0, 0, 0, 0, 0)) == EPERM, hex(bit)
-
-
-@given(
-    st.sampled_from(MACHINES),
-    st.sampled_from(TIERS),
-    st.integers(0, 600),
-    st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6),
-)
-def test_whatever_the_arguments_are_the_tables_decide(machine, tier, number, arguments):
-    programs = seccomp.filter_programs(machine, **tier)
-    assert together(programs, machine, number, arguments) == of_a_tool(machine, tier, number, arguments)
 
 
 @pytest.mark.parametrize("tier", TIERS, ids=str)
@@ -141,19 +111,8 @@ def test_the_zygote_may_do_its_work_and_its_calls_may_not(machine, tier):
         assert verdict(first, machine, number[column], (0,) * 6) == EPERM, name
 
 
-@pytest.mark.parametrize("tier", TIERS, ids=str)
-@pytest.mark.parametrize("machine", MACHINES)
-def test_the_filters_of_each_architecture_are_programs_that_the_kernel_could_load(machine, tier):
-    for program in seccomp.filter_programs(machine, **tier):
-        count = len(program) // 8
-        assert count < 4096  # the kernel's maximum
-        for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
-            if code & 7 == 5:  # a jump
-                assert index + 1 + max(jump_true, jump_false) < count
-
-
 def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
-    """What a call of a harness's program is to be answered: as a tool's, but for the tables of programs."""
+    """Return the answer to a program's system call: a tool's, except by the tables of programs."""
     column = MACHINES.index(machine)
     low = [argument & 0xFFFFFFFF for argument in arguments]
     if machine == "x86_64" and number >= seccomp._X32_BIT:
@@ -173,21 +132,55 @@ def of_a_program(machine: str, number: int, arguments: tuple[int, ...]) -> int:
     return of_a_tool(machine, TIERS[0], number, arguments)
 
 
+def answers(kind: str, machine: str, number: int, arguments: tuple[int, ...]) -> tuple[int, int]:
+    """Return the verdict of the filters of a kind of process, and the one that the tables want."""
+    found = together(filters(kind, machine), machine, number, arguments)
+    if kind == "program":
+        return found, of_a_program(machine, number, arguments)
+    return found, of_a_tool(machine, TIERS[kind != "tool"], number, arguments)
+
+
+KINDS = ("tool", "tool without files", "program")
+FLAGS = {
+    "tool": (0, 1, 2, 4, 9, 22, 128, 512, 0x5401, 0o20000002, 0x10000, 0x10F00, 0x10B00, 0x3D0F00, 1 << 40),
+    "program": (0, 1, 2, 5, 6, 9, 10, 16, 17, 22, 26, 40, 50, 128, 132, 512, 1031, 0x5401, 0x10000, 0x10000011),
+}
+PLACES_OF_A_FLAG = (
+    lambda flag: (flag, 0, 0, 0, 0, 0),
+    lambda flag: (2, flag, 0, 0, 0, 0),
+    lambda flag: (7, 0, flag, 0, flag, 0),
+    lambda flag: (2, 0x80801, flag, 0, flag, 0),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_whole_program_may_make_a_tool_s_calls_and_those_of_its_tables_alone(machine):
-    program = seccomp.whole_program_filter(machine)
-    flags = (0, 1, 2, 5, 6, 9, 10, 16, 17, 22, 26, 40, 50, 128, 132, 1 << 9, 1031, 0x5401, 0x00010000, 0x10000011)
+def test_the_filters_are_programs_that_the_kernel_could_load(machine, kind):
+    for program in filters(kind, machine):
+        count = len(program) // 8
+        assert count < 4096  # the kernel's maximum
+        for index, (code, jump_true, jump_false, _) in enumerate(struct.iter_unpack("=HBBI", program)):
+            if code & 7 == 5:  # a jump
+                assert index + 1 + max(jump_true, jump_false) < count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_process_may_make_the_calls_of_its_tables_alone(machine, kind):
     for number in (*range(600), 0x40000000, 0x40000101):
-        for flag in flags:
-            for arguments in ((flag, 1, 0, 0, 0, 0), (2, flag, 0, 0, 0, 0), (2, 0x80801, flag, 0, flag, 0)):
-                expected = of_a_program(machine, number, arguments)
-                assert verdict(program, machine, number, arguments) == expected, (number, arguments)
+        for flag in FLAGS[kind.partition(" ")[0]]:
+            for arguments in (place(flag) for place in PLACES_OF_A_FLAG):
+                found, expected = answers(kind, machine, number, arguments)
+                assert found == expected, (number, arguments)
 
 
-@given(st.sampled_from(MACHINES), st.integers(0, 600), st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6))
-def test_whatever_a_program_s_arguments_are_the_tables_decide(machine, number, arguments):
-    program = seccomp.whole_program_filter(machine)
-    assert verdict(program, machine, number, arguments) == of_a_program(machine, number, arguments)
+words = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6)
+
+
+@given(st.sampled_from(KINDS), st.sampled_from(MACHINES), st.integers(0, 600), words)
+def test_whatever_the_arguments_are_the_tables_decide(kind, machine, number, arguments):
+    found, expected = answers(kind, machine, number, arguments)
+    assert found == expected
 
 
 def test_every_call_that_is_open_to_programs_is_closed_to_tools():

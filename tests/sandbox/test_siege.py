@@ -2,18 +2,18 @@
 
 import asyncio
 import contextlib
-import http.client
 import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 
@@ -24,37 +24,36 @@ from sandbox.pool import Pool
 from sandbox.protocol import Limits
 from sandbox.worker import Outcome
 from tests.sandbox.processes import children, wait_until, zombies
-from tests.sandbox.siege import SLEEP, SMALL, Caller, Noticed, Service, ask_once, service
+from tests.sandbox.services import ONE_WORKER, ROOT, own, refusal, served
 
-ROOT = Path(__file__).parents[2]
+DOUBLE = "def double(x):\n    return 2 * x\n"
+NAP = {"source": "import time\ndef nap(seconds):\n    time.sleep(seconds)\n", "function": "nap"}
 
 
-async def call_once(one: Service, callers: int) -> Noticed:
-    """One small call from each caller at once, none of which is repeated."""
-    noticed = Noticed()
-
-    async def work(number: int) -> None:
-        caller = Caller(one.port)
-        await noticed.call(caller, number, patience_seconds=30)
-        caller.close()
-
-    await asyncio.gather(*(work(number) for number in range(callers)))
-    return noticed
+def with_descriptors(number: int) -> list[str]:
+    return ["bash", "-c", f'ulimit -n {number}; exec "$@"', "siege", sys.executable, *ONE_WORKER]
 
 
 async def test_every_caller_is_answered_if_there_are_more_of_them_than_descriptors() -> None:
-    async with service(descriptors=300, workers=1) as one:
+    with served(with_descriptors(300), cwd=ROOT) as (url, _):
 
         async def call(number: int) -> object:
-            async with AsyncSandboxClient(f"http://127.0.0.1:{one.port}") as client:  # a connection of its own
-                return (await client.execute(SMALL["source"], "double", {"x": number})).value
+            async with AsyncSandboxClient(url) as client:  # a connection of its own
+                return (await client.execute(DOUBLE, "double", {"x": number})).value
 
         assert await asyncio.gather(*(call(number) for number in range(400))) == [2 * number for number in range(400)]
 
 
 async def test_a_thousand_connections_are_answered_without_an_error() -> None:
-    async with service(descriptors=4096, workers=1) as one:
-        assert (await call_once(one, 1000)).outcomes == {"right": 1000}
+    with served(with_descriptors(4096), cwd=ROOT) as (url, _):
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def call(number: int) -> object:
+                document = {"source": DOUBLE, "function": "double", "arguments": {"x": number}}
+                async with session.post(f"{url}/v1/execute", json=document) as response:
+                    return (await response.json())["value"]
+
+            assert await asyncio.gather(*map(call, range(1000))) == [2 * number for number in range(1000)]
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +67,7 @@ async def pool_of_one() -> AsyncIterator[Pool]:
 
 
 async def run_all(pool: Pool, calls: int) -> Counter[str]:
-    """What becomes of so many calls that are asked for in one turn of the event loop."""
+    """Return the outcomes of so many calls that are asked for in one turn of the event loop."""
     document = {"compiles": True, "function": "f", "arguments": {}, "state": None}
     text = json.dumps(document | {"seed": 0, "output_bytes": 100, "result_bytes": 100}).encode()
     keep: list[bytes] = []
@@ -99,51 +98,49 @@ async def test_calls_wait_for_a_descriptor_where_none_is_left() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def nap(url: str, seconds: float) -> httpx.Response:
+    document: dict[str, Any] = {**NAP, "arguments": {"seconds": seconds}, "limits": {"wall_seconds": 20}}
+    return httpx.post(f"{url}/v1/execute", json=document, timeout=60, trust_env=False)
+
+
+def wait_for_naps(url: str, number: int) -> None:
+    wait_until(lambda: httpx.get(f"{url}/health").json()["queue"]["in_flight"] == number)
+
+
 @pytest.mark.slow
-async def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_lets_nobody_in() -> None:
-    async with service(workers=1) as one:
-        nap = {**SLEEP, "arguments": {"seconds": 6.5}}
-        begun = [asyncio.ensure_future(ask_once(one.port, "/v1/execute", nap)) for _ in range(6)]
-        while json.loads((await ask_once(one.port, "/health"))[1])["queue"]["in_flight"] < 6:
-            await asyncio.sleep(0.05)
-        one.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.5)
-        with pytest.raises(OSError, match=r"refused|failed"):
-            await asyncio.open_connection("127.0.0.1", one.port)
-        assert Counter(status for status, _ in await asyncio.gather(*begun)) == {200: 6}
-        assert await asyncio.to_thread(one.process.wait, 5) == -signal.SIGTERM
+def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_lets_nobody_in() -> None:
+    with served(**own()) as (url, process), ThreadPoolExecutor(6) as threads:
+        begun = [threads.submit(nap, url, 6.5) for _ in range(6)]
+        wait_for_naps(url, 6)
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses_connections(url), seconds=3)
+        assert [call.result().status_code for call in begun] == [200] * 6
+        assert process.wait(5) == -signal.SIGTERM
+
+
+def refuses_connections(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health")
+    except httpx.ConnectError:
+        return True
+    return False
 
 
 def test_calls_that_outlast_the_grace_of_a_stop_are_answered_with_a_failure_of_the_service() -> None:
-    program = (
-        "import sys\nfrom sandbox import server\nserver._DRAIN_MARGIN_SECONDS = 1 - 60\n"
-        "sys.argv = ['', '--port', sys.argv[1], '--workers', '1']\nserver.main()\n"
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-c", program, str(port)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("POST", "/v1/execute", json.dumps({**SLEEP, "arguments": {"seconds": 15}}))
-        while httpx.get(f"http://127.0.0.1:{port}/health").json()["queue"]["in_flight"] == 0:
-            pass
+    program = "from sandbox import server\nserver._DRAIN_MARGIN_SECONDS = 1 - 60\nserver.main()\n"
+    command = [sys.executable, "-c", program, *ONE_WORKER[2:]]
+    with served(command, cwd=ROOT) as (url, process), ThreadPoolExecutor(1) as threads:
+        begun = threads.submit(nap, url, 15)
+        wait_for_naps(url, 1)
         process.terminate()
-        assert connection.getresponse().status >= 500  # of which the client sends the call again
+        assert begun.result().status_code >= 500  # of which the client sends the call again
         assert process.wait(10) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def test_a_service_with_too_few_descriptors_does_not_start() -> None:
-    command = f"ulimit -n 100; exec {sys.executable} -m sandbox.server --port 0 --workers 1"
-    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "1 workers need more descriptors than this user may open: raise `ulimit -n`" in result.stderr
+    log = refusal(with_descriptors(100), cwd=ROOT)
+    assert log.count("\n") == 1
+    assert "1 workers need more descriptors than this user may open: raise `ulimit -n`" in log
 
 
 def test_web_pages_and_names_that_lead_here_are_refused() -> None:
@@ -172,16 +169,16 @@ def test_a_name_will_do_for_callers_with_the_token(monkeypatch: pytest.MonkeyPat
         assert response.status_code == 403
 
 
-@pytest.mark.parametrize("module", [["-m", "sandbox.server"], ["-m", "astra_jax.cli", "sandbox", "serve"]])
-def test_where_it_listens_and_in_which_tier_is_said_once_it_does(module: list[str]) -> None:
-    command = [sys.executable, *module, "--port", "0", "--workers", "1"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("module", ["sandbox.server", "astra_jax.cli sandbox serve"])
+def test_where_it_listens_and_in_which_tier_is_said_once_it_does(module: str) -> None:
+    command = [sys.executable, "-m", *module.split(), "--port", "0", "--workers", "1"]
+    done = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        words = process.stdout.readline()
-        url = words.split("sandbox on ")[1].split(",")[0]
+        assert done.stdout is not None
+        words = done.stdout.readline()
         assert "1 workers, tier namespaces (" in words
+        url = words.split("sandbox on ")[1].split(",")[0]
         assert httpx.get(f"{url}/health").json()["tier"] == "namespaces"
     finally:
-        process.kill()
-        process.communicate()
+        done.kill()
+        done.communicate()

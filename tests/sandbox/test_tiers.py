@@ -2,16 +2,14 @@
 
 import contextlib
 import dataclasses
-import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,88 +19,25 @@ from sandbox.contract.bounds import PROCESSES
 from sandbox.contract.promises import PROMISES
 from sandbox.contract.walls import CHANGES, LEFTOVERS, NETWORK, SECRETS
 from sandbox.isolation import Tier
-from sandbox.jail import linux
 from sandbox.jail.limits import THREADS_OF_A_CALL
 from sandbox.local import local_sandbox
-
-ROOT = Path(__file__).parent.parent.parent
-IS_ROOT = os.geteuid() == 0
-# What Docker's default profile refuses to a container without CAP_SYS_ADMIN, on x86-64.
-DOCKER_REFUSES = {"unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155}
-LANDLOCK = {"landlock_create_ruleset": 444}
-LAUNCH = """
-import errno, json, os, struct, sys
-sys.path.insert(0, {root!r})
-from sandbox.jail import linux
-refused, arguments = json.loads(sys.argv[1]), sys.argv[2:]
-word = lambda code, k, t=0, f=0: struct.pack("=HBBI", code, t, f, k)
-program = [word(0x20, 0)]
-for number, answer in refused:
-    program += [word(0x15, number, 0, 1), word(0x06, 0x00050000 | answer)]
-program += [word(0x15, 56, 0, 3), word(0x20, 16), word(0x45, 0x7E020000, 0, 1), word(0x06, 0x00050000 | errno.EPERM)]
-program.append(word(0x06, 0x7FFF0000))
-code = b"".join(program)
-linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-import ctypes, resource
-if {most_threads} >= 0: resource.setrlimit(resource.RLIMIT_NPROC, ({most_threads},) * 2)
-buffer = ctypes.create_string_buffer(code, len(code))
-class Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-loaded = Program(len(code) // 8, ctypes.addressof(buffer))
-assert linux.libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(loaded), 0, 0) == 0
-os.execv(sys.executable, [sys.executable, *arguments])
-"""
-
-
-def world_readable_python() -> str:
-    """An interpreter that an ordinary user can run too."""
-    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    say = "import sys; print('%d.%d' % sys.version_info[:2])"
-    for python in (own, shutil.which("python3", path="/usr/bin")):
-        if python and not python.startswith("/root"):
-            version = subprocess.run([python, "-c", say], capture_output=True, text=True, check=True).stdout.strip()
-            if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
-                return python
-    pytest.skip("no Python of this version that every user may read")
-
-
-def environment() -> dict[str, str]:
-    """Lets that interpreter find the packages of this one."""
-    packages = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
-    return {"PYTHONPATH": packages, "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def server(
-    python: str, *options: str, refused: dict[str, int] | None = None, as_user: bool = False, most_threads: int = -1
-) -> subprocess.Popen[str]:
-    """A service, in a simulated container, possibly as the user `nobody`, who may have so many threads in all."""
-    arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1", *options]
-    command = [python, *arguments]
-    if refused is not None:
-        launch = LAUNCH.format(root=str(ROOT), most_threads=most_threads)
-        numbers = [[number, 38 if name in LANDLOCK else 1] for name, number in refused.items()]
-        command = [python, "-c", launch, json.dumps(numbers), *arguments]
-    user = {"user": 65534, "group": 65534, "extra_groups": []} if as_user and IS_ROOT else {}
-    return subprocess.Popen(
-        command, cwd="/", env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **user
-    )  # type: ignore[call-overload, no-any-return]
-
-
-def url_of(process: subprocess.Popen[str]) -> str:
-    """Where it listens, as it says first."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert "sandbox on http" in line, f"the service did not start: {line}{process.communicate()[1]}"
-    return line.split("sandbox on ")[1].split(",")[0]
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    process.communicate(timeout=20)
+from tests.sandbox.services import (
+    AS_TOOLS_USER,
+    DOCKER_REFUSES,
+    IS_ROOT,
+    LANDLOCK,
+    altered,
+    contained,
+    own,
+    refusal,
+    served,
+    world_readable_python,
+    x86_only,
+)
 
 
 def datagrams_that_arrive(client: SandboxClient) -> list[bytes]:
-    """What a tool gets to sockets of the host that everybody may write to: one with a path, one abstract."""
+    """Return the datagrams of a tool that reach two open sockets of the host: one with a path, one abstract."""
     promises = [promise for promise in NETWORK if promise.name.startswith("a datagram to")]
     assert len(promises) == 2
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -120,7 +55,6 @@ def datagrams_that_arrive(client: SandboxClient) -> list[bytes]:
         return arrived
 
 
-x86_only = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the simulated container speaks x86-64")
 WITHOUT_NAMESPACES = [promise for promise in PROMISES if not promise.needs_namespaces]
 OF_THE_WALLS = [*PROCESSES, *CHANGES, *NETWORK, *SECRETS, *LEFTOVERS]  # which do not take seconds
 
@@ -129,9 +63,7 @@ OF_THE_WALLS = [*PROCESSES, *CHANGES, *NETWORK, *SECRETS, *LEFTOVERS]  # which d
 @pytest.mark.parametrize("as_user", [False, True])
 def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user: bool) -> None:
     promises = [promise for promise in WITHOUT_NAMESPACES if as_user or promise in OF_THE_WALLS]
-    process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=as_user)
-    try:
-        url = url_of(process)
+    with served(**contained(refused=DOCKER_REFUSES, as_user=as_user)) as (url, _):
         health = httpx.get(f"{url}/health").json()
         assert health["tier"] == Tier.LANDLOCK
         assert "unshare" in health["stronger_tiers"]["namespaces"]
@@ -148,8 +80,6 @@ def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user:
                 assert client.execute(OPEN_TO_CUT_OFF, "f", {}).value == [1, 1]  # seccomp's EPERM, on any Landlock
             assert path.stat() == before
             assert path.parent.stat().st_mode & 0o777 == 0o755
-    finally:
-        stop(process)
 
 
 # Threads of the tools' own user which are none of the sandbox's.
@@ -178,18 +108,11 @@ def f():
 @x86_only
 @pytest.mark.parametrize("as_user", [False, True])
 def test_the_threads_of_others_are_never_counted_against_a_tool(as_user: bool) -> None:
-    process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=as_user)
-    crowd = None
-    try:
-        with SandboxClient(url_of(process)) as client:
-            crowd = start_crowd()
-            assert client.execute(HONEST_THREADS, "f", {}).value == 45
-            assert 32 < client.execute(ENDLESS_THREADS, "f", {}).value <= 128  # its own are
-            assert client.execute(HONEST_THREADS, "f", {}).value == 45
-    finally:
-        if crowd is not None:
-            crowd.communicate()
-        stop(process)
+    container = contained(refused=DOCKER_REFUSES, as_user=as_user)
+    with served(**container) as (url, _), SandboxClient(url) as client, crowd():
+        assert client.execute(HONEST_THREADS, "f", {}).value == 45
+        assert 32 < client.execute(ENDLESS_THREADS, "f", {}).value <= 128  # its own are
+        assert client.execute(HONEST_THREADS, "f", {}).value == 45
 
 
 def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:
@@ -206,43 +129,27 @@ def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:
 @x86_only
 def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure() -> None:
     """The user may have so many threads and no more, and others take the last ones while a call runs."""
-    uid = 65534 if IS_ROOT else os.geteuid()
-    with tempfile.TemporaryDirectory() as name:
+    most = threads_of(65534 if IS_ROOT else os.geteuid()) + 250
+    container = contained(refused=DOCKER_REFUSES, as_user=True, most_threads=most)
+    source = f"import os, time\n{HONEST_THREADS}\ndef g(path):\n"
+    source += "    while not os.path.exists(path): time.sleep(0.01)\n    return f()\n"
+    with tempfile.TemporaryDirectory() as name, served(**container) as (url, _), ThreadPoolExecutor(1) as asking:
         os.chmod(name, 0o755)
         filled = Path(name) / "filled"
-        most = threads_of(uid) + 250
-        process = server(world_readable_python(), refused=DOCKER_REFUSES, as_user=True, most_threads=most)
-        crowd = None
-        try:
-            url = url_of(process)
-            source = f"import os, time\n{HONEST_THREADS}\ndef g(path):\n"
-            source += "    while not os.path.exists(path): time.sleep(0.01)\n    return f()\n"
-            call = {
-                "source": source,
-                "function": "g",
-                "arguments": {"path": str(filled)},
-                "limits": {"wall_seconds": 50},
-            }
-            with ThreadPoolExecutor(1) as asking:
-                reply = asking.submit(httpx.post, f"{url}/v1/execute", json=call, timeout=60)
-                while httpx.get(f"{url}/health").json()["queue"]["in_flight"] == 0:
-                    assert not reply.done()
-                crowd = start_crowd()
-                filled.touch()
-                assert (reply.result().status_code, "no process or thread to give" in reply.result().text) == (
-                    503,
-                    True,
-                )
-            crowd.communicate()
-            assert httpx.post(f"{url}/v1/execute", json=call, timeout=60).json()["value"] == 45
-        finally:
-            if crowd is not None:
-                crowd.communicate()
-            stop(process)
+        call: dict[str, Any] = {"source": source, "function": "g", "arguments": {"path": str(filled)}}
+        call["limits"] = {"wall_seconds": 50}
+        reply = asking.submit(httpx.post, f"{url}/v1/execute", json=call, timeout=60)
+        while httpx.get(f"{url}/health").json()["queue"]["in_flight"] == 0:
+            assert not reply.done()
+        with crowd():
+            filled.touch()
+            assert reply.result().status_code == 503
+            assert "no process or thread to give" in reply.result().text
+        assert httpx.post(f"{url}/v1/execute", json=call, timeout=60).json()["value"] == 45
 
 
 def threads_of(uid: int) -> int:
-    """How many threads a user has, all of its processes together."""
+    """Return the number of threads of all processes of a user."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -251,13 +158,17 @@ def threads_of(uid: int) -> int:
     return found
 
 
-def start_crowd() -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def crowd() -> Iterator[None]:
     """A process of the tools' own user with 400 threads."""
-    user = {"user": 65534, "group": 65534, "extra_groups": []} if IS_ROOT else {}
     command = [world_readable_python(), "-c", CROWD]
-    crowd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **user)  # type: ignore[call-overload]
-    crowd.stdout.readline()
-    return crowd  # type: ignore[no-any-return]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **AS_TOOLS_USER)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield
+    finally:
+        process.communicate()
 
 
 # Landlock before its third version lets a file be cut off that may be read.
@@ -288,29 +199,19 @@ def file_of_the_service(*, as_user: bool) -> Iterator[Path]:
 def test_an_ordinary_user_has_the_strongest_tier() -> None:
     if not IS_ROOT:
         pytest.skip("this run is by an ordinary user already: the other tests show it")
-    process = server(world_readable_python(), as_user=True)
-    try:
-        url = url_of(process)
+    with served(**contained(as_user=True)) as (url, _), SandboxClient(url) as client:
         assert httpx.get(f"{url}/health").json()["tier"] == Tier.NAMESPACES
-        with SandboxClient(url) as client:
-            source = (
-                "import os\ndef f():\n    return [os.getuid(), os.listdir('/tmp'), open('/tmp/x', 'w').write('abc')]\n"
-            )
-            assert client.execute(source, "f", {}).value == [65534, [], 3]
-            with file_of_the_service(as_user=True) as path:
-                before = path.stat()
-                attack = dataclasses.replace(CHANGES[0], arguments={"path": str(path)})
-                assert attack.check(client) is None
-                assert path.stat() == before
-    finally:
-        stop(process)
+        source = "import os\ndef f():\n    return [os.getuid(), os.listdir('/tmp'), open('/tmp/x', 'w').write('abc')]\n"
+        assert client.execute(source, "f", {}).value == [65534, [], 3]
+        with file_of_the_service(as_user=True) as path:
+            before = path.stat()
+            assert dataclasses.replace(CHANGES[0], arguments={"path": str(path)}).check(client) is None
+            assert path.stat() == before
 
 
 @x86_only
 def test_below_the_minimum_tier_the_service_refuses_and_says_what_is_missing() -> None:
-    process = server(world_readable_python(), refused={**DOCKER_REFUSES, **LANDLOCK})
-    _, log = process.communicate(timeout=60)
-    assert process.returncode == 1
+    log = refusal(**contained(refused={**DOCKER_REFUSES, **LANDLOCK}))
     assert "refuses to start: no isolation of at least the tier `landlock`" in log
     assert "unshare(0x10000000): Operation not permitted" in log
     assert "this kernel has no Landlock" in log
@@ -319,61 +220,23 @@ def test_below_the_minimum_tier_the_service_refuses_and_says_what_is_missing() -
 
 @x86_only
 def test_a_minimum_of_namespaces_is_not_met_by_landlock() -> None:
-    process = server(world_readable_python(), "--min-tier", "namespaces", refused=DOCKER_REFUSES)
-    _, log = process.communicate(timeout=60)
-    assert process.returncode == 1
+    log = refusal(**contained("--min-tier", "namespaces", refused=DOCKER_REFUSES))
     assert "at least the tier `namespaces`" in log
     assert "user.max_user_namespaces" in log
 
 
-def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "sandbox" / "jail" / "seccomp.py"
-    path.write_text(path.read_text().replace("getrandom 318 278,", "getrandom 318 278, bpf 321 280,"))
-    command = [sys.executable, "-m", "sandbox.server", "--port", "0", "--workers", "1", "--min-tier", "namespaces"]
-    result = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert "system calls off the list are refused: expected the value [], found ['bpf']" in result.stderr
+def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(tmp_path: Path) -> None:
+    altered(tmp_path, "jail/seccomp.py", "getrandom 318 278,", "getrandom 318 278, bpf 321 280,")
+    log = refusal(**own("--min-tier", "namespaces", root=tmp_path))
+    assert "system calls off the list are refused: expected the value [], found ['bpf']" in log
 
 
 @x86_only
 @pytest.mark.parametrize("call", ["chmod 90 -", "fchmodat 268 53"])
 def test_landlock_is_refused_when_the_tools_user_may_change_its_files(call: str) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        paths = environment()["PYTHONPATH"].split(os.pathsep)
-        shutil.copytree(ROOT / "sandbox", folder / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-        path = folder / "sandbox" / "jail" / "seccomp.py"
-        text = path.read_text()
-        assert f"{call}," in text.partition("WITH_FILES")[2]
-        path.write_text(text.replace("getrandom 318 278,", f"getrandom 318 278, {call},"))
-        numbers = json.dumps([[number, 1] for number in DOCKER_REFUSES.values()])
-        arguments = ["-m", "sandbox.server", "--port", "0", "--workers", "1"]
-        result = subprocess.run(
-            [world_readable_python(), "-c", LAUNCH.format(root=name, most_threads=-1), numbers, *arguments],
-            cwd=name,
-            # The packages may lie in a .venv below ROOT: they stay where they are.
-            env={**environment(), "PYTHONPATH": os.pathsep.join(name if p == str(ROOT) else p for p in paths)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert result.returncode == 1
-    assert f"found ['{call.split()[0]}']" in result.stderr
-    assert "no file outside of /tmp gets another mode" in result.stderr
-
-
-def test_landlock_is_there_or_reported_missing() -> None:
-    assert linux.landlock_abi() >= 0
+        os.chmod(name, 0o755)
+        root = altered(Path(name), "jail/seccomp.py", "getrandom 318 278,", f"getrandom 318 278, {call},")
+        log = refusal(**contained(refused=DOCKER_REFUSES, root=root))
+    assert f"found ['{call.split()[0]}']" in log
+    assert "no file outside of /tmp gets another mode" in log
