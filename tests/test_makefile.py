@@ -26,8 +26,9 @@ test "$TORCH_IS" = "known to uv"
 
 @pytest.fixture(autouse=True)
 def no_settings_of_an_outer_make(monkeypatch) -> None:
-    """`make newest SLOW_PART=2` runs these tests, and would hand its part to their own make."""
-    monkeypatch.delenv("MAKEFLAGS", raising=False)
+    """`make newest SLOW_PART=2` runs these tests, and would hand its variables to their own make."""
+    for name in ("MAKEFLAGS", "SLOW_PART", "NEWEST_TESTS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def make(folder: Path, target: str, torch_is: str) -> tuple[int, list[str], str]:

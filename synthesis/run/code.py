@@ -65,7 +65,7 @@ def digest_of_code(source: str) -> str:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            # A module without docstring, a function of nothing but one: an empty body prints as no line at all.
+            # A module without docstring, a function of nothing but one: both bodies are empty.
             node.body = [statement for statement in body if not _is_bare_text(statement)]  # type: ignore[attr-defined]
     return sha256(_written(tree).encode()).hexdigest()[:16]
 
