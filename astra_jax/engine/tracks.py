@@ -36,7 +36,7 @@ class Track:
     contents: list[Content] = field(default_factory=list)
     """Digests of its full pages, by which other sessions find these."""
     sampling: Sampling | None = None
-    """How the message is sampled; None while no message is asked for."""
+    """Rules by which the message is sampled; None while no message is asked for."""
     said: list[int] = field(default_factory=list)
     """Tokens of the message so far; the next three lists have one entry for each."""
     logprobs: list[float] = field(default_factory=list)

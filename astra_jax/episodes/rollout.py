@@ -133,11 +133,10 @@ class RolloutEngine:
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._decoder, self._judge = decoder, judge
-        """What samples in the `run` that is under way."""
         self.loads: list[Load] = []
-        """What each decoder of the last `run` had done when it was closed."""
+        """Load of each decoder of the last `run` when it was closed."""
         self.call_clock = CallClock()
-        """How long a decoder has had a call under way, over all runs; a server's calls are not on it."""
+        """The time in which a decoder had a call under way, over all runs."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -320,7 +319,7 @@ class RolloutEngine:
         said = await self._take_turn(episode, self.tokenizer.decode(message.ids))
         if episode.stop_reason is not None:
             return
-        # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
+        # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
         most_invalid = self.config.max_consecutive_invalid_calls
         if message.ids[-1] != self.tokenizer.end_id:
@@ -345,7 +344,7 @@ class RolloutEngine:
                 said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
         except TimeoutError:
             if not clock.expired():
-                raise  # somebody else's
+                raise  # of another clock
             episode.stop_reason, said = "deadline", []
         episode.tool_seconds += loop.time() - started
         return said

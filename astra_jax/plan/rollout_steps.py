@@ -1,4 +1,4 @@
-"""What `astra rl` calls to roll episodes out: weights laid out for decoding, prompts and tool responses read, sampling.
+"""Programs of a rollout of `astra rl`: weights laid out for decoding, prompts and tool responses read, sampling.
 
 All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length. An evaluation on
 held-out environments calls the same programs with pages of its own, when those of a rollout are gone.
@@ -153,11 +153,11 @@ class _Calls:
     """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
     mesh: Mesh
     left_bytes: Mapping[str, int]
-    """What the learner leaves on a chip meanwhile."""
+    """Bytes that the learner leaves on a chip meanwhile, by category."""
 
     @property
     def resident_bytes(self) -> Mapping[str, int]:
-        """What lies on a chip beside a program, whichever it is."""
+        """Bytes on a chip beside any program, by category."""
         if self.num_decoders == 1:
             return self.left_bytes
         return {**self.left_bytes, "KV pool of the other decoder": (self.num_decoders - 1) * bytes_per_chip(self.pages)}
