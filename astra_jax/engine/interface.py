@@ -174,11 +174,7 @@ class Decoder(Protocol):
         ...
 
     async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; tokens that were read with the old ones are read again.
-
-        Raises:
-            DecoderError: this decoder takes no weights.
-        """
+        """Sample with other weights from the next token on; tokens that were read with the old ones are read again."""
         ...
 
     async def until_failed(self) -> NoReturn:

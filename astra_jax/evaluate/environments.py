@@ -127,7 +127,7 @@ class Evaluation:
 
 async def evaluate_environments(
     engine: RolloutEngine,
-    params: Params | None,
+    params: Params,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     *,
@@ -147,7 +147,7 @@ async def evaluate_environments(
 async def evaluate_temperatures(
     temperatures: Sequence[float],
     engine: RolloutEngine,
-    params: Params | None,
+    params: Params,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     *,
