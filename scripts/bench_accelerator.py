@@ -342,11 +342,12 @@ class TimedDevice(XLADevice):
         super().__init__(*arguments, **named)
         self.sampled: list[tuple[int, int, float, float]] = []
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        started = time.perf_counter()
-        said, steps = await super().sample(sample, own_pages)
-        self.sampled.append((len(said), steps, started, time.perf_counter()))
-        return said, steps
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        started, before = time.perf_counter(), self.row_steps
+        said = await super().sample(sample, own_pages)
+        rows = self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        self.sampled.append((len(said), (self.row_steps - before) // rows, started, time.perf_counter()))
+        return said
 
 
 def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, Any]:
