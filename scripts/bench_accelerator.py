@@ -281,7 +281,7 @@ def random_params(config: ModelConfig) -> Params:
 
 
 def arguments_of_call(rows: int, own_pages: int, start: int, context: int, temperature: float) -> tuple[Any, ...]:
-    """Return histories, questions and copies of a call, with each row `start` tokens behind its prompt."""
+    """Return histories and questions of a call, with each row `start` tokens behind its prompt."""
     prefix_pages = (context - NEW_TOKENS) // PAGE_TOKENS
     of_row = prefix_pages + own_pages
     tables = np.arange(rows * of_row, dtype=np.int32).reshape(1, rows, of_row)
@@ -297,15 +297,14 @@ def arguments_of_call(rows: int, own_pages: int, start: int, context: int, tempe
         slot_DR=np.arange(rows, dtype=np.int32)[None], temperature_DR=np.full((1, rows), temperature, np.float32),
         top_k_DR=0 * ones, top_p_DR=np.ones((1, rows), np.float32), min_p_DR=np.zeros((1, rows), np.float32),
     )  # fmt: skip
-    nothing = np.full((1, rows, 2), rows * of_row, np.int32)
-    return histories, asked, nothing
+    return histories, asked
 
 
 def measure_calls(config: ModelConfig, rows: int, context: int, call_tokens: int, temperature: float) -> dict[str, Any]:
     """Measure the calls that sample a row's last tokens; return the median."""
     params = random_params(config)
     own_pages = NEW_TOKENS // PAGE_TOKENS + 1
-    num_pages = rows * ((context - NEW_TOKENS) // PAGE_TOKENS + own_pages) + 1
+    num_pages = rows * ((context - NEW_TOKENS) // PAGE_TOKENS + own_pages)
     pages = random_pages(config, num_pages, jax.random.key(0))
     call = functools.partial(sample_rows, config, end_ids=(), max_tokens=call_tokens)
     seconds, bytes_per_second = [], []
@@ -343,11 +342,12 @@ class TimedDevice(XLADevice):
         super().__init__(*arguments, **named)
         self.sampled: list[tuple[int, int, float, float]] = []
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> tuple[Said, int]:
-        started = time.perf_counter()
-        said, steps = await super().sample(sample, own_pages)
-        self.sampled.append((len(said), steps, started, time.perf_counter()))
-        return said, steps
+    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+        started, before = time.perf_counter(), self.row_steps
+        said = await super().sample(sample, own_pages)
+        rows = self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        self.sampled.append((len(said), (self.row_steps - before) // rows, started, time.perf_counter()))
+        return said
 
 
 def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, Any]:

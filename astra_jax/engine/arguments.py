@@ -28,24 +28,19 @@ def given_of(read: Read, limits: Limits, num_shards: int) -> Given:
         starts_DR=np.zeros(shape, np.int32),
         tokens_DRT=np.zeros((*shape, read.most_tokens), np.int32),
         counts_DR=np.zeros(shape, np.int32),
-        copies_DR2=_no_copies(shape, limits),
     )
     # Tables are as long as the longest sequence; their zeros behind a row's pages name page 0, which is not looked at.
     for shard, of_shard in enumerate(read.rows):
-        for number, (track, ids, copy) in enumerate(of_shard):
+        for number, (track, ids) in enumerate(of_shard):
             place = shard, number
             given.tables_DRn[place][: len(track.table)] = track.table
             given.tokens_DRT[place][: len(ids)] = ids
             given.starts_DR[place], given.counts_DR[place] = track.num_cached, len(ids)
-            if copy is not None:
-                given.copies_DR2[place] = copy
     return given
 
 
-def asked_of(
-    sample: Sample, limits: Limits, num_shards: int, own_table_pages: int
-) -> tuple[Histories, Asked, np.ndarray]:
-    """Return the arrays of a call that samples: histories, orders to the rows, and pages to copy [D, R, 2]."""
+def asked_of(sample: Sample, limits: Limits, num_shards: int, own_table_pages: int) -> tuple[Histories, Asked]:
+    """Return the arrays of a call that samples: histories, and orders to the rows."""
     prefixes, width = sample.shape
     shape = (num_shards, prefixes * width)
     histories = Histories(
@@ -55,8 +50,7 @@ def asked_of(
         own_counts_DR=np.zeros(shape, np.int32),
     )
     asked = Asked(*(np.zeros(shape, np.float32 if name in _REAL else np.int32) for name in Asked._fields))
-    copies_DR2 = _no_copies(shape, limits)
-    for (shard, row), (track, max_tokens, copy) in placed(sample):
+    for (shard, row), (track, max_tokens) in placed(sample):
         assert track.sampling is not None
         # Rows of one prefix have the same first pages: it is told once, and only the pages behind it row by row.
         num_prefix = track.prefix_pages(limits)
@@ -79,15 +73,13 @@ def asked_of(
         }
         for name, value in values.items():
             getattr(asked, name)[shard, row] = value
-        if copy is not None:
-            copies_DR2[shard, row] = copy
-    return histories, asked, copies_DR2
+    return histories, asked
 
 
 def said_of(sample: Sample, sampled: Sampled, of_this_host: Callable[[jax.Array], np.ndarray]) -> list[SaidRow]:
     """Return the tokens that each row said, in the order of `Sample.all_rows`; here the host waits for the devices."""
     rows = list(placed(sample))
-    wants_kept = [track.sampling is not None and track.sampling.hands_out_kept for _, (track, _, _) in rows]
+    wants_kept = [track.sampling is not None and track.sampling.hands_out_kept for _, (track, _) in rows]
     # Sixty times as large as all the others together: it stays on the devices unless a row wants it.
     kept = of_this_host(sampled.kept_DRTK) if any(wants_kept) else None
     columns = [*map(of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT))]
@@ -107,8 +99,3 @@ def placed(sample: Sample) -> Iterator[tuple[tuple[int, int], SampleRow]]:
         for prefix, of_prefix in enumerate(of_shard):
             for number, row in enumerate(of_prefix):
                 yield (shard, prefix * sample.shape.rows_per_prefix + number), row
-
-
-def _no_copies(shape: tuple[int, int], limits: Limits) -> np.ndarray:
-    """Return copies [D, R, 2] to a page beyond the last one: no page is copied."""
-    return np.tile(np.array([0, limits.num_pages], np.int32), (*shape, 1))

@@ -42,7 +42,7 @@ class _Message:
     told: Told | None = None
     computed_tokens: int = 0
     is_aborted: bool = False
-    """Whether it ends with the call that it is in."""
+    """Whether the message ends with the call that samples it now."""
 
 
 class PagedDecoder:
@@ -93,7 +93,7 @@ class PagedDecoder:
 
     @property
     def load(self) -> Load:
-        """How busy it is."""
+        """The load of this decoder."""
         return Load(
             sessions=len(self._schedule.tracks),
             waiting=len(self._messages) + sum(message is not None for message in self._back.values()),

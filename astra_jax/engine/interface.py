@@ -26,7 +26,7 @@ class DecoderError(AstraError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one message is sampled, and how long it may get.
+    """Rules by which one message is sampled, and its longest length.
 
     Truncation keeps the likeliest ids, of equally likely ones the lowest first: the first `top_k`; of those as few as
     hold `top_p` of their probability; of those the ones at least `min_p` times as likely as the likeliest. One is
@@ -83,9 +83,9 @@ class Session:
     """
 
     seed: int
-    """From 0 to 2³¹ − 1."""
+    """Seed of all draws, from 0 to 2³¹ − 1."""
     slot: int
-    """From 0 to 2³¹ − 1."""
+    """Number that tells apart the draws of sessions with one seed, from 0 to 2³¹ − 1."""
     salt: str = ""
     """Sessions share cached pages only with sessions of the same salt."""
     number: int = 0
@@ -120,7 +120,7 @@ Told = Callable[[list[int], list[float]], None]
 
 @dataclass(frozen=True)
 class Load:
-    """How busy a decoder is, and its counts since it was made."""
+    """The work of a decoder at this moment, and its counts since it was made."""
 
     sessions: int
     """Sessions that were not forgotten yet."""
@@ -143,7 +143,7 @@ class Decoder(Protocol):
 
     @property
     def load(self) -> Load:
-        """How busy it is."""
+        """The load of this decoder."""
         ...
 
     async def generate(
@@ -172,11 +172,7 @@ class Decoder(Protocol):
         ...
 
     async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; tokens that were read with the old ones are read again.
-
-        Raises:
-            DecoderError: this decoder takes no weights.
-        """
+        """Sample with other weights from the next token on; tokens that were read with the old ones are read again."""
         ...
 
     async def until_failed(self) -> NoReturn:

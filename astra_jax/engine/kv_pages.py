@@ -20,7 +20,6 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.engine.ragged_pages import PAGES_AXES as RAGGED_AXES
 from astra_jax.engine.ragged_pages import (
     Rows,
-    copy_layer,
     empty_layer,
     touched_pages,
 )
@@ -129,22 +128,6 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _of_each(laid, pages))
-
-
-def copy_pages(pages: Pages, from_Dr: Rows, to_Dr: Rows) -> Pages:
-    """Copy pages, all before any is written to; a page that goes beyond the last one is not copied."""
-
-    def copied(x: jax.Array, start: Rows, end: Rows) -> jax.Array:
-        # One index alone is compiled into a slice, for which all pages are copied first.
-        start, end = (jnp.concatenate([jnp.asarray(of_rows), jnp.full(1, len(x))]) for of_rows in (start, end))
-        return x.at[end].set(x.at[start].get(mode="clip"), mode="drop")
-
-    return tuple(
-        _of_each(lambda _, x: jax.vmap(copied)(x, from_Dr, to_Dr), of_layer)
-        if isinstance(of_layer, KV)
-        else copy_layer(of_layer, from_Dr, to_Dr)
-        for of_layer in pages
-    )
 
 
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:

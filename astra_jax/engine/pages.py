@@ -1,7 +1,8 @@
 """The book of pages: which are free, which are in use, and which are kept for reuse.
 
-A full page is found by its tokens and all tokens before them; so is the last page of a prompt, which is not full. Pages
-that no sequence refers to stay until their place is needed, the longest idle one first.
+A full page is found by its tokens and all tokens before them, and several sequences may refer to it: it never changes.
+A page that is not full belongs to one sequence. Full pages that no sequence refers to stay until their place is needed,
+the longest idle one first.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from collections.abc import Sequence
 
 Content = bytes
 """Digest of all tokens up to the end of a page, of the version of the weights, and of the salt."""
-Known = tuple[Content, int]
-"""Content of the first so many tokens of a page."""
 
 
 def first_content(salt: str, policy_version: int) -> Content:
@@ -24,7 +23,7 @@ def first_content(salt: str, policy_version: int) -> Content:
 
 
 def content_after(before: Content, ids: Sequence[int]) -> Content:
-    """Return the content of a page with these tokens, full or not, behind another."""
+    """Return the content of a page with these tokens behind another."""
     # The digest of the page before is part of it: equal tokens behind other tokens are another content.
     digest = hashlib.blake2b(before, digest_size=16)
     digest.update(array("i", ids).tobytes())
@@ -40,7 +39,7 @@ class PageBook:
         self._references = [0] * num_pages
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._by_content: dict[Content, int] = {}
-        self._contents: list[list[Known]] = [[] for _ in range(num_pages)]
+        self._contents: dict[int, Content] = {}
 
     @property
     def num_available(self) -> int:
@@ -58,7 +57,7 @@ class PageBook:
                 page = self._free.pop()
             else:
                 page, _ = self._idle.popitem(last=False)
-                self._forget(page, 0)
+                del self._by_content[self._contents.pop(page)]
             self._references[page] = 1
             pages.append(page)
         return pages
@@ -74,7 +73,7 @@ class PageBook:
             raise ValueError(f"page {page} has no reference to release")
         self._references[page] -= 1
         if self._references[page] == 0:
-            if self._contents[page]:
+            if page in self._contents:
                 self._idle[page] = None
             else:
                 self._free.append(page)
@@ -93,35 +92,20 @@ class PageBook:
                 return number
         return 0
 
-    def is_shared(self, page: int) -> bool:
-        """Say whether more than one sequence refers to a page: then none may write to it."""
-        return self._references[page] > 1
-
     def find(self, content: Content) -> int | None:
         """Return the page with this content; None if there is none."""
         return self._by_content.get(content)
 
-    def know(self, page: int, content: Content, num_tokens: int) -> None:
-        """Note the content of the first so many tokens of a page, unless another page has it already."""
+    def know(self, page: int, content: Content) -> None:
+        """Note the content of a full page, unless another page has it already."""
         # A second page with the same content is not found, and is free as soon as its sequence releases it.
         if content not in self._by_content:
             self._by_content[content] = page
-            self._contents[page].append((content, num_tokens))
-
-    def write_after(self, page: int, num_tokens: int) -> None:
-        """Forget the content of a page beyond its first so many tokens: other tokens are written there."""
-        self._forget(page, num_tokens)
+            self._contents[page] = content
 
     def forget_all(self) -> None:
         """Forget the content of all pages: with other weights it would be another."""
-        for page in list(self._idle):
-            self._free.append(page)
+        self._free.extend(self._idle)
         self._idle.clear()
         self._by_content.clear()
-        self._contents = [[] for _ in range(self.num_pages)]
-
-    def _forget(self, page: int, but_first: int) -> None:
-        for content, num_tokens in self._contents[page]:
-            if num_tokens > but_first:
-                del self._by_content[content]
-        self._contents[page] = [known for known in self._contents[page] if known[1] <= but_first]
+        self._contents.clear()

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from astra_jax.engine.kv_pages import Histories, Pages, copy_pages, page_tokens
+from astra_jax.engine.kv_pages import Histories, Pages, page_tokens
 from astra_jax.engine.ragged_pages import Rows
 from astra_jax.engine.rows import LayerRows, rows_of
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
@@ -74,8 +74,6 @@ class Given(NamedTuple):
     tokens_DRT: Rows
     counts_DR: Rows
     """Tokens of each row that are read; the others are padding."""
-    copies_DR2: Rows
-    """Page to copy first, from and to; beyond the last page: none."""
 
 
 class Stream(NamedTuple):
@@ -143,9 +141,7 @@ def read_layer(
         return Stream(embed_tokens(embedding_VD, tokens_RT, model_config.dtype), rope)
 
     x_RTD, rope = jax.lax.cond(place.is_first, begun, lambda: stream)
-    # A page that other sequences read, too, is copied before this row adds tokens to it.
-    pages = copy_pages((of_layer,), given.copies_DR2[..., 0], given.copies_DR2[..., 1])
-    (rows,) = rows_of(pages, given.tables_DRn, given.starts_DR, None, model_config.dtype)
+    (rows,) = rows_of((of_layer,), given.tables_DRn, given.starts_DR, None, model_config.dtype)
     _, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
 
@@ -185,7 +181,6 @@ def sample_rows(
     pages: Pages,
     histories: Histories,
     asked: Asked,
-    copies_DR2: Rows,
     leave_at: jax.Array | np.int32,
     *,
     end_ids: tuple[int, ...],
@@ -194,12 +189,9 @@ def sample_rows(
     """Sample in every row until its message has ended, with one of `end_ids`, or its limit is reached.
 
     The call ends after `max_tokens`, or as soon as only `leave_at` rows go on, so that other sequences can take the
-    free rows. The last token that a row sampled is in no page: it is the pending one of its next call. `copies` are
-    pages to copy first, from and to.
+    free rows. The last token that a row sampled is in no page: it is the pending one of its next call.
     """
     model, layers = bind_apart(model_config, params)
-    # A page that other sequences read, too, is copied before this row adds tokens to it.
-    pages = copy_pages(pages, copies_DR2[..., 0], copies_DR2[..., 1])
     shape = asked.pending_DR.shape
     pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked)
     num_rows = len(pending_R)

@@ -114,17 +114,6 @@ def on_each_shard(
     )
 
 
-def copy_layer(pages: jax.Array, from_Dr: Rows, to_Dr: Rows) -> jax.Array:
-    """Copy pages as `kv_pages.copy_pages` does."""
-    return on_each_shard(_copy, (PAGES_AXES, _BY_ROW, _BY_ROW), PAGES_AXES)(pages, from_Dr, to_Dr)
-
-
-def _copy(pages_1NBXH: jax.Array, from_1r: jax.Array, to_1r: jax.Array) -> jax.Array:
-    num_pages, page_tokens = pages_1NBXH.shape[1:3]
-    counts_r = jnp.where(to_1r[0] < num_pages, page_tokens, 0)
-    return _moved(None, pages_1NBXH, from_1r[0] * page_tokens, to_1r[0] * page_tokens, counts_r)
-
-
 def _write(
     pages_1NBXH: jax.Array, kv_RTXH: jax.Array, tables_1Rn: jax.Array, starts_1R: jax.Array, counts_1R: jax.Array
 ) -> jax.Array:
@@ -142,9 +131,9 @@ def _write(
 
 
 def _moved(
-    source_TXH: jax.Array | None, pages_1NBXH: jax.Array, from_S: jax.Array, to_S: jax.Array, counts_S: jax.Array
+    source_TXH: jax.Array, pages_1NBXH: jax.Array, from_S: jax.Array, to_S: jax.Array, counts_S: jax.Array
 ) -> jax.Array:
-    """Copy runs of tokens, of at most a page each, into pages in place: from `source`, or from the pages themselves.
+    """Copy runs of tokens of `source`, of at most a page each, into pages in place.
 
     XLA's own scatter would first copy all pages into another layout.
     """
@@ -153,18 +142,15 @@ def _moved(
 
     page_tokens = pages_1NBXH.shape[2]
     pages_TXH = pages_1NBXH.reshape(-1, *pages_1NBXH.shape[3:])
-    sources = () if source_TXH is None else (source_TXH,)
 
-    def kernel(from_S: Any, to_S: Any, counts_S: Any, *refs: Any) -> None:
-        *source, _, pages, semaphore = refs
-
+    def kernel(from_S: Any, to_S: Any, counts_S: Any, source: Any, _: Any, pages: Any, semaphore: Any) -> None:
         def for_each_copy(act: Callable[[Any], None]) -> None:
             def run(i: jax.Array, _: None) -> None:
                 def copy(first: jax.Array | int, count: int) -> Any:
                     start, end = pl.ds(from_S[i] + first, count), pl.ds(to_S[i] + first, count)
-                    return pltpu.make_async_copy((source or [pages])[0].at[start], pages.at[end], semaphore)
+                    return pltpu.make_async_copy(source.at[start], pages.at[end], semaphore)
 
-                # What is copied at once has a size that is known before.
+                # The size of a copy is known beforehand.
                 @pl.when(counts_S[i] == page_tokens)
                 def _whole_page() -> None:
                     act(copy(0, page_tokens))
@@ -184,15 +170,15 @@ def _moved(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=3,
             grid=(1,),
-            in_specs=[anywhere] * (len(sources) + 1),
+            in_specs=[anywhere] * 2,
             out_specs=anywhere,
             scratch_shapes=[pltpu.SemaphoreType.DMA],
         ),
         out_shape=jax.ShapeDtypeStruct(pages_TXH.shape, pages_TXH.dtype),
-        input_output_aliases={3 + len(sources): 0},
+        input_output_aliases={4: 0},
         interpret=platform() == "cpu",  # how the tests run it
         name=MOVE_TOKENS,
-    )(from_S, to_S, counts_S, *sources, pages_TXH)
+    )(from_S, to_S, counts_S, source_TXH, pages_TXH)
     return moved.reshape(pages_1NBXH.shape)
 
 

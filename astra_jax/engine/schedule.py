@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from astra_jax.engine.interface import DecoderError, Sampling, Session
 from astra_jax.engine.pages import Content, PageBook, content_after, first_content
 from astra_jax.engine.sizes import Limits, RowShape
-from astra_jax.engine.tracks import Copy, Read, ReadRow, SaidRow, Sample, SampleRow, Track
+from astra_jax.engine.tracks import Read, ReadRow, SaidRow, Sample, SampleRow, Track
 
 
 class Schedule:
@@ -115,7 +115,7 @@ class Schedule:
         if not asking or (asking[0].num_unread == 0 and not self._lacks_rows(asking)):
             return None
         rows: list[list[ReadRow]] = [[] for _ in self.books]
-        being_read: set[tuple[int, Content]] = set()
+        being_read: set[tuple[int, Content | None]] = set()
         taken: set[Session] = set()
         kind: tuple[bool, int, int] | None = None
         for track in asking:
@@ -131,15 +131,15 @@ class Schedule:
             if of_track != kind or len(rows[track.shard]) == most_rows:
                 continue
             count = min(track.num_unread, most_tokens)
-            stretch = (track.shard, self._content_of_stretch(track, count))
+            stretch = (track.shard, self._content_of_full_pages(track, count))
             if stretch in being_read:
-                continue  # a sibling reads the same tokens; they are found when it has
-            made = self._room_for(track, count, taken)
-            if made is None:
+                continue  # a sibling reads the same pages; they are found when it has
+            if not self._make_room(track, count, taken):
                 continue
-            being_read.add(stretch)
+            if stretch[1] is not None:
+                being_read.add(stretch)
             taken.add(track.session)
-            rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count], *made))
+            rows[track.shard].append(ReadRow(track, track.ids[track.num_cached : track.num_cached + count]))
         return Read(rows, *kind) if kind is not None and any(rows) else None
 
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
@@ -197,11 +197,9 @@ class Schedule:
             first = self.limits.first_sample_tokens
             most = self.limits.sample_tokens if first is None or track.said else first
             count = min(most, track.num_left)
-            room = self._room_for(track, count, taken)
-            if room is None:
-                continue
-            taken.add(track.session)
-            made[track.session] = SampleRow(track, count, *room)
+            if self._make_room(track, count, taken):
+                taken.add(track.session)
+                made[track.session] = SampleRow(track, count)
         return [
             [[made[track.session] for track in of_prefix if track.session in made] for of_prefix in shard]
             for shard in chosen
@@ -217,53 +215,43 @@ class Schedule:
     # --- pages ---
 
     def _adopt(self, track: Track) -> None:
-        """Refer to the pages in which a sequence's next tokens lie already."""
+        """Refer to the full pages in which a sequence's next tokens lie already."""
         book, page_tokens = self.books[track.shard], self.limits.page_tokens
         if track.num_cached % page_tokens:
             return
-        content, num_known = self._content_before(track, len(track.contents)), len(track.ids) - 1
-        for first in range(track.num_cached, num_known, page_tokens):
-            ids = track.ids[first : min(first + page_tokens, num_known)]
-            after = content_after(content, ids)
-            if (page := book.find(after)) is None:
+        while track.num_unread >= page_tokens:
+            ids = track.ids[track.num_cached : track.num_cached + page_tokens]
+            content = content_after(self._content_before(track, len(track.contents)), ids)
+            if (page := book.find(content)) is None:
                 return
             book.refer(page)
-            number = first // page_tokens
+            number = len(track.contents)
             # It may have been given room that it did not use.
             for unused in track.table[number:]:
                 book.release(unused)
             track.table[number:] = [page]
-            track.num_cached += len(ids)
-            if len(ids) == page_tokens:
-                track.contents.append(after)
-            content = after
+            track.num_cached += page_tokens
+            track.contents.append(content)
 
-    def _content_of_stretch(self, track: Track, count: int) -> Content:
-        number = track.num_cached // self.limits.page_tokens
-        ids = track.ids[number * self.limits.page_tokens : track.num_cached + count]
-        return content_after(self._content_before(track, number), ids)
+    def _content_of_full_pages(self, track: Track, count: int) -> Content | None:
+        """Return the content of the pages that reading so many tokens fills; None if it fills none."""
+        number, page_tokens = len(track.contents), self.limits.page_tokens
+        end = (track.num_cached + count) // page_tokens * page_tokens
+        if end == number * page_tokens:
+            return None
+        return content_after(self._content_before(track, number), track.ids[number * page_tokens : end])
 
     def _content_before(self, track: Track, number: int) -> Content:
         return track.contents[number - 1] if number else first_content(track.session.salt, track.policy_version)
 
-    def _room_for(self, track: Track, count: int, taken: set[Session]) -> tuple[Copy | None] | None:
-        """Give a sequence pages for so many more tokens; return the page to copy, in a tuple; None if none are free."""
-        book, page_tokens = self.books[track.shard], self.limits.page_tokens
-        begins_in = track.num_cached // page_tokens
-        shared = bool(track.num_cached % page_tokens) and book.is_shared(track.table[begins_in])
-        wanted = self.limits.pages_for(track.num_cached + count) - len(track.table) + shared
-        if wanted > 0:
-            if (pages := self._pages(track, wanted, taken)) is None:
-                return None
-            track.table.extend(pages)
-        copy = None
-        if shared:  # pages behind the shared one are empty, so the last page can be its copy
-            copy = Copy(track.table[begins_in], track.table[-1])
-            book.release(track.table[begins_in])
-            track.table[begins_in] = track.table.pop()
-        if copy is None and begins_in < len(track.table):
-            book.write_after(track.table[begins_in], track.num_cached % page_tokens)
-        return (copy,)
+    def _make_room(self, track: Track, count: int, taken: set[Session]) -> bool:
+        """Give a sequence pages for so many more tokens; return False if there are not enough."""
+        wanted = self.limits.pages_for(track.num_cached + count) - len(track.table)
+        if wanted <= 0:
+            return True
+        pages = self._pages(track, wanted, taken)
+        track.table.extend(pages or [])
+        return pages is not None
 
     def _pages(self, track: Track, count: int, taken: set[Session]) -> list[int] | None:
         book = self.books[track.shard]
@@ -284,33 +272,15 @@ class Schedule:
         for number in range(
             book.how_many_free([other.table for other in reversed(others)], count - book.num_available)
         ):
-            self._give_way(others[-1 - number])
+            self._let_go(others[-1 - number])  # it finds those full pages again that were not overwritten
         return book.take(count)
-
-    def _give_way(self, track: Track) -> None:
-        """Take the pages of a sequence that will go on; it finds those again that were not overwritten."""
-        num_full = len(track.contents)
-        rest = track.ids[num_full * self.limits.page_tokens : track.num_cached]
-        # In the middle of a message it looks for a last page with exactly these tokens. Between two messages it does
-        # not: it comes back with more tokens, and reads them together with these.
-        if rest and track.sampling is not None and track.num_unread == 0:
-            content = content_after(self._content_before(track, num_full), rest)
-            self.books[track.shard].know(track.table[num_full], content, len(rest))
-        self._let_go(track)
 
     # --- results of a call ---
 
     def has_read(self, row: ReadRow) -> None:
         """Note that the tokens of a row lie in its pages now, so that other sessions find them."""
-        track = row.track
-        track.num_cached += len(row.ids)
-        self._know_full_pages(track)
-        if track.num_unread == 0 and track.num_cached % self.limits.page_tokens:
-            # The last page of a prompt is not full; sessions with the same prompt find it, too.
-            number = len(track.contents)
-            ids = track.ids[number * self.limits.page_tokens : track.num_cached]
-            content = content_after(self._content_before(track, number), ids)
-            self.books[track.shard].know(track.table[number], content, len(ids))
+        row.track.num_cached += len(row.ids)
+        self._know_full_pages(row.track)
 
     def has_sampled(self, row: SampleRow, said: SaidRow) -> None:
         """Add the tokens that a row has sampled to its session."""
@@ -324,7 +294,7 @@ class Schedule:
             ids = track.ids[number * page_tokens : (number + 1) * page_tokens]
             content = content_after(self._content_before(track, number), ids)
             track.contents.append(content)
-            self.books[track.shard].know(track.table[number], content, page_tokens)
+            self.books[track.shard].know(track.table[number], content)
 
 
 def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:

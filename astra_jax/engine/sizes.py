@@ -78,11 +78,11 @@ class Limits:
             raise DecoderError(
                 f"expected a leave_share from 0 to below 1, found {self.leave_share}: no call would sample"
             )
-        least = self.pages_for(self.max_tokens) + 1
+        least = self.pages_for(self.max_tokens)
         if self.num_pages < least:
             raise DecoderError(
-                f"expected pages for one sequence of {self.max_tokens} tokens and one to copy, {least} of "
-                f"{self.page_tokens} tokens, found {self.num_pages}"
+                f"expected pages for one sequence of {self.max_tokens} tokens, {least} of {self.page_tokens} tokens, "
+                f"found {self.num_pages}"
             )
 
     def pages_for(self, num_tokens: int) -> int:
@@ -193,8 +193,8 @@ def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Lim
     return Limits(
         max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
-        # At least one sequence has room, and a page to copy.
-        num_pages=max(math.ceil(all_pages * config.kv_share) + 2, -(-max_tokens // _PAGE_TOKENS) + 1),
+        # At least one sequence has room.
+        num_pages=max(math.ceil(all_pages * config.kv_share), -(-max_tokens // _PAGE_TOKENS)),
         page_tokens=_PAGE_TOKENS,
         # Several hosts sample in one shape: then each call holds the rows of all of them.
         row_shapes=row_shapes if num_hosts() == 1 else row_shapes[:1],
@@ -235,7 +235,7 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
     return Limits(
         max_prompt_tokens=0,
         max_tokens=most_tokens,
-        num_pages=rows * -(-most_tokens // _SERVED_PAGE_TOKENS) + 1,
+        num_pages=rows * -(-most_tokens // _SERVED_PAGE_TOKENS),
         page_tokens=_SERVED_PAGE_TOKENS,
         row_shapes=tuple(RowShape(count, 1) for count in dict.fromkeys((rows, _FEW_SERVED_ROWS, 1)) if count <= rows),
         sample_tokens=_SAMPLE_TOKENS,

@@ -36,7 +36,7 @@ class Track:
     contents: list[Content] = field(default_factory=list)
     """Digests of its full pages, by which other sessions find these."""
     sampling: Sampling | None = None
-    """How the message is sampled; None while no message is asked for."""
+    """Rules by which the message is sampled; None while no message is asked for."""
     said: list[int] = field(default_factory=list)
     """Tokens of the message so far; the next three lists have one entry for each."""
     logprobs: list[float] = field(default_factory=list)
@@ -75,19 +75,11 @@ class Track:
         self.versions.extend([self.policy_version] * len(said.ids))
 
 
-class Copy(NamedTuple):
-    """A page to copy before a row writes to it, because other sequences read it as well."""
-
-    start: int
-    end: int
-
-
 class ReadRow(NamedTuple):
     """Tokens of one sequence to read, behind those in its pages."""
 
     track: Track
     ids: list[int]
-    copy: Copy | None
 
 
 class SampleRow(NamedTuple):
@@ -95,7 +87,6 @@ class SampleRow(NamedTuple):
 
     track: Track
     max_tokens: int
-    copy: Copy | None
 
 
 class SaidRow(NamedTuple):

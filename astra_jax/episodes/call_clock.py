@@ -1,4 +1,4 @@
-"""How long at least one decoder of a device has had a call under way."""
+"""The time in which at least one decoder of a device has had a call under way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CallClock:
         """Read the time from `now`, in seconds."""
         self._now, self._num_calls, self._since = now, 0, 0.0
         self.seconds = 0.0
-        """So far; of a call that is under way nothing counts yet."""
+        """Seconds of all calls that have ended."""
 
     def __enter__(self) -> None:
         if self._num_calls == 0:

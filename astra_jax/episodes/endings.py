@@ -1,7 +1,7 @@
-"""Who says whether a message refuses, or asks back, as its environment expects: a lexicon, or a model that is asked.
+"""Judges of a message that should refuse or ask back, as its environment expects: a lexicon, or a model.
 
-An episode is judged at most once: where a refusal is expected its last message is, where a question back is the first
-message without a call, after which the user answers or the episode ends.
+An episode is judged at most once. If a refusal is expected, the last message is judged; if a question back is expected,
+the first message without a call, after which the user answers or the episode ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from synthesis.records import Environment
 
 
 class NoVerdict(AstraError):
-    """The judge of a message said nothing that could be used; what is judged is then no episode."""
+    """The judge of a message gave no usable verdict; the episode is then left out."""
 
 
 class EndingJudge(Protocol):
@@ -29,12 +29,12 @@ class EndingJudge(Protocol):
 
 
 async def by_lexicon(environment: Environment, said: str) -> bool:
-    """Judge by the lexicon of `synthesis.answers.expectation`: the default, where no model is at hand."""
+    """Judge by the lexicon of `synthesis.answers.expectation`: the default."""
     return meets_expectation(environment.expectation, said)
 
 
 def as_judged_before(verdict: bool) -> EndingJudge:
-    """Return the judge of an episode that is run again: it says what was said of it then."""
+    """Return the judge of an episode that is run again: it repeats the verdict of the first time."""
 
     async def judge(environment: Environment, said: str) -> bool:
         return verdict

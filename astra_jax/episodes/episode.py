@@ -29,25 +29,25 @@ StopReason = Literal[
     "no_verdict",
 ]
 MODEL_ERRORS: Final = ("malformed_call", "unknown_tool", "wrong_arguments")
-"""What can be wrong with a call itself. What goes wrong in a tool has the sandbox's words (`ErrorKind`)."""
+"""Errors of a call itself. Errors in a tool have the sandbox's words (`ErrorKind`)."""
 BROKEN_TOOL: Final = ("crashed", "invalid_source")
-"""What no tool that works answers with, whatever it is asked: its process is gone, or it cannot be compiled."""
+"""Errors that no working tool answers with: its process is gone, or it cannot be compiled."""
 
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What became of one tool call of the policy."""
+    """The result of one tool call of the policy."""
 
     name: str
     arguments: JsonObject
     error_kind: str | None
-    """One of `MODEL_ERRORS`, or a value of the sandbox's `ErrorKind`; None where the tool returned."""
+    """One of `MODEL_ERRORS`, or a value of the sandbox's `ErrorKind`; None if the tool returned a value."""
     value: JsonValue
-    """What the tool returned; None when the call failed."""
+    """Value that the tool returned; None if the call failed."""
     response: str
-    """What the policy was shown."""
+    """Text that the policy was shown."""
     irrelevant: bool
-    """Whether it went to a distractor."""
+    """Whether the call went to a distractor."""
     turn: int = 0
     """The turn that asked for it, from 1: calls of one turn do not see one another's replies."""
 
@@ -58,9 +58,9 @@ class ToolOutcome:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a tool could take it: readable, of a tool that is offered, with arguments that its document names.
+        """Whether a tool could take the call: readable, of a tool that is offered, with arguments of its document.
 
-        What is not is the policy's mistake; a valid call that failed is the tool's answer.
+        An invalid call is the policy's mistake; a valid call that failed is the tool's answer.
         """
         return self.error_kind not in MODEL_ERRORS
 
@@ -75,27 +75,25 @@ class Episode:
     ledger: TokenLedger
     state: JsonObject | None = None
     met_expectation: bool = False
-    """Whether it refused in the end, or asked back, where the environment expects that."""
+    """Whether the episode refused in the end, or asked back, if the environment expects that."""
     num_turns: int = 0
     outcomes: list[ToolOutcome] = field(default_factory=list)
     stop_reason: StopReason | None = None
     final_text: str = ""
     """The message that ended the episode, without its reasoning; empty when a limit ended it."""
     rolled_out: JsonObject | None = None
-    """What its tokens follow from, beside policy and environment: seed, slot and limits; None where no policy spoke."""
+    """Seed, slot and limits, which decide the tokens beside policy and environment; None if no policy spoke."""
     tool_seconds: float = field(default=0.0, compare=False)
-    """How long it has waited for its tools; a clock's, so no checkpoint holds it."""
+    """Seconds that the episode has waited for its tools; they are of a clock, so no checkpoint holds them."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a clock cut it off, or nobody could judge it; that says nothing of the policy, so there is no reward,
-        and it is in no figure.
-        """
+        """Whether a clock cut it off, or no judge gave a verdict; it then has no reward and is in no figure."""
         return self.stop_reason in ("deadline", "no_verdict")
 
     @property
     def met_broken_tool(self) -> bool:
-        """Whether a call had no answer of its tool, because that is broken or its process was ended."""
+        """Whether a call had no answer because its tool is broken or its process was ended."""
         return any(outcome.error_kind in BROKEN_TOOL for outcome in self.outcomes)
 
     @property
@@ -114,14 +112,14 @@ class Episode:
 
     @property
     def is_answer_accurate(self) -> bool:
-        """Whether the final message tells the gold answer, or refuses as it should; F1 does not depend on it."""
+        """Whether the final message tells the gold answer, or refuses as expected; F1 does not depend on it."""
         if not self.environment.ends_with_answer:
             return self.met_expectation
         return is_answer_accurate(self.environment, self.final_text)
 
     @property
     def num_consecutive_invalid_calls(self) -> int:
-        """How many calls since the last one that a tool could take."""
+        """Calls since the last one that a tool could take."""
         return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
 
     async def take_turn(

@@ -42,10 +42,10 @@ class TokenLedger:
     policy_versions: list[int] = field(default_factory=list)
     """Optimiser updates that the policy had seen when it sampled a token; -1 for given ones."""
     kept_counts: list[int] = field(default_factory=list)
-    """How many ids truncation kept where a token was sampled; 0 where none are recorded, since it was not truncated, or
-    without a `top_k` (`Sampling.hands_out_kept`)."""
+    """Ids that truncation kept for each sampled token; 0 if none are recorded, because there was no truncation or no
+    `top_k` (`Sampling.hands_out_kept`)."""
     kept_ids: array[int] = field(default_factory=lambda: array("i"))
-    """Those ids, token after token, of each the likeliest first."""
+    """The kept ids, token after token, the likeliest of each token first."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -124,7 +124,7 @@ class LoggedEpisode(BaseModel):
 
     @property
     def lengths(self) -> EpisodeLengths:
-        """How many tokens the prompt, each message and what was given after it have."""
+        """Tokens of the prompt, of each message and of the given tokens after it."""
         sampled = Counter(token.turn for token in self.tokens if token.source == "model")
         given = Counter(token.turn for token in self.tokens if token.source != "model")
         turns = sorted(sampled)

@@ -23,7 +23,7 @@ Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -126,18 +126,16 @@ class RolloutEngine:
         tokenizer: Tokenizer,
         sandbox: AsyncSandboxClient,
         config: RolloutConfig,
-        decoder: Callable[[], Decoder] | None = None,
         judge: EndingJudge = by_lexicon,
     ):
-        """`decoder` makes, for each `run`, what samples in the place of this process's devices."""
+        """Run in this sandbox, under these limits; `judge` decides whether messages refuse or ask back as expected."""
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
-        self._decoder, self._judge = decoder, judge
-        """What samples in the `run` that is under way."""
+        self._judge = judge
         self.loads: list[Load] = []
-        """What each decoder of the last `run` had done when it was closed."""
+        """Load of each decoder of the last `run` when it was closed."""
         self.call_clock = CallClock()
-        """How long a decoder has had a call under way, over all runs; a server's calls are not on it."""
+        """The time in which a decoder had a call under way, over all runs."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -169,7 +167,7 @@ class RolloutEngine:
 
     async def run(
         self,
-        params: Params | None,
+        params: Params,
         starts: Sequence[Start],
         *,
         group_size: int,
@@ -188,7 +186,7 @@ class RolloutEngine:
     async def run_at(
         self,
         temperatures: Sequence[float],
-        params: Params | None,
+        params: Params,
         starts: Sequence[Start],
         *,
         group_size: int,
@@ -202,14 +200,13 @@ class RolloutEngine:
         All are sampled side by side, so that an environment's prompt is computed once. The first episode draws as slot
         `first_slot`, at every temperature.
 
-        A decoder of one's own may go without `params`: it samples what it has. Pages and rows are made for `room_for`
-        groups, if there are fewer: runs of different sizes then share the compiled programs.
+        Pages and rows are made for `room_for` groups, if there are fewer: runs of different sizes then share the
+        compiled programs.
 
         If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
 
         Raises:
-            DecoderError: a decoder of one's own takes no weights, but is given some.
             PromptTooLong: an environment does not fit.
             SandboxUnavailable: the sandbox is down; no episode is returned.
             HostFailed: another host has failed.
@@ -227,8 +224,6 @@ class RolloutEngine:
         per_decoder = -(-len(starts) // len(decoders))
         failed = True
         try:
-            if self._decoder is not None and params is not None:
-                await decoders[0].update_weights(params, policy_version)
             episodes = all_or_none(
                 self._run_episode(
                     decoders[place // per_decoder], episode, temperature, Session(seed, _slot(episode), number=number)
@@ -274,11 +269,8 @@ class RolloutEngine:
             )
         ]
 
-    def _decoders(self, params: Params | None, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
+    def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""
-        if self._decoder is not None:
-            return [self._decoder()]
-        assert params is not None, "this process's devices sample nothing without weights"
         params = layers_apart(params)  # once for all
         return [
             PagedDecoder(
@@ -320,7 +312,7 @@ class RolloutEngine:
         said = await self._take_turn(episode, self.tokenizer.decode(message.ids))
         if episode.stop_reason is not None:
             return
-        # The tools of a last turn have run, and count; their responses nobody will read, so the ledger has none.
+        # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
         most_invalid = self.config.max_consecutive_invalid_calls
         if message.ids[-1] != self.tokenizer.end_id:
@@ -345,7 +337,7 @@ class RolloutEngine:
                 said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
         except TimeoutError:
             if not clock.expired():
-                raise  # somebody else's
+                raise  # of another clock
             episode.stop_reason, said = "deadline", []
         episode.tool_seconds += loop.time() - started
         return said

@@ -1,4 +1,4 @@
-"""How episodes went: every figure is a ratio of two sums, and says what each episode adds above and below the line.
+"""Figures of how episodes went: each is a ratio of two sums, to which each episode adds a numerator and a denominator.
 
     F1, recall, precision, reward,     as `episodes/figures.py` and `episodes/rewards.py` define them
     solved, answers, calls, tokens
@@ -15,7 +15,7 @@
     recovered_tool_share               tools that a setback was made good on / tools with one
     solved_despite_setback_share       tools all of whose sub-tasks were solved / tools with a setback
 
-What an episode says nothing of, it adds 0 to both sums of. A ratio of which no episode says anything has no figure.
+An episode without data for a figure adds 0 to both sums. A figure without data in any episode is left out.
 """
 
 from __future__ import annotations
@@ -98,22 +98,22 @@ def figures_of(
 
 
 class Setbacks(NamedTuple):
-    """Of the tools that an episode needs, those that let it down, and what became of them.
+    """Counts of the tools that an episode needs and that failed it.
 
     A setback is a call that a tool could take (`ToolOutcome.is_valid`) and that failed. A tool with several setbacks
     counts once. Tools that no gold call names do not count: to leave a distractor is no fault.
     """
 
     num_tools: int
-    """With a setback."""
+    """Tools with a setback."""
     num_recovered: int
     """Tools among these that answered a call of a later turn than that of their first setback."""
     num_solved: int
-    """Of these, the ones all of whose sub-tasks the episode solved."""
+    """Tools among these all of whose sub-tasks the episode solved."""
 
 
 def setbacks_of(episode: Episode) -> Setbacks:
-    """Count the tools that let a finished episode down, and those that it got its answers from all the same."""
+    """Count the needed tools that failed a finished episode, and those among them that answered it later."""
     returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
     num_tools = num_recovered = num_solved = 0
     for name in dict.fromkeys(task.call.name for task in episode.environment.sub_tasks if task.call is not None):

@@ -1,4 +1,4 @@
-"""Held-out evaluation: a policy's episodes in environments it has never seen, and what they were worth."""
+"""Held-out evaluation: the episodes of a policy in environments that it has never seen, and their figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoneFinished(AstraError):
 
 
 class EvaluationConfig(BaseModel):
-    """How a policy is tried out on environments."""
+    """The config of an evaluation of a policy on environments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +86,7 @@ def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) ->
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy did in environments, and what that comes to."""
+    """The episodes of a policy in environments, and their figures."""
 
     figures: EpisodeFigures
     intervals: dict[str, tuple[float, float]]
@@ -94,9 +94,9 @@ class Evaluation:
     groups: list[Group]
     """The episodes, by environment."""
     errors: Counter[str]
-    """Of all calls, by whose they were and their kind."""
+    """Errors of all calls by their origin and kind."""
     stop_reasons: Counter[str]
-    """Of all episodes, those that were cut off included."""
+    """Stop reasons of all episodes, those that were cut off included."""
     num_unfinished: int
     """Environments in which an episode was cut off: they are no part of the figures, but of the errors."""
     num_left_out: int
@@ -127,7 +127,7 @@ class Evaluation:
 
 async def evaluate_environments(
     engine: RolloutEngine,
-    params: Params | None,
+    params: Params,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     *,
@@ -147,7 +147,7 @@ async def evaluate_environments(
 async def evaluate_temperatures(
     temperatures: Sequence[float],
     engine: RolloutEngine,
-    params: Params | None,
+    params: Params,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     *,

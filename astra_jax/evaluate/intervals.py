@@ -1,4 +1,4 @@
-"""How sure a figure is: bootstrap intervals over environments.
+"""Intervals of figures: bootstrap over environments.
 
 A fault met in an environment is mostly met in all of its episodes, so environments are drawn, not episodes.
 """

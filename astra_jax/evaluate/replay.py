@@ -42,21 +42,21 @@ _COMPARED: Final = (
     *("f1", "reward"),
 )
 _TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
-"""How far log-probs may be apart: alone an episode decodes in another batch than it did among others."""
+"""Nats by which log-probs may differ: alone an episode decodes in another batch than among others."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of running an episode again."""
+    """The result of running an episode again."""
 
     num_tokens: int
-    """Of the log, those of the prompt and of tools included."""
+    """Tokens of the log, those of the prompt and of tools included."""
     num_calls: int
-    """That were compared."""
+    """Calls that were compared."""
     largest_logprob_difference: float
-    """Over the tokens that were sampled both times, up to the first that differs."""
+    """Largest difference in nats over the tokens that were sampled both times, up to the first other token."""
     difference: str
-    """What differs first; empty where nothing does."""
+    """The first difference, in words; empty if there is none."""
 
 
 async def replay(
@@ -138,7 +138,7 @@ def _difference_after(
         old = (before[number].name, before[number].arguments) if number < len(before) else None
         if named != old:
             return f"call {num_before + number + 1} was {old}, now {named}"
-    if not calls or stop == len(logged.tokens):  # a user's reply, or nobody read what the tools said
+    if not calls or stop == len(logged.tokens):  # a user's reply, or no message read the replies
         return ""
     given = itertools.takewhile(lambda token: token.source != "model", logged.tokens[stop:])
     shown = tokenizer.encode_segments(response_segments([call.response for call in before])).ids.tolist()

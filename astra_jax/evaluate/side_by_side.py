@@ -61,7 +61,7 @@ class FinishedEvaluation:
     label: str
     figures: EvaluationFigures
     environments: dict[str, EvaluatedEnvironment]
-    """By id."""
+    """Environments by their ids."""
     made_with: Fingerprint
 
     @property
@@ -71,14 +71,14 @@ class FinishedEvaluation:
 
     @property
     def sampling(self) -> str:
-        """How the policy was sampled, in words; empty of a program."""
+        """The temperature of the policy, in words; empty for a program."""
         if self.figures.temperature is None:
             return ""
         return "greedy" if self.figures.temperature == 0 else f"temperature {self.figures.temperature:g}"
 
 
 class Difference(NamedTuple):
-    """What one run adds to another one, with its 95 % interval."""
+    """The increase from one run to another one, with its 95 % interval."""
 
     value: float
     interval: tuple[float, float]

@@ -14,7 +14,7 @@ from synthesis.records import Environment, JsonObject
 from synthesis.run.destination import whole_file
 
 SLICED: Final = ("f1", "answer_accuracy", "irrelevant_call_share")
-"""What is told of every slice."""
+"""Figures of every slice."""
 
 
 class EvaluatedEnvironment(BaseModel):
@@ -24,7 +24,7 @@ class EvaluatedEnvironment(BaseModel):
 
     id: str
     kinds: dict[str, str]
-    """What it is sliced by: scenario, hops, language, … to its own value."""
+    """Kinds of slices (scenario, hops, language, …) to the environment's own value."""
     episodes: int
     terms: dict[str, tuple[float, float]]
     """Name of a figure to its numerator and denominator, summed over the episodes."""

@@ -27,7 +27,7 @@ from astra_jax.errors import AstraError, UsageError
 T = TypeVar("T")
 
 _END_WITHIN_MS = 5000
-"""Hosts that fail for the same reason do so at nearly the same time."""
+"""Milliseconds in which hosts that fail for the same reason all do so."""
 _HEARTBEAT_SECONDS = 30
 """Seconds without a sign of life after which JAX takes a host for gone and ends all others; its default is 100."""
 _PIECE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class NotJoined(AstraError):
 
 
 class HostFailed(AstraError):
-    """Another host of this job has failed; the message says which, and there is said why."""
+    """Another host of this job has failed; the message names it, and its own log says why."""
 
 
 class HostLost(AstraError):

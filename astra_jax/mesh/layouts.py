@@ -1,4 +1,4 @@
-"""Where a policy decodes: on a mesh of its own over the learner's devices, with weights laid out for that.
+"""The mesh on which a policy decodes, over the learner's devices, and the layout of its weights there.
 
 A token of a decode reads every weight once. Weights that lie in parts over `fsdp` would be gathered for each, so they
 are laid out over `tensor` alone, each layer's apart, in the type that products are computed in: once per update.
@@ -62,9 +62,9 @@ class Layout(NamedTuple):
     """
 
     outside: jax.stages.Wrapped
-    """Of all that is in no layer: `Params` without `layers` → the same."""
+    """Program for the weights outside of layers: `Params` without `layers` → the same."""
     of_layer: jax.stages.Wrapped
-    """Of one layer: the stacked `layers`, and its number."""
+    """Program for one layer: the stacked `layers`, and its number → the layer."""
 
     def __call__(self, params: Params) -> Params:
         """Return all weights, layers apart."""

@@ -1,4 +1,4 @@
-"""Where a training run lives: on the first device alone, or over a mesh of all devices of all hosts.
+"""The devices of a training run: the first one alone, or a mesh of all devices of all hosts.
 
 With a mesh every array is a global one: a host holds the parts that belong to its devices, and makes no other.
 """

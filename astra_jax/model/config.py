@@ -97,7 +97,7 @@ class ModelConfig(BaseModel):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model is made of.
+        """The number of parameters.
 
         >>> QWEN3_PRESETS["qwen3-0.6b"].num_parameters
         596049920
@@ -262,7 +262,7 @@ def _qwen3(
 
 
 class ModelOverrides(BaseModel):
-    """What a run changes of the model that it starts from; what is not named stays."""
+    """Changes that a run makes to the model that it starts from; fields that are not named stay as they are."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

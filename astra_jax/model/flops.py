@@ -1,4 +1,4 @@
-"""How much arithmetic a step needs, and what share of the hardware it uses."""
+"""The arithmetic of a step, and the share of the hardware's that it uses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def model_flops_utilisation(
     """Return the MFU of a step on `devices` devices; None without a data sheet.
 
     `segment_tokens` are the lengths of the samples that were learnt from, and `logits_tokens` of all these the loss
-    counts: padding is no work that the model needs, nor are logits that nobody reads.
+    counts: padding is no work that the model needs, nor are logits that no loss reads.
     """
     return utilisation(model_flops(model, segment_tokens, logits_tokens=logits_tokens), seconds, devices=devices)
 

@@ -63,7 +63,7 @@ _TABLE = spec("vocab", "embed")
 
 
 def _per_device(local: Callable, in_specs: list, out_specs: object) -> Callable:
-    """Runs `local` on each device's share; as it is when there is no mesh."""
+    """Return `local` as each device computes it on its share; without a mesh `local` itself."""
     if ambient_mesh() is None:
         return local
     return jax.shard_map(local, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False)
@@ -120,7 +120,7 @@ class _VocabularySlices:
         return jnp.minimum(i * self.size, len(self.table_VD) - self.size)
 
     def weights(self, i: jax.Array) -> jax.Array:
-        """The slice at full width, in the dtype of the products."""
+        """Return the slice at full width, in the dtype of the products."""
         slice_VD = jax.lax.dynamic_slice_in_dim(self.table_VD, self.start(i), self.size).astype(self.dtype)
         if ambient_mesh() is None:
             return slice_VD
@@ -134,7 +134,7 @@ class _VocabularySlices:
         return jnp.where(is_new_V, logits_nV, _NOTHING)
 
     def column(self, i: jax.Array, targets_n: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Where each target stands in the slice, and whether it does."""
+        """Return the column of each target in the slice, and whether the target is in it."""
         column_n = targets_n - self.first_row - self.start(i)
         is_here_n = (column_n >= 0) & (column_n < self.size) & (column_n + self.start(i) >= i * self.size)
         return column_n, is_here_n

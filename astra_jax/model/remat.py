@@ -1,4 +1,4 @@
-"""What the backward pass recomputes, by name: the memory of a layer against the time of its forward pass.
+"""Values that the backward pass recomputes, by name: the memory of a layer against the time of its forward pass.
 
 Decided: docs/decisions/model.md, “Pods offload activations”.
 """
@@ -20,7 +20,7 @@ MLP_INPUT = "mlp_input"
 """The residual stream between a layer's two branches."""
 _LAYER_INPUT = "layer_input"
 
-# A primitive of jax._src.cudnn.fused_attention_stablehlo, whose outputs its backward pass needs and nobody names.
+# A primitive of jax._src.cudnn.fused_attention_stablehlo, whose outputs its backward pass needs; they have no name.
 _CUDNN_FORWARD = "dot_product_attention_fwd_wrapper"
 _KEEP_NAMED = jax.checkpoint_policies.save_only_these_names(ATTENTION_RESIDUALS)
 _OFFLOAD = jax.checkpoint_policies.save_and_offload_only_these_names(

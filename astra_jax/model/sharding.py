@@ -1,4 +1,4 @@
-"""Where every array lives: one table from the model's logical axes to the axes of the mesh."""
+"""The place of every array: one table from the model's logical axes to the axes of the mesh."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
 
 
 class MeshConfig(BaseModel):
-    """How many devices each axis of the mesh spans."""
+    """Devices along each axis of the mesh."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Which blocks of keys a block of queries must visit, where rows are made of segments and responses share a prompt.
+"""The blocks of keys that a block of queries must visit, in rows of segments in which responses share a prompt.
 
 Every token names its segment and the one that this continues, its prefix: it attends its prefix whole, and what comes
 before it in its own segment. A prompt is its own prefix; padding has the id 0 for both.
@@ -54,7 +54,7 @@ def visible_blocks(
 
 
 def _range(ids_XC: Array) -> tuple[Array, Array]:
-    """The lowest and the highest id of each block, padding left out where there is anything else."""
+    """Return the lowest and the highest id of each block; padding counts only in blocks of nothing else."""
     where = ids_XC.__array_namespace__().where
     last_X = ids_XC.max(-1)
     return where(last_X > 0, where(ids_XC > 0, ids_XC, _BEYOND_ALL).min(-1), 0), last_X

@@ -22,25 +22,25 @@ class AbstractStep:
     """A step before it is compiled; bytes are per chip, FLOPs of the whole pod."""
 
     work: str
-    """What one step does, in words."""
+    """The work of one step, in words."""
     mesh: Mesh
     trace: Callable[[], jax.stages.Traced]
     bytes_by_category: Mapping[str, int]
-    """What the shapes alone say of the program's memory."""
+    """Bytes of the program that follow from shapes alone, by category."""
     resident_bytes: Mapping[str, int]
-    """What lies on the chip beside the program."""
+    """Bytes on the chip beside the program, by category."""
     model_flops: float
     kernels: Kernels
     partitioner_bytes: Mapping[str, float]
-    """What the partitioner sends on top of what the program says, by kind and mesh axes."""
+    """Bytes that the partitioner sends beside those in the program, by kind and mesh axes."""
     weight_bytes: float
     """Weights that a chip reads: all that its `tensor` shard multiplies with, wherever they are stored."""
     while_trips: int | None
     """Rounds to count of a loop whose end depends on the data."""
     host_bytes: int = dataclasses.field(default=0, kw_only=True)
-    """What waits for it in the host's memory, for each chip."""
+    """Bytes that wait in the host's memory, per chip."""
     calls: int = dataclasses.field(default=1, kw_only=True)
-    """How often the program is called for it; bytes that are sent, FLOPs and weights are those of all calls."""
+    """Calls of the program in a step; bytes that are sent, FLOPs and weights are those of all calls."""
     tokens: int
     """Tokens of the whole pod that come out of it: sampled, read or learnt from."""
 

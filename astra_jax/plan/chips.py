@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Chip(NamedTuple):
-    """What one chip can do at best."""
+    """Peaks of one chip."""
 
     flops_per_second: float
-    """bfloat16."""
+    """Peak for bfloat16."""
     hbm_bytes: float
     hbm_bytes_per_second: float
     interconnect_bytes_per_second: float
-    """All links of the chip together."""
+    """Peak over all links of the chip together."""
 
 
 # cloud.google.com/tpu/docs/v5e, /v5p, /v6e, "System architecture"; interconnect there in Gbit/s: 1,600, 4,800, 3,584.

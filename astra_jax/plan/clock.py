@@ -60,7 +60,7 @@ def uniform(key: tuple[int, ...]) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """How long calls take."""
+    """Times of calls."""
 
     seconds_per_step: float
     """A step samples one token in every row."""

@@ -17,7 +17,7 @@ import jax.extend.core as jex
 
 
 class KernelCosts(NamedTuple):
-    """Of a Pallas kernel, per device."""
+    """Costs of a Pallas kernel, per device."""
 
     flops: float
     hbm_bytes: float = 0.0
@@ -30,7 +30,7 @@ Kernels = Callable[[str], KernelCosts]
 
 @dataclasses.dataclass(frozen=True)
 class _Unsaid:
-    """What a jaxpr does not say of itself."""
+    """Facts that a jaxpr does not hold."""
 
     mesh_shape: Mapping[str, int]
     kernels: Kernels
@@ -47,7 +47,7 @@ class Costs:
     collective_bytes: defaultdict[tuple[str, str], float] = dataclasses.field(
         default_factory=lambda: defaultdict(float)
     )
-    """By (kind, mesh axes): bytes that leave the device."""
+    """Bytes that leave the device, by kind and mesh axes."""
 
     def add(self, other: Costs, times: float) -> None:
         """Add `other`, which is spent `times` times."""
@@ -142,7 +142,7 @@ _WIRE_SHARE = {
     "pmax": 2.0,
     "all_to_all": 1.0,
 }
-"""How much of its larger side a ring sends per device, times (n − 1) / n."""
+"""Share of the larger side that a ring sends per device, times (n − 1) / n."""
 
 
 def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:

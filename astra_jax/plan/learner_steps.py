@@ -192,7 +192,7 @@ def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | N
 
 
 def _kept_activation_bytes(model: ModelConfig, tokens: int, mesh: Mesh) -> int:
-    """What remat keeps on a chip for the backward pass; without remat all but layer inputs counts as temporaries."""
+    """Return the bytes that remat keeps per chip; without remat all but layer inputs counts as temporaries."""
     heads = model.num_heads // mesh.shape["tensor"]
     itemsize = jnp.dtype(model.dtype).itemsize
     inputs, attended, logsumexp = model.hidden_size * itemsize, heads * model.head_dim * itemsize, heads * 4

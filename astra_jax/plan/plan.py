@@ -43,22 +43,22 @@ class StepPlan:
     """One compiled step; bytes and seconds are per chip and step."""
 
     work: str
-    """What one step does, in words."""
+    """The work of one step, in words."""
     peak_bytes: int
-    """Of the program, and what lies on the chip beside it."""
+    """Peak of the program, and bytes on the chip beside it."""
     host_bytes: int
     """Offloaded to the host's memory."""
     bytes_by_category: dict[str, int]
     compiled_flops: float
-    """Of the whole pod, recompute included."""
+    """FLOPs of the whole pod, recompute included."""
     model_flops: float
-    """Of the whole pod, what the model needs: causal attention counted once, no recompute."""
+    """FLOPs that the model needs on the whole pod: causal attention counted once, no recompute."""
     collective_bytes: dict[str, float]
     """By kind and mesh axes. Those of weights and activations are what the partitioner adds, from their sizes; the
     others are in the program."""
     roofline_seconds: dict[str, float]
     tokens: int
-    """Of the whole pod: sampled, read or learnt from."""
+    """Tokens of the whole pod: sampled, read or learnt from."""
     compile_seconds: float
     compile_cpu_seconds: float
     from_cache: bool
@@ -66,7 +66,7 @@ class StepPlan:
 
     @property
     def bound(self) -> str:
-        """What the step spends the most time on at best: `compute`, `hbm` or `interconnect`."""
+        """The part of the chip that takes longest at best: `compute`, `hbm` or `interconnect`."""
         return max(self.roofline_seconds, key=lambda name: self.roofline_seconds[name])
 
     @property
@@ -77,7 +77,7 @@ class StepPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `astra plan` found out."""
+    """The answer of `astra plan`."""
 
     topology: str
     chips: int
@@ -86,7 +86,7 @@ class Plan:
     """The version of the TPU compiler."""
     steps: dict[str, StepPlan]
     rollouts: str | None = None
-    """What is rolled out at once, in words; None for a run without rollouts."""
+    """Episodes in flight, in words; None for a run without rollouts."""
 
     @property
     def fits(self) -> bool:

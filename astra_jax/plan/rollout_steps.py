@@ -1,4 +1,4 @@
-"""What `astra rl` calls to roll episodes out: weights laid out for decoding, prompts and tool responses read, sampling.
+"""Programs of a rollout of `astra rl`: weights laid out for decoding, prompts and tool responses read, sampling.
 
 All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length. An evaluation on
 held-out environments calls the same programs with pages of its own, when those of a rollout are gone.
@@ -153,11 +153,11 @@ class _Calls:
     """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
     mesh: Mesh
     left_bytes: Mapping[str, int]
-    """What the learner leaves on a chip meanwhile."""
+    """Bytes that the learner leaves on a chip meanwhile, by category."""
 
     @property
     def resident_bytes(self) -> Mapping[str, int]:
-        """What lies on a chip beside a program, whichever it is."""
+        """Bytes on a chip beside any program, by category."""
         if self.num_decoders == 1:
             return self.left_bytes
         return {**self.left_bytes, "KV pool of the other decoder": (self.num_decoders - 1) * bytes_per_chip(self.pages)}
@@ -190,7 +190,6 @@ class _Calls:
             starts_DR=per_row,
             tokens_DRT=self._by_shard(rows, tokens),
             counts_DR=per_row,
-            copies_DR2=self._by_shard(rows, 2),
         )
         sequences = rows * rows_shards(self.mesh)
         # Causal: half of all pairs of new tokens are attended.
@@ -233,7 +232,7 @@ class _Calls:
         prefixes, rows_per_prefix = limits.row_shapes[0]
         rows = prefixes * rows_per_prefix
         sequences = rows * rows_shards(self.mesh)
-        per_row, copies = self._by_shard(rows), self._by_shard(rows, 2)
+        per_row = self._by_shard(rows)
         histories = self._histories(prefixes, rows_per_prefix)
         real = self._by_shard(rows, dtype=jnp.float32)
         asked = Asked(*(per_row,) * 5, temperature_DR=real, top_k_DR=per_row, top_p_DR=real, min_p_DR=real)
@@ -242,12 +241,12 @@ class _Calls:
             mesh=self.mesh,
             trace=functools.partial(
                 sample_rows.trace,
-                *(self.model, self.params, self.pages, histories, asked, copies),
+                *(self.model, self.params, self.pages, histories, asked),
                 jax.ShapeDtypeStruct((), jnp.int32),
                 end_ids=(0, 1),
                 max_tokens=limits.sample_tokens,
             ),
-            bytes_by_category=self._bytes((histories, asked, copies)),
+            bytes_by_category=self._bytes((histories, asked)),
             resident_bytes=self.resident_bytes,
             model_flops=sequences * forward_flops(self.model, 1, limits.max_tokens, logits_tokens=1),
             kernels=self._ragged(rows, 1, limits.max_tokens),

@@ -1,4 +1,4 @@
-"""Which run a config is of: that of `astra sft` or of `astra rl`."""
+"""The run of a config: `astra sft` or `astra rl`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,6 @@ def test_a_call_that_reads_copies_no_pages(untrained, rows, begins):
         behind.own_counts_DR * (not begins),
         np.ones((1, rows, TOKENS), np.int32),
         np.full((1, rows), 10, np.int32),
-        np.full((1, rows, 2), PAGES, np.int32),
     )
     stream, place = no_stream(config, given), Place(*np.zeros(2, bool))
     program = read_layer.lower(
@@ -54,9 +53,8 @@ def test_a_call_that_samples_copies_no_pages(untrained, rows):
     config, params = untrained.model_config, layers_apart(untrained.params)
     pages = empty_pages(config, 1, PAGES, PAGE_TOKENS)
     asked = Asked(*(np.ones((1, rows), np.int32) for _ in Asked._fields))
-    copies = np.full((1, rows, 2), PAGES, np.int32)
     program = sample_rows.lower(
-        config, params, pages, histories(rows), asked, copies, np.int32(0), end_ids=(0,), max_tokens=4
+        config, params, pages, histories(rows), asked, np.int32(0), end_ids=(0,), max_tokens=4
     ).compile()
     size = sum(x.nbytes for x in jax.tree.leaves(pages))
     assert program.memory_analysis().temp_size_in_bytes < size / 4

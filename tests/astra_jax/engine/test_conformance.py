@@ -100,12 +100,12 @@ class Observed:
 
     async def read(self, read: Read) -> None:
         rows = [row for of_shard in read.rows for row in of_shard]
-        self.calls.append([(row.track.session, row.track.num_cached, row.ids, row.copy) for row in rows])
+        self.calls.append([(row.track.session, row.track.num_cached, row.ids) for row in rows])
         await self.device.read(read)
 
     async def sample(self, sample: Sample) -> Said:
         rows = sample.all_rows()
-        self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table), row.copy) for row in rows])
+        self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table)) for row in rows])
         return await self.device.sample(sample)
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:

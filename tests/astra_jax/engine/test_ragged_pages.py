@@ -14,7 +14,7 @@ import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as kernel_lib
 
 from astra_jax.engine import kv_pages
-from astra_jax.engine.kv_pages import Histories, copy_pages, empty_pages, page_tokens
+from astra_jax.engine.kv_pages import Histories, empty_pages, page_tokens
 from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
 from astra_jax.engine.ragged_pages import KernelRows
 from astra_jax.engine.rows import WindowRows, rows_of
@@ -122,46 +122,28 @@ def test_both_layouts_put_attend_and_end_alike(on_tpu, num_tokens, counts):
         np.testing.assert_array_equal(np.asarray(theirs)[0][is_sure], np.asarray(ours)[0][is_sure])
 
 
-def test_pages_are_copied_alike_and_one_beyond_the_last_is_not():
-    windows, ragged = (
-        copy_pages((pages,), np.array([[3, 0, 5]], np.int32), np.array([[8, NUM_PAGES, 9]], np.int32))[0]
-        for pages in filled(np.random.default_rng(1))
-    )
-    for theirs, ours in zip(in_order(ragged), in_order(windows), strict=True):
-        np.testing.assert_array_equal(theirs, ours)
-
-
 def roll_out(params):
     """Read two prompts, go on with one, and sample twice behind both."""
     rng, params = np.random.default_rng(2), layers_apart(params)
     pages = empty_pages(CONFIG, 1, NUM_PAGES, PAGE_TOKENS)
 
-    def no_copies(rows):
-        return np.array([[(0, NUM_PAGES)] * rows], np.int32)
-
     tables = np.array([[[7, 3, 11, 12], [9, 17, 18, 0]]], np.int32)
     ids = rng.integers(0, 64, (1, 2, 14)).astype(np.int32)
     nothing, lengths = np.zeros((1, 2), np.int32), np.array([[9, 4]], np.int32)
-    given = Given(tables, nothing, ids[..., :10], lengths, no_copies(2))
+    given = Given(tables, nothing, ids[..., :10], lengths)
     pages = read_tokens(CONFIG, params, pages, given, begins=True)
-    given = Given(tables, lengths, ids[..., :6], np.array([[0, 6]], np.int32), no_copies(2))
+    given = Given(tables, lengths, ids[..., :6], np.array([[0, 6]], np.int32))
     pages = read_tokens(CONFIG, params, pages, given, begins=False)
-    # The first two rows go on from page 11, so one of them has a copy.
-    copies = np.array([[(11, 14), (0, NUM_PAGES), (0, NUM_PAGES), (0, NUM_PAGES)]], np.int32)
     histories = dataclasses.replace(
         HISTORIES,
-        own_tables_DRn=np.array([[[14, 15, 16], [11, 12, 13], [17, 18, 19], [20, 21, 22]]], np.int32),
-        own_counts_DR=np.array([[1, 1, 6, 0]], np.int32),
+        own_counts_DR=np.array([[1, 0, 6, 0]], np.int32),
     )
     limits, slots = np.array([[4, 2, 3, 0]], np.int32), np.arange(4, dtype=np.int32)[None]
     ones = np.ones((1, 4), np.float32)
     asked = Asked(slots + 5, limits, slots, slots, slots, ones * [[1.0, 1.0, 0.0, 1.0]], slots * 0, ones, ones * 0)
     said = []
     for _ in range(2):
-        pages, sampled = sample_rows(
-            CONFIG, params, pages, histories, asked, copies, np.int32(0), end_ids=(1,), max_tokens=4
-        )
-        copies = no_copies(4)
+        pages, sampled = sample_rows(CONFIG, params, pages, histories, asked, np.int32(0), end_ids=(1,), max_tokens=4)
         said.append(sampled)
         histories = dataclasses.replace(
             histories, own_counts_DR=histories.own_counts_DR + np.asarray(sampled.counts_DR)

@@ -145,7 +145,7 @@ def test_a_message_is_the_same_whether_pages_are_copied_or_not():
         top_p_DR=np.ones((1, ROWS), np.float32),
         min_p_DR=np.zeros((1, ROWS), np.float32),
     )
-    params, nothing = layers_apart(init_params(CONFIG, seed=0)), np.full((1, ROWS, 2), NUM_PAGES, np.int32)
+    params = layers_apart(init_params(CONFIG, seed=0))
     said = []
     # The length of a sequence is no part of the computation: another program, that was not compiled before.
     other = CONFIG.model_copy(update={"max_position_embeddings": 999})
@@ -156,7 +156,7 @@ def test_a_message_is_the_same_whether_pages_are_copied_or_not():
                 jnp.shape, empty_pages(config, 1, NUM_PAGES, PAGE_TOKENS)
             )
             histories = histories_of([2, 1], [9, 70, 0, 33])
-            given = config, params, pages, histories, asked, nothing, np.int32(0)
+            given = config, params, pages, histories, asked, np.int32(0)
             said.append(sample_rows(*given, end_ids=(1,), max_tokens=4))
     (copied, expected), (left, found) = said
     is_said = np.arange(4) < np.asarray(expected.counts_DR)[..., None]

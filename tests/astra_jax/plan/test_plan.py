@@ -117,8 +117,8 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
         assert again["steps"][name]["from_cache"]
         assert again["steps"][name]["by_category_gib"] == step["by_category_gib"]
     # On each of 2 x 2 chips: 2 layers, keys and values, 1 of 2 key heads of width 128, bfloat16; in pages of 32 tokens
-    # 2 prompts, 8 episodes, which need not begin with a page, and two pages to copy.
-    pool_bytes = 2 * 2 * 128 * 2 * 32 * (2 * 4 + 8 * (12 + 1) + 2)
+    # 2 prompts, and 8 episodes, which need not begin with a page.
+    pool_bytes = 2 * 2 * 128 * 2 * 32 * (2 * 4 + 8 * (12 + 1))
     for name in ("prefill", "prefill_on", "append", "decode"):
         found = steps[name]["by_category_gib"]
         assert (found["KV pool"] + found.get("KV pool of other layers", 0)) * 2**30 == pool_bytes
