@@ -1,15 +1,43 @@
-"""The learner, from records to HuggingFace weights, and the `astra` command. In reading order:
+"""The learner, from records to HuggingFace weights, and the `astra` command; in reading order.
 
-config, errors          TOML files into typed configs; one tree of errors
-chat/                   Qwen3's chat format, tokenizer and tool calls
-model/                  Qwen3, attention, KV cache, log-probs, sharding
-mesh/                   hosts and devices
-checkpoints/            Orbax and HuggingFace, both ways
-engine/                 token ids in, token ids out
-episodes/               a policy in environments: ledger, tools, F1 reward
-training/               what SFT and RL share around a step
-sft/, rl/               a training step on one screen each: `train.py`
-evaluate/, plan/, report/, recipes/, cli/
+errors                The errors of the learner.
+config_keys           The keys of a config: each with its default, and its explanation from the docstring below the
+                      field.
+config                Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that
+                      it configures.
+named_functions       Functions that a config names: a built-in one as `NAME`, one of the user's own file as
+                      `MODULE:FUNCTION`.
+user_cache            The folder of caches of compiled programs and of benchmarks' environments, by processor and of
+                      limited size.
+freed_memory          Freed memory goes back to the system: around each long compilation, after each RL step, when a
+                      decoder closes.
+metrics_file          The file `metrics.jsonl` of a run: one JSON object per step.
+transformers_library  HuggingFace's `transformers`, without torch: it reads and writes configs, chat templates and
+                      generation settings.
+chat/                 Qwen3's chat format, byte for byte.
+model/                Qwen3 in JAX.
+mesh/                 Hosts and devices: who takes part, and where arrays lie.
+checkpoints/          Weights and training states on disk.
+engine/               The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no
+                      tool and no chat.
+episodes/             A policy in environments.
+training/             One training run: everything that SFT and RL share around their steps.
+sft/                  Supervised fine-tuning.
+rl/                   Multi-turn GRPO.
+evaluate/             The abilities of a policy: held-out environments, with intervals for every figure, and logged
+                      episodes again.
+benchmarks/           The benchmarks of others: their official harnesses, each in an environment of its own, against an
+                      endpoint.
+serve/                A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
+plan/                 The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on
+                      its time.
+report/               The report: one self-contained HTML page of a run or of a record directory, made only from its
+                      files.
+recipes/              Whole recipes: stages of synthesis, training and evaluation in one run.
+cli/                  The `astra` command, one file per group of subcommands; heavy imports happen inside the one that
+                      runs.
+testing               Fakes for tests of this project and of code built on it: a tiny model, tokenizer, environment and
+                      sandbox.
 
 Decided: docs/decisions/packaging.md, “Folders of a package have an order, and imports run down it”.
 """

@@ -58,4 +58,32 @@ The same call gives the same bytes, with these exceptions:
   threads run. `time.sleep` takes the time that it is told, and the clock moves on by just that.
 - Numbers of threads and devices, and of sockets' and pipes' inodes. The system's clock and entropy, for C code that is
   not Python's or SQLite's (`ctypes`, packages), and for SQLite in a Python that hides SQLite's symbols.
+
+server        The service over HTTP: `python -m sandbox.server --host 127.0.0.1 --port 8377 --workers 2`.
+endpoints     The endpoints of the service and their guard: every failure that is not a tool's becomes an HTTP status.
+execution     From a validated request to a reply: sources and their byte code by hash, and the verdict on a call that
+              ended.
+pool          The pool: workers (one jail each), the fair queue before them, and their recovery.
+worker        A worker: one jail, the control socket to its zygote, and the calls inside it.
+isolation     The tiers of isolation, and the start of a jail, as seen from outside of it.
+self_test     The tier of isolation that holds on this machine: found by a start in it, and attacks on it, never
+              assumed.
+contract/     The promises to callers, each with a name; any provider of the interface can be checked against them.
+jail/         The code inside the jail: the zygote and the harness of one call. It imports only the standard library.
+protocol      Requests and replies of the service. Nothing here knows how a tool is run.
+client        Callers of the service: one client for asyncio, and a blocking one that runs it in a thread.
+local         A real service process of one's own on this machine, for as long as a `with` block lasts.
+bearer_token  The bearer token that callers and service share: read from the environment on either side, and shown
+              nowhere.
+cgroup        The memory, cores and threads that this process may use: the machine's, or a container's limit if that is
+              less.
+errors        The errors of the sandbox.
+fair_queue    The order of waiting calls: clients take turns.
+interpreter   The interpreter that jails run: its files, and the shared libraries that a process of it has loaded.
+metrics       Counters of the service in the Prometheus text format.
+packages      Packages that tools may import: one folder that `pip install --target FOLDER NAME ...` has made.
+program       A program of others, confined: the command line that starts it behind the walls of `sandbox.jail.program`.
+strict_json   JSON as both sides of the service mean it: finite numbers, bounded nesting, and one spelling of each
+              reply.
+web_pages     Requests of web pages: a page in a browser on this machine can send requests to servers on 127.0.0.1.
 """

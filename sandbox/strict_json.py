@@ -1,5 +1,4 @@
-"""JSON as both sides of the service mean it: finite numbers, bounded nesting, and in replies nothing that two readers
-could read differently.
+"""JSON as both sides of the service mean it: finite numbers, bounded nesting, and one spelling of each reply.
 
 What is refused, and why: NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could
 take them; nesting beyond `MAX_NESTING`, because every reader after us recurses; integers of more than 4,300 digits, as

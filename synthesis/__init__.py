@@ -12,14 +12,15 @@ export/           Exports: records as rows for other trainers, in a folder with 
 foreign_messages  Messages of others in OpenAI's form, read strictly: the gate for SFT, `astra serve` and the teacher.
 nfkc              Unicode's compatibility form of foreign text, in time linear in the text.
 procedural/       The embedded teacher: seeded and offline, it answers by grammar and computation.
-prompts/          The questions to the teacher, one file each.
+prompts/          The questions to the teacher, one file for each subject.
 python_source     Python source as a syntax tree, without running it: foreign source may be anything.
 questions/        The knowledge that questions are about, and a main question decomposed into sub-questions.
 record_io         Record directories: ArrayRecord shards of JSON texts beside a `dataset.json` that describes them.
 records/          Records: the data that the packages hand to one another, defined once.
-run/              A run on disk: where it may write, what it was made with, and one process at a time in its folder.
+run/              A run on disk: its destination, its fingerprint, its manifest, and one process at a time in its
+                  folder.
 stage             The report of a stage: items that were kept, and rejections by reason.
-teacher/          Whoever answers the questions of synthesis.
+teacher/          The teacher answers the questions of synthesis.
 tools/            Tool documents from anywhere, normalised, and the tools behind them.
 track/            The parts that both tracks share: journals, seeds, fingerprint, and the records at the end.
 trajectories/     The trajectories track: from tool documents to judged conversations.

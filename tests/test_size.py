@@ -1,4 +1,4 @@
-"""How much there is to read: the README, the documents, the decisions, the scripts.
+"""How much there is to read: lines of Python, the README, the documents, the decisions, the scripts.
 
 The bars may fall at any time. A commit that raises one names what left instead.
 """
@@ -31,12 +31,55 @@ KEYS = {
     "evaluate aime": 13,
 }
 """Keys of each config, those of its tables included."""
+LINES = {
+    "sandbox": 6_780,
+    "sandbox/contract": 1_190,
+    "sandbox/jail": 2_460,
+    "synthesis": 25_210,
+    "synthesis/answers": 1_060,
+    "synthesis/audit": 510,
+    "synthesis/environments": 4_030,
+    "synthesis/export": 1_010,
+    "synthesis/procedural": 3_830,
+    "synthesis/prompts": 2_220,
+    "synthesis/questions": 390,
+    "synthesis/records": 760,
+    "synthesis/run": 810,
+    "synthesis/teacher": 2_120,
+    "synthesis/tools": 3_190,
+    "synthesis/track": 690,
+    "synthesis/trajectories": 2_660,
+    "astra_jax": 26_320,
+    "astra_jax/benchmarks": 2_530,
+    "astra_jax/chat": 710,
+    "astra_jax/checkpoints": 1_480,
+    "astra_jax/cli": 1_730,
+    "astra_jax/engine": 3_210,
+    "astra_jax/episodes": 1_790,
+    "astra_jax/evaluate": 1_770,
+    "astra_jax/mesh": 540,
+    "astra_jax/model": 2_050,
+    "astra_jax/plan": 1_390,
+    "astra_jax/recipes": 960,
+    "astra_jax/report": 1_670,
+    "astra_jax/rl": 1_940,
+    "astra_jax/serve": 1_710,
+    "astra_jax/sft": 1_030,
+    "astra_jax/training": 1_150,
+    "tests": 43_090,
+}
+"""Lines of Python in each package and folder, with the folders in it, and of all tests."""
+LINES_OF_A_FILE_OF_THE_ENGINE = 350
 EXAMPLES = 3
 DECISIONS = 60
 DECISION_LINES = 5
 SCRIPTS = 14
 """Files and folders in scripts/."""
 SCRIPT_LINES = 6_000
+
+
+def lines_of(*paths: Path) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
 def words(*paths: Path) -> int:
@@ -52,6 +95,18 @@ def decisions() -> list[str]:
     """Return each entry: its title and its text."""
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "decisions").glob("*.md"))
     return [entry for text in texts for entry in re.split(r"^## ", text, flags=re.MULTILINE)[1:]]
+
+
+def test_no_package_and_no_folder_grows():
+    found = {name: lines_of(*(ROOT / name).rglob("*.py")) for name in LINES}
+    assert {name: count for name, count in found.items() if count > LINES[name]} == {}
+    packages = [path for name in ("sandbox", "synthesis", "astra_jax") for path in (ROOT / name).glob("*/__init__.py")]
+    unnamed = [path.parent for path in packages if str(path.parent.relative_to(ROOT)) not in LINES]
+    assert unnamed == [], "name each folder here"
+
+
+def test_the_engine_is_read_in_an_hour():
+    assert max(map(lines_of, (ROOT / "astra_jax" / "engine").glob("*.py"))) <= LINES_OF_A_FILE_OF_THE_ENGINE
 
 
 def test_the_readme_is_one_page():
@@ -115,4 +170,4 @@ def test_the_scripts_are_few_and_their_lines_bounded():
     folder = ROOT / "scripts"
     entries = {path.name for path in folder.iterdir() if path.name != "__pycache__"}
     assert 0 < len(entries) <= SCRIPTS
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py")) <= SCRIPT_LINES
+    assert lines_of(*folder.rglob("*.py")) <= SCRIPT_LINES

@@ -1,7 +1,15 @@
 """Weights and training states on disk.
 
-checkpoint               Orbax arrays beside a manifest that makes them whole
-policy, provenance       a model with its tokenizer as one folder; its base model and stages of training
-hf, convert              HuggingFace's layout, through one two-way table, a piece at a time
-generation_config, model_card   sampling settings and README of an export
+checkpoint         Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half a
+                   save never counts.
+policy             A policy: a model's shape, its weights and its tokenizer, as one checkpoint folder.
+provenance         The provenance of a policy: `provenance.json` beside its weights names the base model and every stage
+                   of training.
+hf                 HuggingFace folders of Qwen3, both ways, through one table; sharded safetensors, one tensor at a
+                   time.
+convert            Checkpoints to and from HuggingFace, a layer or some rows at a time: memory does not grow with the
+                   model.
+generation_config  End tokens and sampling defaults of a HuggingFace model, in `generation_config.json` and
+                   `config.json`.
+model_card         The model card of an exported policy: its provenance, and the figures of its run.
 """

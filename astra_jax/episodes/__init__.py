@@ -1,9 +1,18 @@
 """A policy in environments.
 
-ledger       the exact tokens, and who wrote each
-episode      turns, tool calls in the sandbox, stop reasons
-tool_mixing  which distractors are shown
-rollout      groups of episodes over the decode engine
-rewards      the paper's reward and others, and `figures` of many episodes
-log, saved   episodes as JSON lines, and in a checkpoint
+ledger       The token ledger: the exact tokens of one episode, and for each who wrote it.
+exchange     Finished episodes go from the host that rolled them out to all others: then every host has the same groups.
+episode      One episode: the policy in one environment, turn by turn, until it stops calling tools or runs into a
+             limit.
+endings      Judges of a message that should refuse or ask back, as its environment expects: a lexicon, or a model.
+tool_mixing  Mixing irrelevant tools in: which distractors an episode is shown, and in which order all tools stand.
+rollout      Rollouts: groups of episodes of one policy, each at its own pace, with their tools in the sandbox.
+call_clock   The time in which at least one decoder of a device has had a call under way.
+rewards      The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and rewards to compare it
+             with.
+finished     A finished episode as a reward sees it: the question with its gold answers, and all that was said and
+             called.
+figures      Figures of finished episodes: the paper's F1, and those that are reported beside it.
+log          The episode log: finished episodes as JSON lines that say, for every token, its id and who wrote it.
+saved        Finished episodes as JSON for a checkpoint, and back, equal in every token and figure.
 """

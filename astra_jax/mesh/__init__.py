@@ -1,1 +1,7 @@
-"""Hosts and devices: who takes part, and where arrays lie."""
+"""Hosts and devices: who takes part, and where arrays lie.
+
+hosts      The hosts of a run: they join before anything else touches JAX, end together, and check the disk that they
+           share.
+placement  The devices of a training run: the first one alone, or a mesh of all devices of all hosts.
+layouts    The mesh on which a policy decodes, over the learner's devices, and the layout of its weights there.
+"""

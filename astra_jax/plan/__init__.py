@@ -1,4 +1,20 @@
-"""The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on its time."""
+"""The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on its time.
+
+plan             `astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
+run_config       The run of a config: `astra sft` or `astra rl`.
+chips            Data sheets of TPU chips, per chip.
+costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count,
+                 recompute shown.
+learner_steps    Steps that learn, as runs of `astra sft` and `astra rl` call them.
+abstract_step    A jitted step of a run with the shapes that it would be called with on a mesh; nothing is allocated or
+                 compiled.
+compiled_memory  The compiler's answer about memory, kept on disk: the same program for the same topology is compiled
+                 once.
+rollout_steps    Programs of a rollout of `astra rl`: weights laid out for decoding, prompts and tool responses read,
+                 sampling.
+clock            A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no
+                 time.
+"""
 
 PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 """Set before JAX is imported: keeps JAX on the CPU and libtpu from looking for a TPU machine's metadata."""

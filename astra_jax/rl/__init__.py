@@ -1,9 +1,20 @@
 """Multi-turn GRPO.
 
-config                       every key of a run
-rollouts, batch_filling      groups of episodes until a batch of them has reward variance
-advantage, batch, grpo_loss  the arithmetic, as pure functions
-train                        loss, one update, all updates
-stage                        the run around them; metrics beside it
-unapplied_step               why a step was not applied
+config          The configuration of an RL run, and the record of the run.
+rollouts        The groups of an RL run: environments in seeded order, rolled out until a batch of groups has reward
+                variance.
+batch_filling   Adaptive batch filling: rollouts go on until there are enough valid groups; surplus groups wait for
+                their turn.
+advantage       Group-relative advantages (GRPO, arXiv 2402.03300) and the standard deviation of a group's rewards.
+batch           The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were
+                sampled.
+grpo_loss       The objective of RL: the loss of each token, the paper's GRPO unless a config names another function.
+train           Multi-turn GRPO as ASTRA has it: strictly online, no KL term, no entropy term, batch-level token mean.
+stage           The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written.
+held_out        Held-out evaluation while an RL run learns, in environments that it does not learn from, and the best
+                policy there.
+metrics         The metrics of an RL step, one line of `metrics.jsonl`.
+solved_rates    The solved rate of each environment since an RL run began, and the curriculum that decides by it.
+unapplied_step  The explanation of an RL step that was not applied: its loss once more, and the tokens whose loss is not
+                finite.
 """

@@ -1,11 +1,11 @@
 """A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 
-messages    The messages that are sampled: token ids become text, and text becomes thoughts, content and tool calls.
-policy      The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run.
-replies     The replies to chats and texts, in the form of OpenAI's API: whole, or as a stream that adds up to the same.
-requests    The requests that are answered: the fields of each body, the prompt of a chat, and the errors of a refusal.
-server      The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end.
-service     The service that all requests share: the queue, the sessions, messages of token ids, and the metrics.
+messages  The messages that are sampled: token ids become text, and text becomes thoughts, content and tool calls.
+policy    The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run.
+replies   The replies to chats and texts, in the form of OpenAI's API: whole, or as a stream that adds up to the same.
+requests  The requests that are answered: the fields of each body, the prompt of a chat, and the errors of a refusal.
+server    The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end.
+service   The service that all requests share: the queue, the sessions, messages of token ids, and the metrics.
 
 A request becomes a reply in five steps:
 1. `server` refuses web pages and callers without the key, and finds the endpoint of the path.

@@ -1,7 +1,15 @@
 """Supervised fine-tuning.
 
-config                                   every key of a run
-data, sample_source, schedule, batches   records into rows of tokens, by a pure schedule
-train                                    loss, one update, all updates
-stage                                    the run around them; metrics beside it
+config         The configuration of an SFT run, and the record of the run.
+conversations  Conversations in OpenAI's form: a file of JSON lines with `messages` and, if tools are called, `tools`.
+data           SFT samples: conversations and demonstrations rendered to tokens, with loss on the assistant's tokens
+               only.
+sample_source  Random access to SFT samples of known lengths, rendered from records and conversations when they are
+               needed.
+schedule       The schedule of samples over the rows of all steps: a pure function of their lengths and a seed.
+batches        The batches of an SFT run: records in, padded or packed rows out, made in the background ahead of the
+               step.
+train          Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
+metrics        The metrics of an SFT step, one line of `metrics.jsonl`.
+stage          The SFT stage whole: its parts are checked, the run is opened, `train_sft` trains, the policy is written.
 """

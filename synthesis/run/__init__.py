@@ -1,12 +1,12 @@
 """A run on disk: its destination, its fingerprint, its manifest, and one process at a time in its folder.
 
-Nothing here depends on the kind of the run. Synthesis, training, evaluation, benchmarks and the quickstart share it.
+json_values  JSON values, the one form of them that hashes are taken of, and the texts inside them.
+destination  The destination of a command: the one rule that protects the user's files, and the one rename into place.
+fingerprint  The fingerprint of a result: config, contents of its inputs, and source of the code, as one flat table.
+code         The identity of code: a digest for each file that a module imports, blind to comments and docstrings.
+manifest     The manifest of a run: the JSON file in its folder with its fingerprint and its closing figures.
+lock         The lock of a folder, for one run at a time: a second one ends before it has touched anything.
+row_digests  Digests beside the rows of an SQLite file: a row that was damaged on disk is noticed, and never used.
 
-json_values    JSON values, the one form of them that hashes are taken of, and the texts inside them
-destination    the folder or file that a command may write to, made whole or not at all
-fingerprint    config, inputs and code of a result as one flat table, and the refusal where two tables differ
-code           the identity of code: a digest of the syntax tree of each file that a module imports
-manifest       the JSON file by which a later command knows the result of an earlier one
-lock           one process at a time in a folder
-row_digests    digests beside the rows of an SQLite file, by which a damaged row is noticed
+Nothing here depends on the kind of the run. Synthesis, training, evaluation, benchmarks and the quickstart share it.
 """
