@@ -66,7 +66,7 @@ LINES = {
     "astra_jax/serve": 1_710,
     "astra_jax/sft": 1_030,
     "astra_jax/training": 1_150,
-    "tests": 43_090,
+    "tests": 43_210,
 }
 """Lines of Python in each package and folder, with the folders in it, and of all tests."""
 LINES_OF_A_FILE_OF_THE_ENGINE = 350
