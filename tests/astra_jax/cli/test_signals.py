@@ -255,8 +255,8 @@ def assert_saves_and_goes_on(astra, command: list[str], out: Path, signums: list
     [[signal.SIGINT], pytest.param([signal.SIGTERM, signal.SIGINT], marks=pytest.mark.slow)],
     ids=["Ctrl-C", "SIGTERM and again"],
 )
-def test_sft_saves_on_a_signal_and_goes_on_from_there_on_the_same_command(astra, tmp_path, tokenizer, signums):
-    assert_saves_and_goes_on(astra, sft_command(tmp_path, tokenizer), tmp_path / "run", signums, 3)
+def test_sft_saves_on_a_signal_and_goes_on_from_there_on_the_same_command(astra, tmp_path, signums):
+    assert_saves_and_goes_on(astra, sft_command(tmp_path), tmp_path / "run", signums, 3)
 
 
 RL = f"""
@@ -560,14 +560,14 @@ def test_another_pipe_that_breaks_is_told(capsys, monkeypatch):
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_path, tokenizer, command):
+def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_path, command):
     """No file may grow beyond 2 kB."""
     write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
     if command[0] == "convert":
         write_hf_folder(tmp_path / "hf")
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     if command[0] == "sft":
-        command = sft_command(tmp_path, tokenizer, "steps=2", "model.hidden_size=256")
+        command = sft_command(tmp_path, "steps=2", "model.hidden_size=256")
     before = {path.name for path in tmp_path.iterdir()}
     limited = (
         "import resource, signal, sys\nfrom astra_jax.cli.command import main\n"
