@@ -4,8 +4,7 @@ command        The `astra` command: one subcommand for every stage of the method
 arguments      The options that several commands share, and the reader of a command line.
 surroundings   The resources that a command holds while it works: the lock of its destination, the sandbox, the teacher.
 compile_cache  The cache of compiled programs on disk: a command that runs again does not compile again.
-benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: benchmarks of others, runs beside one
-               another.
+benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: public benchmarks, and a report on runs.
 config         `astra config`: every key of a kind of config, with its default and one line of explanation.
 convert        `astra convert hf-to-orbax|orbax-to-hf`: checkpoints to and from HuggingFace.
 doctor         `astra doctor`: the causes of a log-prob mismatch (`mismatch`), and of an RL step that was not applied.
