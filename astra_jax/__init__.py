@@ -16,7 +16,7 @@ transformers_library  HuggingFace's `transformers`, without torch: it reads and 
                       generation settings.
 chat/                 Qwen3's chat format, byte for byte.
 model/                Qwen3 in JAX.
-mesh/                 Hosts and devices: who takes part, and where arrays lie.
+mesh/                 Hosts and devices of a run, and the places of arrays on them.
 checkpoints/          Weights and training states on disk.
 engine/               The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no
                       tool and no chat.

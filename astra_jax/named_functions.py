@@ -73,7 +73,7 @@ def _imported(module_name: str, folder: Path | None) -> ModuleType:
                 file = module_name.replace(".", "/")
                 raise ValueError(f"there is no module {module_name}: put {file}.py into {places}") from error
             raise ValueError(
-                f"the module {module_name} cannot be imported: {error}; install what it imports"
+                f"the module {module_name} cannot be imported: {error}; install the packages that it imports"
             ) from error
         except Exception as error:
             problem = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -87,7 +87,7 @@ class Benchmark(ABC):
     name: ClassVar[BenchmarkName]
     config_type: ClassVar[type[BenchmarkConfig]]
     harness: ClassVar[Harness | None] = None
-    """The official harness; None of a benchmark that this package scores itself."""
+    """The official harness; None for a benchmark that this package scores itself."""
     sampling: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "max_tokens")
     """Keys of the config that each request asks for."""
     config: BenchmarkConfig

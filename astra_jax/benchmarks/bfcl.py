@@ -109,7 +109,7 @@ class _Result(BaseModel):
 
     id: str
     result: str | list[list[Any]]
-    """For each step of each turn a list of calls, or a text; one text for all turns if an answer was lost."""
+    """Lists of calls, or a text, for each step of each turn; one text for all turns if an answer was lost."""
     input_token_count: list[list[int]] = []
     output_token_count: list[list[int]] = []
     latency: list[list[float]] = []

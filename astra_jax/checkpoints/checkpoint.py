@@ -229,7 +229,7 @@ class Checkpoints:
 
 
 def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
-    """Write weights alone, replacing what `path` held.
+    """Write weights alone, in place of all that `path` held.
 
     Raises:
         OSError: the disk is full or not writable.

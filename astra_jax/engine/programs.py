@@ -43,9 +43,9 @@ class Asked(NamedTuple):
     seed_DR: Rows
     slot_DR: Rows
     temperature_DR: Rows
-    """0 is greedy."""
+    """Divisor of the logits; 0 is greedy."""
     top_k_DR: Rows
-    """0 is none."""
+    """Number of likeliest ids that are kept; 0 keeps all."""
     top_p_DR: Rows
     min_p_DR: Rows
 

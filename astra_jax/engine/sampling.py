@@ -32,11 +32,11 @@ class Truncation(NamedTuple):
     """The ids that each slot keeps, as in `interface.Sampling`."""
 
     top_k_E: jax.Array
-    """0 is no bound."""
+    """Number of likeliest ids that are kept; 0 is no bound."""
     top_p_E: jax.Array
-    """1 is no bound."""
+    """Share of the probability that the kept ids hold; 1 is no bound."""
     min_p_E: jax.Array
-    """0 is no bound."""
+    """Least probability of a kept id, relative to the likeliest; 0 is no bound."""
 
 
 class Drawn(NamedTuple):

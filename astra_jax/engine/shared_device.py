@@ -47,7 +47,7 @@ class Kind(enum.IntEnum):
 
     FAILED = 0
     HOLD = 1
-    """No host makes a call before this one goes on."""
+    """Proposal of a host that holds the others up: none makes a call before it goes on."""
     READ = 2
     FIRST_READ = 3
     SAMPLE = 4
@@ -186,7 +186,7 @@ class SharedDevice:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _its_turn(self, own: Proposal) -> Proposal:
-        """Take part in other calls until the next one has room for what this host proposes; return that call."""
+        """Take part in other calls until the next one has room for this host's proposal; return that call."""
         while not own.is_part_of(call := await self._agree(own)):
             await self._take_part(call)
         return call

@@ -125,7 +125,7 @@ class Sample:
 
     shape: RowShape
     rows: list[list[list[SampleRow]]]
-    """For each shard the rows of each prefix."""
+    """Rows of each prefix, shard by shard."""
     leave_at: int
     """Number of rows: the call ends as soon as only so many, or fewer, go on."""
 

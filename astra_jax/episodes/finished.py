@@ -59,7 +59,7 @@ class EpisodeMessage:
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """All that a reward may be made of. Every field has a default, so that a test of a reward names only what it needs.
+    """The facts that a reward may use. Every field has a default, so that a test of a reward names only those it needs.
 
     n̂, n and c are the paper's: solved sub-tasks, sub-tasks, tool calls.
     """

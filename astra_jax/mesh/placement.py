@@ -160,7 +160,7 @@ def segment_multiple(mesh: Mesh | None) -> int:
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     """Lay a batch of `num_rows` rows [b, T] over the mesh, in balanced order over `context`: this host's rows, or all.
 
-    The length is padded to what the mesh needs, on TPU also to what the attention kernel needs.
+    The length is padded so that it fits the mesh, and on TPU also the attention kernel.
     """
     if mesh is None:
         return batch

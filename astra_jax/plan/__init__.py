@@ -17,4 +17,4 @@ clock            A device without a model, and a clock that jumps: schedules can
 """
 
 PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-"""Set before JAX is imported: keeps JAX on the CPU and libtpu from looking for a TPU machine's metadata."""
+"""Set before JAX is imported: these keep JAX on the CPU and libtpu from looking for a TPU machine's metadata."""

@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
     segment_ids_T: np.ndarray
     prefix_ids_T: np.ndarray | None
     is_active_T: np.ndarray
-    """Whether the loss reads a token's log-prob; bool."""
+    """Whether the loss reads the log-prob of each token."""
     attended: float
     """Pairs of query and key that the mask of a row lets through."""
 
@@ -98,7 +98,7 @@ def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tup
 
 
 def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
-    """Return what the attention kernel of so many rows costs."""
+    """Return the costs of the attention kernel for so many rows."""
     context, heads = mesh.shape["context"], model.num_heads // mesh.shape["tensor"]
     return lambda name: KernelCosts(rows * kernel_flops(name, tokens, context, heads, model.head_dim))
 

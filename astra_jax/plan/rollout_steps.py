@@ -40,7 +40,7 @@ _LEARNERS: Final = "parameters of the learner"
 
 
 def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
-    """Return the programs of a rollout on `mesh`, with what the learner leaves on the chips meanwhile."""
+    """Return the programs of a rollout on `mesh`, with the bytes that the learner leaves on the chips."""
     learnt, optimizer_state = learner_state(config, model, learner_mesh)
     moments_bytes = bytes_per_chip(optimizer_state)
     resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
@@ -150,7 +150,7 @@ class _Calls:
     params: Params
     limits: Limits
     num_decoders: int
-    """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
+    """Number of decoders with these limits on the same chips: one of them makes a call, the pages of all are there."""
     mesh: Mesh
     left_bytes: Mapping[str, int]
     """Bytes that the learner leaves on a chip meanwhile, by category."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_POINTS = 400
-"""Longer curves are drawn as means of consecutive steps."""
+"""Number of points of a curve; a longer one is drawn as means of consecutive steps."""
 
 _MAX_HOVER_BANDS = 80
 _MIN_POINTS_TO_SMOOTH = 20

@@ -112,7 +112,7 @@ class TrainingRun:
 def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     """Write the page of a run into its folder as `report.html`, that of a record directory beside it as `NAME.html`.
 
-    `describe` counts a record directory. The same files give the same page. A page leaves out whatever its folder
+    `describe` counts a record directory. The same files give the same page. A page leaves out parts that its folder
     lacks. A record directory is never written into, because its files are known by their digests.
 
     Raises:

@@ -47,7 +47,7 @@ class Filling:
     rolled_out: list[ScoredGroup[Group]] = field(default_factory=list)
     """Groups with rewards, valid or not."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Errors of all calls, by who caused them and their kind."""
+    """Errors of all calls by their origin and kind."""
     sampled_tokens: list[int] = field(default_factory=list)
     """Sampled tokens of each episode, also of groups that failed or were cancelled."""
     sampled_tokens_kept: list[int] = field(default_factory=list)

@@ -276,7 +276,7 @@ class Choice:
     """Sampled tokens, the one that ended the message included."""
     logprobs: list[float] = field(default_factory=list)
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
-    """None while the message is sampled."""
+    """Reason why the message ended; None while it is sampled."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the cache."""
     streamed_characters: int = 0

@@ -199,7 +199,7 @@ class ChatRequest(TextRequest):
     """The newer name of `max_tokens`; if both are given, this one counts."""
     tools: list[dict[str, Any]] = []
     tool_choice: Literal["auto", "none"] = "auto"
-    """With `none`, tool calls are left in the text."""
+    """`none` leaves tool calls in the text, `auto` takes them out of it."""
     parallel_tool_calls: bool = True
     """If false, a message ends after its first tool call."""
     logprobs: bool = False
