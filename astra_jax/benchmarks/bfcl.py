@@ -60,7 +60,7 @@ class BFCL(Benchmark):
             f"multi_turn_{category}": [f"multi_turn_{category}_{case}" for case in range(of_each)]
             for category in self.config.categories
         }
-        """The ids of each category's cases, as BFCL's file of ids has them."""
+        """Ids of each category's cases, in the form of BFCL's file of ids."""
         self.num_cases = of_each * len(self.cases)
         self.of_cases = CASES_PER_CATEGORY * len(CATEGORIES)
         self.made_with = {"samples": self.num_cases}

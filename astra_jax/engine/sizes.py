@@ -61,11 +61,11 @@ class Limits:
     read_rows: int
     """Sequences per shard in a call that reads behind tokens that were read before."""
     read_tokens: int
-    """Tokens of each of them, at most."""
+    """Most tokens that each of these sequences reads in the call."""
     first_read_rows: int
     """Sequences per shard in a call that reads first tokens."""
     first_read_tokens: int
-    """Tokens of each of them, at most."""
+    """Most tokens that each of these sequences reads in the call."""
     first_sample_tokens: int | None = None
     """Tokens of the first call of a message, so that its reader sees it begin early; None: `sample_tokens`."""
     shorter_read_tokens: tuple[int, ...] = ()

@@ -32,7 +32,7 @@ class Export(BaseModel):
 
     max_abs_logit_difference: float | None
     not_compared_because: str = ""
-    """The reason if there is no difference."""
+    """Reason why the difference is missing; empty if it is there."""
     bit_equal: bool
 
 

@@ -30,11 +30,11 @@ class EnvironmentRate:
     """Outcomes of the episodes of one environment since the run began."""
 
     episodes: int = 0
-    """Episodes with a reward."""
+    """Number of episodes with a reward."""
     solved: int = 0
-    """Episodes that solved every sub-task, a checked ending included."""
+    """Number of episodes that solved every sub-task, a checked ending included."""
     reward_sum: float = 0.0
-    """Sum of the rewards of its episodes."""
+    """Sum of the rewards of these episodes."""
     last_epoch: int = -1
     """The last epoch in which the environment was rolled out, from 0."""
 
