@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def function_named(name: str, built_in: Mapping[str, Function], folder: Path | None = None) -> Function:
-    """Return the function that a config names; `folder` is that of the config.
+    """Return the function that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such name, module or function. The message leaves out the name, which the error of a

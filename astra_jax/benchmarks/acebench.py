@@ -87,7 +87,7 @@ class Conversation:
 
     @property
     def folder(self) -> Path:
-        """The folder of all that is known of the conversation; the harness writes below it."""
+        """Folder of the conversation; the harness writes below it."""
         return self.raw / "conversations" / f"{self.id}.{self.trial}"
 
     @property

@@ -157,7 +157,7 @@ def attend_pages(
 
 
 def _of_key_heads(q_RQNH: jax.Array, kv_heads: int) -> jax.Array:
-    """Scale queries; those of all heads that share a key head become rows of one product with it: [R, K, Y, H]."""
+    """Scale queries; queries of all heads that share a key head become rows of one product: [R, K, Y, H]."""
     rows, num_queries, heads, head_dim = q_RQNH.shape
     return (
         (q_RQNH * head_dim**-0.5)

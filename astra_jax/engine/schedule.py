@@ -169,7 +169,7 @@ class Schedule:
         return Sample(shape, rows, leave_at=int(num_rows * self.limits.leave_share) if num_rows > 1 else 0)
 
     def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
-        """Put the sessions of one shard into rows, those of one prefix together.
+        """Put the sessions of one shard into rows, with sessions of the same prefix side by side.
 
         The prefix of the session that asked first comes first, then prefixes that fill all their rows, then the others.
         """

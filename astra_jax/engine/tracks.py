@@ -47,12 +47,12 @@ class Track:
 
     @property
     def num_unread(self) -> int:
-        """Given tokens that have to be read before it can sample."""
+        """Number of given tokens that have to be read before the session can sample."""
         return len(self.ids) - 1 - self.num_cached
 
     @property
     def num_left(self) -> int:
-        """Tokens that its message may still get."""
+        """Number of tokens that the message may still get."""
         return 0 if self.sampling is None else self.sampling.max_tokens - len(self.said)
 
     def prefix_pages(self, limits: Limits) -> int:

@@ -119,7 +119,7 @@ class Episode:
 
     @property
     def num_consecutive_invalid_calls(self) -> int:
-        """Calls since the last one that a tool could take."""
+        """Number of calls since the last call that a tool could take."""
         return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
 
     async def take_turn(

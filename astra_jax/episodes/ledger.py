@@ -52,23 +52,23 @@ class TokenLedger:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens before the first turn."""
+        """Number of tokens before the first turn."""
         # Turns never fall, so the first token of turn 1 is found by halving.
         return bisect.bisect_left(self.turns, 1)
 
     @property
     def num_response_tokens(self) -> int:
-        """Tokens after the prompt, tool responses included."""
+        """Number of tokens after the prompt, tool responses included."""
         return len(self) - self.num_prompt_tokens
 
     @property
     def loss_mask(self) -> np.ndarray:
-        """1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
+        """Loss mask: 1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
         return (np.asarray(self.sources) == Source.MODEL).astype(np.float32)
 
     @property
     def kept(self) -> list[list[int]]:
-        """The ids that truncation kept, of each token."""
+        """Ids that truncation kept, a list for each token."""
         ends = itertools.accumulate(self.kept_counts)
         return [self.kept_ids[end - count : end].tolist() for count, end in zip(self.kept_counts, ends, strict=True)]
 

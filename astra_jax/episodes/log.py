@@ -124,7 +124,7 @@ class LoggedEpisode(BaseModel):
 
     @property
     def lengths(self) -> EpisodeLengths:
-        """Tokens of the prompt, of each message and of the given tokens after it."""
+        """Numbers of tokens in the prompt, in each message, and after each message."""
         sampled = Counter(token.turn for token in self.tokens if token.source == "model")
         given = Counter(token.turn for token in self.tokens if token.source != "model")
         turns = sorted(sampled)

@@ -184,7 +184,7 @@ REWARDS: Final[Mapping[str, Reward]] = {
 
 
 def reward_named(name: str, folder: Path | None = None) -> Reward:
-    """Return the reward that a config names; `folder` is that of the config.
+    """Return the reward that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such function, or it does not take one episode.

@@ -332,7 +332,7 @@ class RolloutEngine:
         most, loop = self.config.max_tool_seconds, asyncio.get_running_loop()
         started = loop.time()
         try:
-            # Only this is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
+            # Only a turn is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
             async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
                 said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
         except TimeoutError:
@@ -360,7 +360,7 @@ async def _while_none_fails(decoders: Sequence[Decoder], episodes: Coroutine[Any
 
 
 def finished(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of which no episode was cut off; nothing is made of the others.
+    """Return the groups without an episode that was cut off; the others are not used.
 
     Decided: docs/decisions/rl.md, “An episode that a time limit cuts off has no reward, and its group is replaced”.
     """

@@ -48,7 +48,7 @@ _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 def lexical(
     question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
 ) -> Calls:
-    """Call the tools of which every content word stands in the question, with names that stand there or were returned.
+    """Call each tool whose content words all stand in the question, with names from the question or returned before.
 
     >>> tool = ToolDocument(name="get_shop_rent", description="Rent of a shop",
     ...     parameters={"properties": {"shop": {"type": "string"}}, "required": ["shop"]})

@@ -105,11 +105,11 @@ class Setbacks(NamedTuple):
     """
 
     num_tools: int
-    """Tools with a setback."""
+    """Number of tools with a setback."""
     num_recovered: int
-    """Tools among these that answered a call of a later turn than that of their first setback."""
+    """Number of these tools that answered a call in a later turn than their first setback."""
     num_solved: int
-    """Tools among these all of whose sub-tasks the episode solved."""
+    """Number of these tools all of whose sub-tasks the episode solved."""
 
 
 def setbacks_of(episode: Episode) -> Setbacks:

@@ -82,7 +82,7 @@ class Split:
         return max(CAUSES, key=lambda cause: float(np.abs(self.parts[cause]).sum()))
 
     def figures(self) -> dict[str, Figures]:
-        """Return the figures of each cause over the tokens that it may concern, and those of the `total`."""
+        """Return the figures of each cause over the tokens that it may concern, and the figures of the `total`."""
         tokens = dict.fromkeys(CAUSES, self.is_judged_N) | {"weight_version": ~self.is_judged_N}
         of_causes: dict[str, Figures] = {cause: figures_of(self.parts[cause][tokens[cause]]) for cause in CAUSES}
         return {**of_causes, "total": figures_of(self.total_N)}

@@ -66,12 +66,12 @@ class FinishedEvaluation:
 
     @property
     def table(self) -> FigureTable:
-        """The figures alone."""
+        """Figures of `figures.json` by name, without its other fields."""
         return self.figures.__pydantic_extra__
 
     @property
     def sampling(self) -> str:
-        """The temperature of the policy, in words; empty for a program."""
+        """Sampling temperature of the policy, in words; empty for a program."""
         if self.figures.temperature is None:
             return ""
         return "greedy" if self.figures.temperature == 0 else f"temperature {self.figures.temperature:g}"
@@ -117,7 +117,7 @@ def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
 
 
 def not_comparable(first: FinishedEvaluation, second: FinishedEvaluation) -> list[str]:
-    """Say why the figures of `second` cannot stand beside those of `first`; nothing where they can."""
+    """Say why the figures of `second` cannot stand beside the figures of `first`; [] if they can."""
     before, after = first.made_with, second.made_with
     found = []
     if before.get("environments") != after.get("environments"):

@@ -177,7 +177,7 @@ def gather_from_hosts(own: np.ndarray) -> np.ndarray:
 def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
     """Return the bytes of all hosts in their order. Every host calls it."""
     counts = gather_from_hosts(np.array(len(own), np.int32))
-    # In pieces: one program for any length, and little memory of the devices.
+    # Sent in pieces: one program serves any length, and takes little memory of the devices.
     padded = np.zeros(-(-int(counts.max()) // _PIECE_BYTES) * _PIECE_BYTES, np.uint8)
     padded[: len(own)] = np.frombuffer(own, np.uint8)
     pieces = [gather_from_hosts(piece) for piece in padded.reshape(-1, _PIECE_BYTES)]

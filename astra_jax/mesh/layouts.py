@@ -43,7 +43,7 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
         raise ConfigError(
             f"expected a rollout_mesh of the {mesh.size} devices of the mesh, found one of {math.prod(config.shape)}"
         )
-    # In the learner's order, so that one program can have weights of both meshes; and its neighbours stay neighbours.
+    # The order is the learner's, so that one program can have weights of both meshes; and neighbours stay neighbours.
     return Mesh(mesh.devices.reshape(config.shape), MESH_AXES, axis_types=mesh.axis_types)
 
 

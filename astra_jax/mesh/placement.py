@@ -153,7 +153,7 @@ def _multiple(mesh: Mesh) -> int:
 
 
 def segment_multiple(mesh: Mesh | None) -> int:
-    """Return the tokens at multiples of which the segments of a row begin, where some continue another."""
+    """Return a number of tokens: segments of a row begin at its multiples if some of them continue another."""
     return TPU_PREFIX_BLOCK if mesh is not None and mesh.devices.flat[0].platform == "tpu" else 1
 
 

@@ -189,7 +189,7 @@ class Qwen3(nnx.Module):
 
     @property
     def output_embedding(self) -> jax.Array:
-        """[V, D]: the rows whose products with a hidden state are the logits (the embedding itself when tied)."""
+        """Matrix [V, D] whose products with a hidden state are the logits; the embedding itself if it is tied."""
         return self.embedding[...] if self.config.tie_word_embeddings else self.unembedding[...]
 
     def logits(self, hidden: jax.Array) -> jax.Array:

@@ -124,7 +124,7 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
 
 
 def _live(jaxpr: jex.Jaxpr) -> list[jex.JaxprEqn]:
-    """The equations that something depends on; the compiler drops the others, such as recompute that a policy saved."""
+    """Return the equations whose results are used; the compiler drops others, such as recompute that a policy saved."""
     needed = {id(variable) for variable in jaxpr.outvars}
     live = []
     for equation in reversed(jaxpr.eqns):

@@ -81,7 +81,7 @@ def _full_rows(config: RLConfig, mesh: Mesh) -> _Rows:
     if config.episodes_per_row == 1:
         longest = prompt + response
         return _one_segment(num_rows, longest, row_tokens(longest, bucket), mesh, first_active=prompt - 1)
-    # As `segments_of_row` has them.
+    # The segments that `segments_of_row` makes.
     lengths = [prompt - 1, *[response] * config.episodes_per_row]
     starts = segment_starts(lengths, multiple=segment_multiple(mesh))
     segment_ids_T = np.zeros(padded_tokens(row_tokens(starts[-1] + lengths[-1], bucket), mesh), np.int32)
@@ -163,7 +163,7 @@ def _learner_step(
             "parameters": bytes_per_chip(params),
             "optimiser": bytes_per_chip(optimizer_state),
             "batch": bytes_per_chip(batch),
-            # Those of a part beside the sum of those before it.
+            # Gradients of one part, beside the sum of the gradients before it.
             "gradients": bytes_per_chip(params) * (2 if parts > 1 else 1),
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
@@ -179,7 +179,7 @@ def _learner_step(
 
 
 def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | None) -> int:
-    """Chunks of active tokens that the head goes through on the busiest device, the only loop whose end is data."""
+    """Return the chunks of active tokens on the busiest device: the end of the loop over them is data."""
     context = mesh.shape["context"]
     of_shards = balance({"active": rows.is_active_T[None]}, context)["active"].reshape(context, -1)
     if kept_chunk_tokens is None:

@@ -54,7 +54,7 @@ class StepPlan:
     model_flops: float
     """FLOPs that the model needs on the whole pod: causal attention counted once, no recompute."""
     collective_bytes: dict[str, float]
-    """Bytes sent, by kind and mesh axes. The partitioner adds those of weights and activations, from their sizes; the
+    """Bytes sent, by kind and mesh axes. The partitioner adds transfers of weights and activations, by their sizes; the
     others are in the program."""
     roofline_seconds: dict[str, float]
     tokens: int
@@ -278,6 +278,6 @@ def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict
 
 
 def _hbm_bytes(step: AbstractStep, costs: Costs) -> float:
-    """Operands and results of products; weights are counted there as if each were read by one chip only."""
+    """Return the HBM bytes of a step: `costs` counts each weight as if one chip read it, which is corrected here."""
     counted_once = step.weight_bytes * step.mesh.shape["tensor"] / step.mesh.size
     return costs.hbm_bytes + step.weight_bytes - counted_once

@@ -176,7 +176,7 @@ class _Calls:
         limits = self.limits
         return {
             "prefill": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
-            # Of long prompts, of long tool responses, and of histories whose pages were let go of.
+            # Reads long prompts, long tool responses, and histories that lost their pages.
             "prefill_on": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
             "append": self.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
             "decode": self.sample(),
@@ -261,7 +261,7 @@ class _Calls:
         return Histories(
             prefix_tables_DPn=self._by_shard(prefixes, limits.prefix_table_pages),
             prefix_pages_DP=self._by_shard(prefixes),
-            # Of three sizes the second: the third is for those whose first call was not their prompt, which RL has not.
+            # The second of three sizes: RL does not need the third, for sessions whose first call was not their prompt.
             own_tables_DRn=self._by_shard(rows, limits.own_table_pages[1]),
             own_counts_DR=self._by_shard(rows),
         )

@@ -209,7 +209,7 @@ class IntervalBar:
 
     label: str
     key: int
-    """Index of its key in the chart's keys."""
+    """Index of the bar's key in the chart's keys."""
     text: str
     width_percent: float
     low_percent: float

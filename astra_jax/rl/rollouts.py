@@ -78,7 +78,7 @@ class Rollouts:
         mesh: Mesh | None,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
+        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
 
         Raises:
             RecordDirectoryError: there are no environments, or their directory is missing or damaged.

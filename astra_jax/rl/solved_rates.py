@@ -48,7 +48,7 @@ Curriculum = Callable[[EnvironmentRate, int], bool]
 
 
 def curriculum_named(name: str, folder: Path | None = None) -> Curriculum:
-    """Return the curriculum that a config names; `folder` is that of the config.
+    """Return the curriculum that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such function, or it does not take a rate and an epoch.
