@@ -107,7 +107,7 @@ class FinishedEpisode:
 
     @property
     def num_attempted(self) -> int:
-        """Number of unsolved sub-tasks whose tool was called in vain (an error, or other arguments); a call counts once."""
+        """Number of unsolved sub-tasks whose tool was called, but in vain; each call counts once."""
         names = [call.name for call in self.calls]
         by_tool: dict[str, list[bool]] = {}
         for each in self.sub_questions:

@@ -105,7 +105,7 @@ def _announced_by_environment() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def ending_with_other_hosts() -> Iterator[None]:
-    """See to it that a host which fails ends soon and does not wait 300 s for the others, as JAX does. All call it.
+    """End a failed host soon, where JAX alone would wait 300 s for the other hosts. Every host calls it.
 
     Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped.
 

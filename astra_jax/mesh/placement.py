@@ -97,7 +97,7 @@ def in_memory(kind: Literal["device", "pinned_host"], tree: Any) -> Any:
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
-    """See to it that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
+    """Require that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
 
     Raises:
         ConfigError: they cannot.

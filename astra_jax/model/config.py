@@ -108,7 +108,7 @@ class ModelConfig(BaseModel):
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
     def require_sizes_of(self, other: ModelConfig, where: object) -> None:
-        """See to it that this model, read from `where`, has the sizes of another; numerics and context may differ.
+        """Require that this model, read from `where`, has the sizes of another; numerics and context may differ.
 
         Raises:
             ConfigError: one differs.
@@ -119,7 +119,7 @@ class ModelConfig(BaseModel):
                 raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
-        """See to it that the model has an embedding for every token of a tokenizer, which was read from `where`.
+        """Require that the model has an embedding for every token of a tokenizer, which was read from `where`.
 
         Raises:
             ConfigError: it has fewer.
@@ -131,7 +131,7 @@ class ModelConfig(BaseModel):
             )
 
     def require_context(self, length_tokens: int) -> None:
-        """See to it that sequences of `length_tokens` lie within the rope's range.
+        """Require that sequences of `length_tokens` lie within the rope's range.
 
         Raises:
             ConfigError: they run beyond it.
