@@ -24,9 +24,9 @@ episodes/             A policy in environments.
 training/             One training run: everything that SFT and RL share around their steps.
 sft/                  Supervised fine-tuning.
 rl/                   Multi-turn GRPO.
-evaluate/             The abilities of a policy: held-out environments, with intervals for every figure, and logged
-                      episodes again.
-benchmarks/           The benchmarks of others: their official harnesses, each in an environment of its own, against an
+evaluate/             Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged
+                      episodes.
+benchmarks/           Public benchmarks: their official harnesses, each in an environment of its own, against an
                       endpoint.
 serve/                A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 plan/                 The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on

@@ -8,13 +8,13 @@ benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: 
 config         `astra config`: every key of a kind of config, with its default and one line of explanation.
 convert        `astra convert hf-to-orbax|orbax-to-hf`: checkpoints to and from HuggingFace.
 doctor         `astra doctor`: the causes of a log-prob mismatch (`mismatch`), and of an RL step that was not applied.
-evaluate       `astra evaluate`: held-out figures of a policy, and its episodes; benchmarks of others are in
+evaluate       `astra evaluate`: held-out figures of a policy, and its episodes; public benchmarks are in
                `benchmarks.py`.
 plan           `astra plan`: memory, FLOPs and roofline of a pod that is not there.
 quickstart     `astra quickstart`: the whole recipe with a tiny Qwen3.
 records        `astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import
                records.
-replay         `astra replay`: logged episodes again, compared token by token.
+replay         `astra replay`: runs logged episodes again, and compares every token.
 report         `astra report`: one self-contained HTML page.
 rescore        `astra rescore`: other rewards for episodes that are logged already.
 sandbox        `astra sandbox serve`: the service that runs model-written code.

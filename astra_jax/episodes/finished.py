@@ -1,4 +1,4 @@
-"""A finished episode as a reward sees it: the question with its gold answers, and all that was said and called.
+"""A finished episode as a reward sees it: the question with its gold answers, and all messages and calls.
 
 The same view is made of an episode in memory, and of one that was logged (`astra rescore`).
 """

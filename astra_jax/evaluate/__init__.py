@@ -1,4 +1,4 @@
-"""The abilities of a policy: held-out environments, with intervals for every figure, and logged episodes again.
+"""Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged episodes.
 
 environments  Held-out evaluation: the episodes of a policy in environments that it has never seen, and their figures.
 baselines     `lexical`, a program that learns nothing and sees the documents and questions that a policy sees.

@@ -1,6 +1,6 @@
 """The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on its time.
 
-plan             `astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
+plan             `astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
 run_config       The run of a config: `astra sft` or `astra rl`.
 chips            Data sheets of TPU chips, per chip.
 costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count,

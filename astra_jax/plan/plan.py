@@ -1,4 +1,4 @@
-"""`astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
+"""`astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
 
 It takes the run's own config, and the run's own functions, checks, rows, meshes and types. libtpu's ahead-of-time
 compiler runs on any Linux machine: it takes `pip install libtpu` and `PLAN_ENVIRONMENT`, set before JAX is imported.

@@ -10,7 +10,7 @@ batch           The rows of an RL step: the episodes of valid groups, with their
                 sampled.
 grpo_loss       The objective of RL: the loss of each token, the paper's GRPO unless a config names another function.
 train           Multi-turn GRPO as ASTRA has it: strictly online, no KL term, no entropy term, batch-level token mean.
-stage           The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written.
+stage           The whole RL stage: it checks its parts, opens the run, trains by `train_rl`, and writes the policy.
 held_out        Evaluation in held-out environments during an RL run, and a copy of the policy with the best score.
 metrics         The metrics of an RL step, one line of `metrics.jsonl`.
 solved_rates    The solved rate of each environment since an RL run began, and the curriculum that decides by it.
