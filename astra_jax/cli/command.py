@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 the reader of the output is gone (as for other
 tools in a pipe), 143 ended by SIGTERM (0 if training has saved).
-An error that a package defines (its `errors.py` lists them) is printed as one line. Any other exception is a bug.
+Errors that a package defines (in its `errors.py`), and errors of disk or network, are one line; all others are bugs.
 """
 
 from __future__ import annotations
