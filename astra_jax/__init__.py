@@ -16,7 +16,7 @@ transformers_library  HuggingFace's `transformers`, without torch: it reads and 
                       generation settings.
 chat/                 Qwen3's chat format, byte for byte.
 model/                Qwen3 in JAX.
-mesh/                 Hosts and devices: who takes part, and where arrays lie.
+mesh/                 Hosts and devices of a run, and the places of arrays on them.
 checkpoints/          Weights and training states on disk.
 engine/               The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no
                       tool and no chat.
@@ -24,9 +24,9 @@ episodes/             A policy in environments.
 training/             One training run: everything that SFT and RL share around their steps.
 sft/                  Supervised fine-tuning.
 rl/                   Multi-turn GRPO.
-evaluate/             The abilities of a policy: held-out environments, with intervals for every figure, and logged
-                      episodes again.
-benchmarks/           The benchmarks of others: their official harnesses, each in an environment of its own, against an
+evaluate/             Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged
+                      episodes.
+benchmarks/           Public benchmarks: their official harnesses, each in an environment of its own, against an
                       endpoint.
 serve/                A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 plan/                 The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on

@@ -20,7 +20,7 @@
     ├── CannotServe               the server of a policy cannot start
     ├── RequestRefused            a request to that server is refused
     ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
-    ├── BenchmarkFailed           a benchmark did not come to its end, or left what cannot be read
+    ├── BenchmarkFailed           a benchmark did not come to its end, or left files that cannot be read
     │   └── ProgramFailed         a program of a harness was run and did not end well
     ├── AnswersLost               a benchmark's answers were lost on their way
     ├── NotJoined                 the hosts of a job did not find each other

@@ -21,7 +21,7 @@ def last_metric(path: Path, name: str) -> float | None:
 
 
 def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a line that follow from config, data and seed, without those of clock and machine.
+    """Return the figures of a line that follow from config, data and seed, without the figures of clock and machine.
 
     >>> without_times({"step": 3, "seconds": 2.5, "learnt_tokens_per_second": 9.0, "other_share": 0.1, "mfu": 0.5})
     {'step': 3}

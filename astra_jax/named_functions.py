@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def function_named(name: str, built_in: Mapping[str, Function], folder: Path | None = None) -> Function:
-    """Return the function that a config names; `folder` is that of the config.
+    """Return the function that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such name, module or function. The message leaves out the name, which the error of a
@@ -72,9 +72,7 @@ def _imported(module_name: str, folder: Path | None) -> ModuleType:
                 places = " or ".join(dict.fromkeys(map(str, searched)))
                 file = module_name.replace(".", "/")
                 raise ValueError(f"there is no module {module_name}: put {file}.py into {places}") from error
-            raise ValueError(
-                f"the module {module_name} cannot be imported: {error}; install what it imports"
-            ) from error
+            raise ValueError(f"the module {module_name} cannot be imported: {error}; install its imports") from error
         except Exception as error:
             problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ValueError(f"the module {module_name} cannot be imported: {problem}; mend it") from error

@@ -1,4 +1,4 @@
-"""The benchmarks of others: their official harnesses, each in an environment of its own, against an endpoint.
+"""Public benchmarks: their official harnesses, each in an environment of its own, against an endpoint.
 
 benchmark            The protocol of a benchmark, and `evaluate_benchmark`, which runs all of them.
 bfcl                 BFCL's multi-turn categories, by the official package: cases that share their tools, asked turn by

@@ -47,7 +47,7 @@ CASES: Final[dict[Category, int]] = {"multi_turn": 30, "multi_step": 20}
 MODEL: Final = "gpt-4o-2024-11-20"
 """An entry of its table of models for which it takes the address from a variable."""
 _USER: Final = "gpt-4o"
-"""Another such entry, for which it takes the address from another variable."""
+"""Another entry of that table, for which it takes the address from another variable."""
 _CPU_SECONDS, _MEMORY_BYTES = 900, 8 * 2**30
 """Limits of the process of one conversation, which evaluates text of the model: that may never end."""
 _WHO: Final[tuple[Literal["agent", "user"], ...]] = ("agent", "user")
@@ -87,7 +87,7 @@ class Conversation:
 
     @property
     def folder(self) -> Path:
-        """The folder of all that is known of the conversation; the harness writes below it."""
+        """Folder of the conversation; the harness writes below it."""
         return self.raw / "conversations" / f"{self.id}.{self.trial}"
 
     @property

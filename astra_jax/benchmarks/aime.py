@@ -84,7 +84,7 @@ class _Answer(BaseModel):
     id: str
     trial: int
     content: str | None
-    """None if the request failed."""
+    """Text of the answer; None if the request failed."""
     reasoning: str = ""
     finish: str = ""
     prompt_tokens: int = 0

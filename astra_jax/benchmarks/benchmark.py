@@ -87,7 +87,7 @@ class Benchmark(ABC):
     name: ClassVar[BenchmarkName]
     config_type: ClassVar[type[BenchmarkConfig]]
     harness: ClassVar[Harness | None] = None
-    """The official harness; None of a benchmark that this package scores itself."""
+    """The official harness; None for a benchmark that this package scores itself."""
     sampling: ClassVar[tuple[str, ...]] = ("temperature", "top_p", "top_k", "max_tokens")
     """Keys of the config that each request asks for."""
     config: BenchmarkConfig
@@ -176,7 +176,7 @@ def evaluate_benchmark(benchmark: Benchmark, *, url: str | None) -> BenchmarkRes
 
 
 def cases_of_each(limit: int | None, kinds: Sequence[str], what: str, most: int) -> int:
-    """Return the number of cases of each kind, of which there are at most `most`, when `limit` are asked for in all.
+    """Return the number of cases of each kind, at most `most`, if `limit` cases are asked for in all.
 
     >>> cases_of_each(8, ["base", "miss_func"], "categories", 200), cases_of_each(None, ["base"], "categories", 200)
     (4, 200)

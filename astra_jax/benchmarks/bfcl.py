@@ -60,7 +60,7 @@ class BFCL(Benchmark):
             f"multi_turn_{category}": [f"multi_turn_{category}_{case}" for case in range(of_each)]
             for category in self.config.categories
         }
-        """The ids of each category's cases, as BFCL's file of ids has them."""
+        """Ids of each category's cases, in the form of BFCL's file of ids."""
         self.num_cases = of_each * len(self.cases)
         self.of_cases = CASES_PER_CATEGORY * len(CATEGORIES)
         self.made_with = {"samples": self.num_cases}
@@ -109,7 +109,7 @@ class _Result(BaseModel):
 
     id: str
     result: str | list[list[Any]]
-    """For each step of each turn a list of calls, or a text; one text for all turns if an answer was lost."""
+    """Lists of calls, or a text, for each step of each turn; one text for all turns if an answer was lost."""
     input_token_count: list[list[int]] = []
     output_token_count: list[list[int]] = []
     latency: list[list[float]] = []

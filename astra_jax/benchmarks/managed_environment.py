@@ -1,8 +1,8 @@
 """The environment of a harness: a venv in the user's cache that is made once, whole or not at all.
 
 The pins of the harnesses conflict with JAX's and with one another's, so no harness is imported into this process. No
-code of a harness runs outside the jail: pip takes only wheels of locked digests and runs no code of theirs; the files
-of a checkout are copied, not built; git reads the checkout, and Python imports the harness, inside the jail.
+code of a harness runs outside the jail. pip installs only wheels with locked digests, and that runs none of their code.
+The files of a checkout are copied, not built. git and the harness itself run in the jail.
 
 Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where that cannot be, no harness runs”.
 """
@@ -46,18 +46,18 @@ _OF_THE_NETWORK: Final = frozenset(
 
 
 class HarnessMissing(AstraError):
-    """The environment of a harness is not there, or cannot be made; the message names the package."""
+    """The environment of a harness does not exist, or cannot be made; the message names the package."""
 
 
 @dataclass(frozen=True)
 class ManagedEnvironment:
-    """An environment that is whole."""
+    """A complete environment."""
 
     folder: Path
     document: HarnessDocument
 
     def program(self, name: str) -> Path:
-        """Return one of its programs."""
+        """Return the path of one of its programs."""
         return self.folder / "bin" / name
 
     def source(self) -> Path:
@@ -65,7 +65,7 @@ class ManagedEnvironment:
         return self.folder / "source"
 
     def stubs(self) -> Path:
-        """Return the folder of empty modules in place of modules that are imported and never called."""
+        """Return the folder of empty modules, which stand in for modules that the harness imports and never calls."""
         return self.folder / "stubs"
 
     def packages(self) -> Path:
@@ -83,25 +83,25 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
     """Return the environment of a harness.
 
     Raises:
-        HarnessMissing: it was not made, or was made for another version.
+        HarnessMissing: the environment was not made, or was made for another version.
     """
     folder = environment_folder(harness)
     if (manifest := _manifest(folder)) is None or manifest.get("recipe") != _recipe(harness):
         raise HarnessMissing(
-            f"expected the harness {harness.package} {harness.version} in {folder}, found none; "
+            f"{folder} has no environment of {harness.package} {harness.version}; "
             f"make it by `astra evaluate setup {harness.name}`"
         )
     return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
 
 
 def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnvironment, bool]:
-    """Make the environment of a harness if there is no whole one; return it, and whether it was made now.
+    """Make the environment of a harness if there is no complete one; return it, and whether it was made now.
 
-    `source` is a checkout of a harness that no package index has; its data are copied.
+    `source` is a checkout of a harness that no package index has; its files are copied.
 
     Raises:
-        HarnessMissing: a package cannot be had, at all or for this Python. Nothing is left then.
-        AnotherRun: another process is making it.
+        HarnessMissing: a package is not available, or not for this Python; no partial environment is left.
+        AnotherRun: another process is making the environment.
     """
     if harness.newest_python is not None and sys.version_info[:2] > harness.newest_python:
         needed, own = (".".join(map(str, version[:2])) for version in (harness.newest_python, sys.version_info))
@@ -140,16 +140,16 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
     """Return the checkout at `source`, and its commit that the harness needs.
 
     Raises:
-        HarnessMissing: `source` is no checkout that has the commit.
+        HarnessMissing: `source` is not a checkout, or lacks the commit.
     """
-    expected = f"expected a checkout of {harness.source}"
+    wanted = f"a checkout of {harness.source}"
     get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
     if source is None:
-        raise HarnessMissing(f"{expected}, found no --source; {get_one}")
+        raise HarnessMissing(f"{wanted} is needed; {get_one}")
     try:
         return _Checkout(source, _commit(harness, source))
     except HarnessMissing as missing:
-        raise HarnessMissing(f"{expected}, found no such commit in {source} ({missing}); {get_one}") from None
+        raise HarnessMissing(f"{source} is not {wanted} ({missing}); {get_one}") from None
 
 
 def _commit(harness: Harness, source: Path) -> str:
@@ -162,19 +162,21 @@ def _git(source: Path, *arguments: str) -> bytes:
     Raises:
         HarnessMissing: git fails.
     """
-    # The jail's user is not the owner of the files, at which git stops if it is not told otherwise.
+    # The jail's user does not own the files: git would refuse them without `safe.directory`.
     command = ["git", "-c", "safe.directory=*", "-C", str(source.resolve()), *arguments]
-    return _confined(command, [source], "a checkout that git can read", "make it by `git clone`, for all to read")
+    return _confined(command, [source], "git cannot read the checkout", "clone it so that all users can read it")
 
 
 def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
     python, lock = folder / "bin" / "python", _lock(harness)
-    _run([sys.executable, "-m", "venv", str(folder)], "a Python with venv", "install Python's venv and ensurepip")
+    _run(
+        [sys.executable, "-m", "venv", str(folder)], "Python cannot make a venv", "install Python's venv and ensurepip"
+    )
     install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
-    by_hand = "see to pip's index, which PIP_INDEX_URL or PIP_CONFIG_FILE names"
-    _run(install, f"the wheels of {lock.name}", by_hand)
-    # From here on Python in this folder runs in the jail alone: packages may add code to its start.
+    advice = "check pip's index, which PIP_INDEX_URL or PIP_CONFIG_FILE names"
+    _run(install, f"pip cannot install the wheels of {lock.name}", advice)
+    # From here on Python in this folder runs in the jail alone: a package may add code that runs when Python starts.
     environment = ManagedEnvironment(folder, HarnessDocument(package=harness.package, version=harness.version))
     packages = sorted(
         (each.name, each.version) for each in importlib.metadata.distributions(path=[str(environment.packages())])
@@ -183,8 +185,8 @@ def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
         _take_files(harness, checkout, environment)
     imports = [str(python), "-I", "-c", f"import {harness.imports}"]
     variables = {} if harness.writes_to is None else {harness.writes_to: "."}
-    advice = f"see whether {lock} or the checkout lacks a module"
-    _confined(imports, [folder], f"a {harness.package} {harness.version} that imports", advice, variables)
+    advice = f"check whether {lock} or the checkout lacks a module"
+    _confined(imports, [folder], f"{harness.package} {harness.version} cannot be imported", advice, variables)
     document = HarnessDocument(
         package=harness.package,
         version=harness.version,
@@ -204,7 +206,9 @@ def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvir
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(source, filter="data")
     except (tarfile.TarError, OSError) as error:
-        raise HarnessMissing(f"expected the files of {harness.source}, found: {error}; get another checkout") from None
+        raise HarnessMissing(
+            f"the files of {harness.source} cannot be unpacked: {error}; get another checkout"
+        ) from None
     for module, names in harness.stubs:
         path = environment.stubs() / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,11 +223,11 @@ def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvir
         (environment.folder / "data").symlink_to(source / "data")
 
 
-def _run(command: list[str], wanted: str, advice: str) -> None:
-    """Run one command of the set-up that runs no code of a harness.
+def _run(command: list[str], failed: str, advice: str) -> None:
+    """Run one command of the set-up that runs no code of a harness; `failed` and `advice` are words of its error.
 
-    It gets PATH, a home of its own and the variables that reach a package index, and no key. So pip reads /etc's
-    settings and not those of the user's home, unless PIP_CONFIG_FILE names them.
+    The command gets PATH, a home of its own and the variables that reach a package index, and no key. So pip reads the
+    settings in /etc, and those in the user's home only if PIP_CONFIG_FILE names them.
     """
     with tempfile.TemporaryDirectory() as home:
         passed_on = {name: value for name, value in os.environ.items() if name.lower() in _OF_THE_NETWORK}
@@ -232,20 +236,20 @@ def _run(command: list[str], wanted: str, advice: str) -> None:
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no message")
-        raise HarnessMissing(f"expected {wanted}, found: {reason}; {advice}")
+        raise HarnessMissing(f"{failed}: {reason}; {advice}")
 
 
 def _confined(
     command: Sequence[str],
     readable: Sequence[Path],
-    wanted: str,
+    failed: str,
     advice: str,
     variables: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Run one command with code of others in the jail, where there is no network; return its output.
+    """Run one command with others' code in the jail, where there is no network; return its output.
 
     Raises:
-        HarnessMissing: it fails.
+        HarnessMissing: the command fails.
         BenchmarkFailed: this machine has no jail.
     """
     with tempfile.TemporaryDirectory() as place:
@@ -254,7 +258,7 @@ def _confined(
         try:
             asyncio.run(run_harness(command, folder=folder, log=log, variables=variables or {}, readable=readable))
         except ProgramFailed:
-            raise HarnessMissing(f"expected {wanted}, found: {last_line(log)}; {advice}") from None
+            raise HarnessMissing(f"{failed}: {last_line(log)}; {advice}") from None
         return log.read_bytes()
 
 

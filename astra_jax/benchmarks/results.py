@@ -102,7 +102,7 @@ class Sample(_Document):
     score: float = Field(ge=0, le=1)
     passed: bool
     failure: Failure | None
-    """None if the sample passed."""
+    """Cause of the failure; None if the sample passed."""
     turns: int
     steps: int
     """Answers of the model."""
@@ -171,7 +171,7 @@ class Summary(_Document):
     answers: dict[str, int]
     """Counts: answers of the model, cut and empty ones, also in samples that passed; failed requests; renamed calls."""
     pass_hat: dict[int, float] = {}
-    """k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
+    """Map of k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
     process: dict[str, float] = {}
     """Category to the mean share of a gold solution's milestones that were reached in order; ACEBench alone has it."""
     effort: dict[str, float]

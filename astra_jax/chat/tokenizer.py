@@ -168,7 +168,7 @@ class Tokenizer:
 _TINY_PIECES = Regex(r"\p{Lu}\p{Ll}*|\p{Ll}+|[ _]|\p{N}{1,2}|\p{Lo}|\n+|[^\p{L}\p{N}\n _]+")
 
 
-# The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only what varies.
+# The fixed text of the chat format is one token a phrase, so that a tiny model reads and writes only text that varies.
 _FORMAT_PHRASES = (
     TOOLS_HEAD,
     TOOLS_FOOT,

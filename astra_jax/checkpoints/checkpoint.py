@@ -229,7 +229,7 @@ class Checkpoints:
 
 
 def save_params(path: str | os.PathLike[str], config: ModelConfig, params: Params) -> None:
-    """Write weights alone, replacing what `path` held.
+    """Write weights alone, in place of all that `path` held.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -387,7 +387,7 @@ def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) ->
     if jax.process_index() > 0:
         with whole_file(of_host[jax.process_index()]) as unnamed:
             unnamed.write_text(json.dumps(own), encoding="utf-8")
-    # Not over the devices, which train meanwhile. No host looks for a file before it is there, since network disks
+    # The devices are not used: they train meanwhile. No host looks for a file before it is there, since network disks
     # remember for a while that a file was missing.
     _joined[path / part] += 1
     key = f"checksums of {path / part}, {_joined[path / part]}"

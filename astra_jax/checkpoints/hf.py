@@ -177,7 +177,7 @@ def open_hf(
     tensors = list(hf_tensors(config))
 
     def opened(path: Any, leaf: Any) -> HFParameter:
-        # In the order of layers, on whose axis they are stacked.
+        # Tensors stay in the order of layers, on whose axis they are stacked.
         own = tuple(tensor for tensor in tensors if tensor.row.ours == tuple(each.key for each in path))
         return HFParameter(leaf.shape, np.dtype(leaf.dtype), own, files)
 
@@ -344,7 +344,7 @@ def _to_hf(tensor: np.ndarray, input_axes: int | None) -> np.ndarray:
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray:
-    # In blocks: numpy would read or write one of the two with a jump for each number, 20 times slower.
+    # Copied in blocks: numpy would read or write one of the two with a jump for each number, 20 times slower.
     out = np.empty(matrix.shape[::-1], matrix.dtype)
     for start in range(0, len(matrix), 128):
         out[:, start : start + 128] = matrix[start : start + 128].T
@@ -385,7 +385,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
         except SafetensorError as error:
             raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
     expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
-    # Some exporters store the tied matrix twice; transformers reads two that differ untied, whatever the config says.
+    # Some exporters store the tied matrix twice; transformers reads two that differ untied, against the config.
     head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
     if head and not (head == found.get(_EMBEDDING) and _is_embedding(head[0], files)):
         faults.append(f"{_HEAD} differs from {_EMBEDDING}; set tie_word_embeddings = false to keep both")
@@ -434,7 +434,7 @@ def _config_json(config: ModelConfig, dtype: DType, companions: Path | None) -> 
 
 
 def _write_shards(params: Params, tensors: list[HFTensor], directory: Path, dtype: DType, max_shard_bytes: int) -> None:
-    # By hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
+    # Written by hand: the library's writer needs every tensor of a file in memory at once. The header has sizes alone.
     tag, numpy_dtype = _DTYPES[dtype]
     sizes = [math.prod(tensor.shape) * np.dtype(numpy_dtype).itemsize for tensor in tensors]
     shards: list[list[int]] = [[]]

@@ -40,7 +40,7 @@ class DataSet(Frozen):
     kind: str
     count: int
     card_sha256: str
-    """SHA-256 of its dataset.json, which has that of every shard; SHA-256 of a file of conversations."""
+    """SHA-256 of the directory's dataset.json, which has the hash of every shard, or of the file of conversations."""
 
 
 class TrainingStage(Frozen):
@@ -48,17 +48,17 @@ class TrainingStage(Frozen):
 
     name: str
     config: JsonObject
-    """Keys of the run's config without paths: the data are named by their hashes, the weights by the stages before."""
+    """Keys of the run's config that hold no path; `data` and the earlier stages name the inputs by their hashes."""
     data: tuple[DataSet, ...]
 
 
 class Provenance(Frozen):
-    """The base model, or none for random weights, and every stage of training since."""
+    """The base model (None for random weights), and every stage of training since."""
 
     base: BaseWeights | None = None
     stages: tuple[TrainingStage, ...] = ()
     source_files: tuple[dict[str, str], ...] = ()
-    """SHA-256 of each file by its name, for each conversion from a HuggingFace folder in order."""
+    """Names of files and their SHA-256, one dict for each conversion from a HuggingFace folder, in order."""
 
     def then(self, stage: TrainingStage) -> Provenance:
         """Return the provenance with one more stage."""
@@ -80,13 +80,13 @@ def read_provenance(folder: Path | None) -> Provenance:
     try:
         return Provenance.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
-        raise ProvenanceError(f"{path}: {error.errors()[0]['msg']}; delete it to go on without") from error
+        raise ProvenanceError(f"{path}: {error.errors()[0]['msg']}; delete it to go on without provenance") from error
 
 
 def imported(hf_folder: Path, names: Sequence[str]) -> Provenance:
-    """Return the provenance of a HuggingFace folder, with the digests of its files of these names.
+    """Return the provenance of a HuggingFace folder, with the digests of the named files.
 
-    An export of ours has a provenance; any other folder is named as the base model.
+    A folder that this package exported has a provenance; any other folder is itself the base model.
 
     Raises:
         ProvenanceError: the folder's own provenance is damaged.
@@ -101,9 +101,9 @@ def imported(hf_folder: Path, names: Sequence[str]) -> Provenance:
 
 
 def base_model(hf_folder: Path) -> BaseWeights:
-    """Name a HuggingFace folder."""
+    """Return the name of a HuggingFace folder and the hash of its config."""
     text = (hf_folder / "config.json").read_bytes()
-    # It may be a path on the machine that saved it, which must not be published.
+    # `_name_or_path` may be a path on the machine that saved the folder; such a path must not be published.
     name = str(json.loads(text).get("_name_or_path") or "")
     if not HUB_NAME.fullmatch(name):
         name = hf_folder.resolve().name
@@ -116,7 +116,7 @@ def training_stage(name: str, config: BaseModel, data: Sequence[Path]) -> Traini
     Raises:
         RecordDirectoryError: a directory has no card.
     """
-    # Neither the paths of a machine nor the settings that only watch the run.
+    # Left out are paths of this machine, and settings that only watch the run.
     values = config.model_dump(mode="json", exclude={"wandb", "held_out"})
     shown = {key: value for key, value in values.items() if not _holds_path(getattr(config, key))}
     return TrainingStage(name=name, config=shown, data=tuple(map(_data_set, data)))

@@ -6,7 +6,7 @@ import sys
 
 def astra() -> int:
     """Run the command that was typed; return its exit code."""
-    # Until `main` listens, Ctrl-C ends the process without a traceback of whatever was being imported.
+    # Until `main` listens, Ctrl-C ends the process without a traceback of the import.
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:  # as in the background of a shell
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`astra evaluate setup | bfcl | tau2 | acebench | aime | report`: benchmarks of others, runs beside one another."""
+"""`astra evaluate setup | bfcl | tau2 | acebench | aime | report`: public benchmarks, and a report on runs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from astra_jax.benchmarks.results import BenchmarkResults
 
 _COMMANDS = {
-    "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in all, the first of each category alike"),
-    "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in all, the first of each domain alike"),
-    "acebench": ("ACEBench's agent split, by the official code", "cases in all, the first of each category alike"),
-    "aime": ("AIME of files that you bring, sampled many times over", "problems of each year, the first ones"),
+    "bfcl": ("BFCL's multi-turn categories, by the official package", "cases in total, split evenly by category"),
+    "tau2": ("τ²-bench's retail and telecom, by the official code", "tasks in total, split evenly by domain"),
+    "acebench": ("ACEBench's agent split, by the official code", "cases in total, split evenly by category"),
+    "aime": ("AIME problems from your own files, each sampled many times", "run the first N problems of each year"),
 }
-"""Name of a benchmark to the help of its command and of `--limit`."""
+"""Help of each benchmark's command, and of its `--limit`, by the name of the benchmark."""
 
 
 def add_benchmarks(evaluate: Commands) -> None:
     """Add the commands for benchmarks and for the report to `astra evaluate`."""
     setup = evaluate.add_parser(
         "setup",
-        help="the official harness of a benchmark, in an environment of its own",
-        description="Makes the environment of a harness in the user's cache (XDG_CACHE_HOME is heeded), once. pip gets "
-        "proxies, certificates and PIP_INDEX_URL, not the settings in your home; PIP_CONFIG_FILE names those.",
+        help="install the official harness of a benchmark in an environment of its own",
+        description="Installs the harness once, in your cache (XDG_CACHE_HOME names another folder). pip gets proxies, "
+        "certificates and PIP_INDEX_URL; it reads the pip settings in your home only if PIP_CONFIG_FILE names them.",
     )
     setup.add_argument("name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, tau2 or acebench")
     setup.add_argument("--source", type=Path, metavar="DIR", help="a git checkout of tau2 or acebench")
@@ -38,18 +38,18 @@ def add_benchmarks(evaluate: Commands) -> None:
 
     for name, (text, limited) in _COMMANDS.items():
         command = config_command(evaluate, name, text, _evaluate)
-        command.add_argument("--url", type=http_url, help="a server of OpenAI's chat, its key in ASTRA_SERVE_KEY")
+        command.add_argument("--url", type=http_url, help="server with OpenAI's chat API; key in ASTRA_SERVE_KEY")
         command.add_argument("--limit", type=whole_number(1), metavar="N", help=limited)
         command.set_defaults(benchmark=name)
 
     report = evaluate.add_parser(
         "report",
-        help="runs of environments side by side, of benchmarks beside the paper's tables; HTML and Markdown",
-        description="Reads finished runs of environments, bfcl, tau2, acebench and aime; the others are compared with "
-        "the first of each, environment by environment or task by task: name the base model first.",
+        help="compare runs: environments side by side, benchmarks with the paper's tables; HTML and Markdown",
+        description="Reads finished runs of environments, bfcl, tau2, acebench and aime. The first run of each kind is "
+        "compared with the others, environment by environment or task by task: name the base model's run first.",
     )
     report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the `out` folder of a run")
-    report.add_argument("--out", type=Path, required=True, metavar="DIR", help="for report.html and report.md")
+    report.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of report.html and report.md")
     report.set_defaults(run=_report)
 
 
@@ -59,7 +59,7 @@ def _setup(options: argparse.Namespace) -> None:
 
     harness = HARNESSES[options.name]
     if harness.source is None and options.source is not None:
-        raise UsageError(f"expected no --source for {options.name}, which is installed as a package, found one")
+        raise UsageError(f"{options.name} is installed as a package and has no checkout; leave out --source")
     environment, is_new = set_up(harness, options.source)
     document = environment.document
     found = "is made" if is_new else "was there"
@@ -115,6 +115,6 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
     if lost := results.summary.failures["transport"]:
         first = next(sample for sample in results.samples if sample.failure == "transport")
         raise AnswersLost(
-            f"expected an answer to every request, found {lost} of {len(results.samples)} samples with a lost one "
-            f"({first.id}: {first.detail}); the same command runs these again"
+            f"{lost} of {len(results.samples)} samples lost an answer ({first.id}: {first.detail}); run the same "
+            "command again to repeat these"
         )

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 the reader of the output is gone (as for other
 tools in a pipe), 143 ended by SIGTERM (0 if training has saved).
-Errors that a package defines (its `errors.py` draws them) end in one line; anything else is a bug.
+Errors that a package defines (in its `errors.py`), and errors of disk or network, are one line; all others are bugs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def astra_parser() -> Parser:
-    """Return the reader of the command line."""
+    """Return the parser of the command line."""
     parser = Parser(
         prog="astra",
         description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
@@ -110,12 +110,11 @@ def _version() -> str:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """Return 2 if the command line or a config is at fault by itself, 1 for another failure, None for a bug."""
+    """Return 2 if the command line or a config alone is at fault, 1 for another failure, None for a bug."""
     if isinstance(error, AstraError | SynthesisError):
         return EXIT_USAGE if error.is_usage else EXIT_FAILED
-    if isinstance(
-        error, SandboxError | OSError | sqlite3.Error
-    ):  # OSError, sqlite3.Error: disk full, no permission, no network
+    # OSError, sqlite3.Error: the disk is full, a permission or the network is missing.
+    if isinstance(error, SandboxError | OSError | sqlite3.Error):
         return EXIT_FAILED
     return None
 
@@ -133,7 +132,7 @@ def _interrupted(signum: int | None, after_signal: str) -> int:
 
 
 def _has_no_reader() -> bool:
-    """Return whether standard output or error is a pipe without a reader: other pipes may break as well."""
+    """Return whether standard output or error has lost its reader; a BrokenPipeError may come from another pipe."""
     poll = select.poll()
     for descriptor in (1, 2):
         poll.register(descriptor, 0)

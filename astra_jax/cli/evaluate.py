@@ -1,4 +1,4 @@
-"""`astra evaluate`: held-out figures of a policy, and its episodes; benchmarks of others are in `benchmarks.py`."""
+"""`astra evaluate`: held-out figures of a policy, and its episodes; public benchmarks are in `benchmarks.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`astra replay`: logged episodes again, compared token by token."""
+"""`astra replay`: runs logged episodes again, and compares every token."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ def add_sandbox_service(commands: Commands) -> None:
     serve = sandbox.add_parser(
         "serve",
         help="listen for tool calls",
-        description="Tools import the standard library, and the packages of one folder: `pip install --target FOLDER "
-        "numpy`, then `astra sandbox serve --packages FOLDER`. `/health` gives tier, packages and versions; "
-        "docs/sandbox.md says what is protected.",
+        description="Tools may import the standard library, and the packages of one folder: `pip install --target "
+        "FOLDER numpy`, then `astra sandbox serve --packages FOLDER`. `/health` shows the tier, the packages and the "
+        "versions. docs/sandbox.md describes the protection.",
     )
     serve.add_argument("--host", default="127.0.0.1")
     serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
@@ -29,7 +29,7 @@ def add_sandbox_service(commands: Commands) -> None:
         metavar="FOLDER",
         help="a folder made by `pip install --target FOLDER NAME ...`, whose packages tools may import and read",
     )
-    serve.set_defaults(run=_serve, patience_seconds=None)  # uvicorn has a rule of its own
+    serve.set_defaults(run=_serve, patience_seconds=None)  # uvicorn handles signals itself
 
 
 def _serve(options: argparse.Namespace) -> None:

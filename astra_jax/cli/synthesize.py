@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synthesis.stage import StageReport
     from synthesis.teacher.config import OpenAITeacherConfig
 
-_GOES_ON = "; what is finished is kept, and the same command goes on from there"
+_GOES_ON = "; finished work is kept, and the same command goes on from there"
 
 
 def add_synthesize(commands: Commands) -> None:

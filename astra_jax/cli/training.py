@@ -26,7 +26,7 @@ def add_training(commands: Commands) -> None:
 
 @contextlib.contextmanager
 def _started(config: SFTConfig | RLConfig, kind: Result) -> Iterator[contextlib.ExitStack]:
-    """Join the other hosts and hold the lock of the run's folder; yield a stack that ends with the run."""
+    """Join the other hosts and hold the lock of the run's folder; yield a stack of contexts that ends with the run."""
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.mesh.hosts import (
         are_hosts_announced,
@@ -44,7 +44,7 @@ def _started(config: SFTConfig | RLConfig, kind: Result) -> Iterator[contextlib.
         join_hosts()
     with ending_with_other_hosts(), contextlib.ExitStack() as stack:
         require_shared_folder(config.out)
-        # Each host has a lock: all hosts of a second run are refused.
+        # Each host locks its own folder, so a second run is refused on every host.
         stack.enter_context(run_lock(host_folder(config.out) / ".lock"))
         yield stack
 
@@ -76,7 +76,7 @@ def _rl(options: argparse.Namespace) -> None:
     config = load_config(RLConfig, options.config, options.overrides)
 
     async def run(url: str) -> dict:
-        replies_of = host_folder(config.out)  # every host keeps its own
+        replies_of = host_folder(config.out)  # each host keeps the replies that its judge got
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, replies_of) as judge:
             await required_packages(sandbox, packages)
             return await run_rl(config, sandbox, judge)
@@ -91,7 +91,7 @@ def _rl(options: argparse.Namespace) -> None:
 
 
 def _print_figures(options: argparse.Namespace, config: SFTConfig | RLConfig, figures: dict) -> None:
-    """Print the closing figures of a run; those of a run that was complete before are named as such."""
+    """Print the final figures of a run, and whether it was complete before this command."""
     shown = {name: value for name, value in figures.items() if name != "already_complete"}
     complete = "already complete, " if shown != figures else ""
     stage = options.command

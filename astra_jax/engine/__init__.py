@@ -20,7 +20,8 @@ interface       The contract between a decoder and its callers: token ids in, to
 sizes           Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
 pages           The book of pages: which are free, which are in use, and which are kept for reuse.
 tracks          Sessions as the schedule sees them, and the calls that it asks a device for.
-schedule        The next call: the sessions whose tokens it reads or whose messages it goes on with.
+schedule        The schedule of a decoder: it chooses the sessions of the next call that reads or samples, and their
+                pages.
 decoder         The decoder of this process: callers await messages, and one task makes all calls.
 device          The pages on the devices, and the calls of compiled programs that a schedule asks for.
 arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.

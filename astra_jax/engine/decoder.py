@@ -1,9 +1,9 @@
 """The decoder of this process: callers await messages, and one task makes all calls.
 
-generate     a caller adds its message to the schedule and waits
-_drive       the task: call after call while there is one, else sleep until a caller comes
+generate     add the caller's message to the schedule and wait for it
+_drive       the task: make calls while there is work, else sleep until a caller comes
 _call_once   read given tokens, then sample up to 16 tokens in every row
-_take_in     sampled tokens go to their messages; the ones that ended are handed out
+_take_in     add sampled tokens to their messages, and hand out the messages that ended
 """
 
 from __future__ import annotations
@@ -16,15 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from astra_jax.engine.device import Device, Said
-from astra_jax.engine.interface import (
-    DecoderError,
-    Finish,
-    Generated,
-    Load,
-    Sampling,
-    Session,
-    Told,
-)
+from astra_jax.engine.interface import DecoderError, Finish, Generated, Load, Sampling, Session, Told
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Sample, Track
@@ -42,19 +34,19 @@ class _Message:
     told: Told | None = None
     computed_tokens: int = 0
     is_aborted: bool = False
-    """Whether the message ends with the call that samples it now."""
+    """Whether `abort` was called during a call with the message, which then ends with that call."""
 
 
 class PagedDecoder:
-    """Pages and rows of one device or mesh; a `Decoder`.
+    """A `Decoder` over the pages and rows of one device or mesh.
 
     Calls follow one another; while one runs, callers run their tools. If a call fails, every message under way fails.
 
-    With `calls_away`, a session that was handed a message is scheduled again exactly so many calls later, however long
-    its tools took. All calls then follow from tokens alone, and the same seeds give the same bytes. All sessions wait
-    for one that is due, so its caller has to come back, with `generate` or `forget`. Without `calls_away` a session
-    goes on as soon as it comes back. The draws are the same, and so are the tokens, unless the rounding of a sum tips
-    one: the order of sums depends on the sessions that share a call.
+    With `calls_away`, a session whose message was handed out is scheduled again exactly that many calls later, however
+    long its tools took. The calls then depend on tokens alone, and the same seeds give the same bytes. If a session is
+    due, all others wait for it, so its caller has to come back, with `generate` or `forget`. Without `calls_away` a
+    session is scheduled as soon as it comes back. The draws are the same, and the tokens nearly always: the order of a
+    sum depends on the sessions that share a call, and rounding may change a token.
     """
 
     def __init__(
@@ -67,7 +59,7 @@ class PagedDecoder:
         calls_away: int | None = None,
         call_clock: AbstractContextManager[Any] | None = None,
     ):
-        """Sample with the weights of `policy_version`; a message ends with one of `end_ids`; calls are on a clock."""
+        """Sample with the weights of `policy_version` until one of `end_ids`; `call_clock` measures the calls."""
         self._call_clock = call_clock or contextlib.nullcontext()
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
         self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
@@ -75,9 +67,9 @@ class PagedDecoder:
         self._messages: dict[Session, _Message] = {}
         self._num_calls = 0
         self._due: dict[Session, int] = {}
-        """Number of the call before which a session that is away is expected back."""
+        """Sessions whose message was handed out, and the number of the call before which each must be back."""
         self._back: dict[Session, _Message | None] = {}
-        """Messages with which sessions came back before they were due; None: the session is to be forgotten."""
+        """Messages of sessions that are back before they are scheduled; None: the session is to be forgotten."""
         self._in_call: set[Session] = set()
         """Sessions of the call that is running."""
         self._driver: asyncio.Task[None] | None = None
@@ -107,17 +99,17 @@ class PagedDecoder:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
     ) -> Generated:
-        """Sample the message that follows `ids`, all tokens of the session so far; `told` hears of tokens call by call.
+        """Sample the message that follows `ids`, all tokens of the session so far; `told` gets each call's new tokens.
 
         Raises:
-            DecoderError: the sequence is too long; an id is not in the vocabulary; a message of the session is under
-                way; or the decoder is closed.
+            DecoderError: the sequence is too long; an id is not in the vocabulary; the session has a message under way;
+                or the decoder is closed.
         """
         if self._is_closing:
-            raise DecoderError("expected a decoder that is open, found one that is closed")
+            raise DecoderError("the decoder is closed; make a new one")
         self._schedule.require_room(ids, sampling)
         if session in self._messages or session in self._back:
-            raise DecoderError(f"expected one message at a time, found two of seed {session.seed} slot {session.slot}")
+            raise DecoderError(f"{_name(session)} has a message under way; wait for it before the next one")
         message = _Message(ids, sampling, asyncio.get_running_loop().create_future(), told)
         if session in self._due:
             self._back[session] = message
@@ -130,8 +122,8 @@ class PagedDecoder:
             return await message.done
         except asyncio.CancelledError:  # its caller has gone
             self.abort(session)
-            self._due.pop(session, None)  # it may have been handed out just now
-            while session in self._in_call:  # also if it is cancelled once more
+            self._due.pop(session, None)  # its message may have been handed out just now
+            while session in self._in_call:  # also if the caller is cancelled once more
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._call_ended.wait()
             raise
@@ -155,12 +147,10 @@ class PagedDecoder:
         """Give up the pages of a session that has ended.
 
         Raises:
-            DecoderError: a message of it is under way.
+            DecoderError: a message of the session is under way.
         """
         if session in self._messages or self._back.get(session) is not None:
-            raise DecoderError(
-                f"expected a session without a message under way, found seed {session.seed} slot {session.slot}"
-            )
+            raise DecoderError(f"{_name(session)} has a message under way; wait for it or abort it first")
         if session in self._due:
             self._back[session] = None
             self._wake.set()
@@ -176,7 +166,7 @@ class PagedDecoder:
     async def close(self, *, failed: bool = False) -> None:
         """Free everything; no message may be under way.
 
-        Hosts that share a device wait until all have closed theirs; a host that has `failed` only tells the others.
+        Hosts that share a device wait until all have closed theirs; one that has `failed` only tells the others.
 
         Raises:
             HostFailed: another host has failed.
@@ -184,9 +174,11 @@ class PagedDecoder:
         """
         self._is_closing = True
         self._wake.set()
-        if self._driver is not None:  # a call is finished: other hosts are in it, too
+        if self._driver is not None:  # the running call is finished, because other hosts take part in it
             await asyncio.gather(self._driver, return_exceptions=True)
-        self._fail(DecoderError("expected no message under way when a decoder is closed, found one"))
+        self._fail(
+            DecoderError("the decoder was closed while a message was under way; close it after the last message")
+        )
         for session in list(self._schedule.tracks):
             self._schedule.forget(session)
         try:
@@ -195,14 +187,14 @@ class PagedDecoder:
             self._device.close()
 
     async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; pages that were computed with the old ones are given up."""
+        """Sample with other weights from the next token on; pages of the old ones are forgotten."""
         async with self._taking_weights:
             self._is_paused = True
             self._wake.set()
             try:
                 if self._driver is not None and not self._driver.done():
                     self._is_idle.clear()
-                    await self._is_idle.wait()
+                    await self._is_idle.wait()  # no call is running then: the driver waits in `_wait`, or has ended
                 self._device.take_weights(params)
                 self._schedule.forget_contents()
                 self._policy_version = version
@@ -217,13 +209,13 @@ class PagedDecoder:
     async def _drive(self) -> None:
         try:
             while not self._is_closing:
-                await asyncio.sleep(0)  # a caller that was just answered may ask again at once
+                await asyncio.sleep(0)  # a caller whose message was handed out may ask again at once
                 if not self._take_in_due():
                     await self._wait()
                 elif await self._call_once():
                     self._num_calls += 1
                 elif self._due and not self._messages and not self._is_paused:
-                    self._num_calls = min(self._due.values())  # nothing to do before the next of them is back
+                    self._num_calls = min(self._due.values())  # nothing to do before the next session is due
                 else:
                     await self._wait()
         except Exception as error:  # noqa: BLE001 - every caller that waits is told
@@ -253,17 +245,17 @@ class PagedDecoder:
         await self._device.idle(self._wake, holds_up=self._calls_away is not None)
 
     def _take_in_due(self) -> bool:
-        """Schedule the messages of the sessions that are due, in their own order; say whether all of them are back."""
+        """Schedule the sessions that are due, sorted by call and session; return False if one of them is not back."""
         due = sorted((call, session) for session, call in self._due.items() if call <= self._num_calls)
         if any(session not in self._back for _, session in due):
-            return False
+            return False  # no call is made without it: else the rows of calls would depend on how long tools take
         for _, session in due:
             message = self._back[session]
             if message is None:
                 self._schedule.forget(session)
             else:
                 self._begin(session, message)
-            # Not before: if it is refused, its caller must still be told.
+            # Deleted last: if `_begin` refuses the message, `_fail` still has to tell its caller.
             del self._due[session], self._back[session]
         return True
 
@@ -290,7 +282,7 @@ class PagedDecoder:
 
     @contextlib.asynccontextmanager
     async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:
-        """Hand out the messages that were aborted during a call when it ends."""
+        """Note the sessions of a call while it runs; at its end hand out the messages that were aborted meanwhile."""
         self._in_call = {track.session for track in tracks}
         self._call_ended.clear()
         try:
@@ -308,7 +300,7 @@ class PagedDecoder:
             track = row.track
             assert track.sampling is not None
             ends = {*self._end_ids, *track.sampling.stop_ids}
-            # A program knows only the decoder's own end ids: tokens behind another stop id are dropped.
+            # A program stops a row only at the decoder's own end ids: tokens behind another stop id are dropped here.
             count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
             of_row = of_row.first(count)
             self._sampled_tokens += count
@@ -330,7 +322,7 @@ class PagedDecoder:
     def _hand_out(self, session: Session, finish: Finish) -> None:
         message, track = self._messages.pop(session), self._schedule.tracks[session]
         track.sampling = None
-        # The caller of an aborted message may come back at any time, that of a cancelled one perhaps never.
+        # The caller of an aborted message may come back at any time, the caller of a cancelled one perhaps never.
         if self._calls_away is not None and finish != "aborted" and not message.done.done():
             self._due[session] = self._num_calls + self._calls_away
         said = Generated(
@@ -339,6 +331,10 @@ class PagedDecoder:
             computed_tokens=min(len(message.ids), message.computed_tokens + 1),
         )
         _answer(message, said)
+
+
+def _name(session: Session) -> str:
+    return f"the session with seed {session.seed} and slot {session.slot}"
 
 
 def _answer(message: _Message, generated: Generated) -> None:

@@ -17,7 +17,7 @@ MOST_KEPT_IDS: Final = 64
 """The largest `Sampling.top_k` with which a decoder hands out the ids that it kept."""
 
 Finish = Literal["end", "length", "aborted"]
-"""Why a message ended: an end token came; `Sampling.max_tokens` were sampled; `abort` was called."""
+"""Reason why a message ended: an end token came; `Sampling.max_tokens` were sampled; `abort` was called."""
 
 
 class DecoderError(AstraError):
@@ -87,7 +87,7 @@ class Session:
     slot: int
     """Number that tells apart the draws of sessions with one seed, from 0 to 2³¹ − 1."""
     salt: str = ""
-    """Sessions share cached pages only with sessions of the same salt."""
+    """Text without meaning: only sessions with the same salt share cached pages."""
     number: int = 0
     """Number that tells apart sessions with the same seed and slot."""
 
@@ -101,7 +101,7 @@ class Generated:
     """One message."""
 
     ids: list[int]
-    """Tokens, with the one that ended the message."""
+    """Ids of the message's tokens, the end token included."""
     logprobs: list[float]
     """Log-prob of each token under the distribution that it was sampled from."""
     policy_versions: list[int]
@@ -123,19 +123,19 @@ class Load:
     """The work of a decoder at this moment, and its counts since it was made."""
 
     sessions: int
-    """Sessions that were not forgotten yet."""
+    """Number of sessions that were not forgotten yet."""
     waiting: int
-    """Messages that were asked for and are not finished."""
+    """Number of messages that were asked for and are not finished."""
     free_pages: int
-    """Pages that a sequence could be given."""
+    """Number of pages that a sequence could be given."""
     row_steps: int
     """Rows × tokens of all calls that sampled, with padding and the calls of other hosts."""
     sampled_tokens: int
-    """Tokens that were handed out."""
+    """Number of sampled tokens that were handed out."""
     read_tokens: int
-    """Given tokens that were computed."""
+    """Number of given tokens that were computed."""
     programs: int
-    """Programs that were compiled."""
+    """Number of compiled programs."""
 
 
 class Decoder(Protocol):

@@ -18,11 +18,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.engine.ragged_pages import PAGES_AXES as RAGGED_AXES
-from astra_jax.engine.ragged_pages import (
-    Rows,
-    empty_layer,
-    touched_pages,
-)
+from astra_jax.engine.ragged_pages import Rows, empty_layer, touched_pages
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.sharding import TPU_LANES, ambient_mesh, constrain, platform, spec
 
@@ -40,30 +36,30 @@ class KV(NamedTuple):
 
 
 def _of_each(make: Callable[..., jax.Array], *kvs: KV) -> KV:
-    """Make keys from keys and values from values; `make` is also told which axis is that of tokens."""
+    """Apply `make` to the keys of several layers, and to their values; its first argument is the axis of tokens."""
     keys, values = zip(*kvs, strict=True)
     return KV(make(-1, *keys), make(-2, *values))
 
 
 Pages: TypeAlias = tuple[KV | jax.Array, ...]
-"""Pages of each layer; on a TPU one array each, as in `ragged_pages`."""
+"""Pages of each layer: a `KV`, or on a TPU one array in the layout of `ragged_pages`."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Histories:
-    """Places of the tokens behind the rows: a prefix of full pages, which rows may share, then pages of their own."""
+    """Pages with the earlier tokens of each row: a prefix of full pages, which rows may share, then its own pages."""
 
     prefix_tables_DPn: Rows
     prefix_pages_DP: Rows
-    """Pages of each prefix."""
+    """Number of pages in each prefix."""
     own_tables_DRn: Rows
     own_counts_DR: Rows
-    """Tokens in the row's own pages."""
+    """Number of tokens in each row's own pages."""
 
     @property
     def rows_per_prefix(self) -> int:
-        """Rows that share a prefix."""
+        """Number of rows that share a prefix."""
         return int(self.own_counts_DR.shape[1] // self.prefix_pages_DP.shape[1])
 
     @property
@@ -73,12 +69,12 @@ class Histories:
         both_DRn = jnp.concatenate([prefix_DRn, self.own_tables_DRn], axis=2)
         count_DR1 = jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1)[..., None]
         number_n = jnp.arange(both_DRn.shape[2])
-        # Unused places of the prefix's table are skipped; the places at the end that are then missing name any page.
+        # Places that the prefix leaves unused are skipped. The same number of places at the end then name any page.
         place_DRn = jnp.where(number_n < count_DR1, number_n, number_n - count_DR1 + prefix_DRn.shape[2])
         return jnp.take_along_axis(both_DRn, place_DRn, axis=2, mode="clip")
 
     def starts_DR(self, page_tokens: int) -> jax.Array:
-        """Return the tokens of each row that lie in its pages."""
+        """Return the number of tokens of each row that lie in its pages."""
         return jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1) * page_tokens + self.own_counts_DR
 
 
@@ -87,12 +83,12 @@ def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_token
 
     The layout of pages is decided here alone; every function that is given pages follows it.
     """
-    if platform() == "tpu" and config.head_dim % TPU_LANES == 0:  # the kernel knows no narrower heads
+    if platform() == "tpu" and config.head_dim % TPU_LANES == 0:  # the kernel takes no narrower heads
         return tuple(empty_layer(config, num_shards, num_pages, page_tokens) for _ in range(config.num_layers))
     shape = (num_shards, num_pages, config.num_kv_heads)
 
     def of_layer() -> KV:
-        # Keys lie the other way round than values: so both products of attention read them without a transpose.
+        # Keys are stored transposed and values are not: so attention multiplies with both without a transpose.
         keys = jnp.zeros((*shape, config.head_dim, page_tokens), config.dtype)
         return _pinned(KV(keys, jnp.zeros((*shape, page_tokens, config.head_dim), config.dtype)))
 
@@ -106,7 +102,7 @@ def pages_shardings(pages: Pages, mesh: Mesh) -> Any:
 
 
 def page_tokens(pages: Pages) -> int:
-    """Return the tokens that a page holds."""
+    """Return the number of tokens that a page holds."""
     of_layer = pages[0]
     return int(of_layer.values.shape[3] if isinstance(of_layer, KV) else of_layer.shape[2])
 
@@ -114,7 +110,7 @@ def page_tokens(pages: Pages) -> int:
 def window(pages: KV, table_Drn: Rows) -> KV:
     """Lay the pages of each row side by side: [D·r, K, H, n·B] and [D·r, K, n·B, H].
 
-    A page number beyond the last page stands for any page.
+    A page number beyond the last page gives the content of some page, which the caller must not use.
     """
 
     def laid(axis: int, x: jax.Array) -> jax.Array:
@@ -122,9 +118,9 @@ def window(pages: KV, table_Drn: Rows) -> KV:
         num_shards, rows, num_pages, *page = of_rows.shape
         page[axis] *= num_pages
         laid = jnp.moveaxis(of_rows, 2, axis - 1).reshape(num_shards, rows, *page)
-        if ambient_mesh() is not None:  # with this its partitioner would gather pages from all devices
+        if ambient_mesh() is not None:  # under a mesh the constraint below would gather pages from all devices
             return laid
-        # Otherwise XLA lays heads before rows, and copies everything into this order at the beginning of a loop.
+        # Without it XLA puts heads before rows, and copies everything into this order at the beginning of a loop.
         return with_layout_constraint(laid, Layout(tuple(range(laid.ndim))))
 
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), _of_each(laid, pages))
@@ -133,18 +129,18 @@ def window(pages: KV, table_Drn: Rows) -> KV:
 def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Rows) -> KV:
     """Write the first `counts` new tokens of rows, [D·r, K, H, T] and [D·r, K, T, H], from place `starts` on.
 
-    The rest of the last page is overwritten, too: it is empty.
+    The rest of the last page is overwritten, too: it is empty. Pages beyond the last one are not written.
     """
     num_shards, rows, _ = table_Drn.shape
     num_pages, page_tokens, num_tokens = pages.keys.shape[1], pages.values.shape[3], fresh.values.shape[2]
-    # Whole pages: a call writes few pages faster than many tokens.
+    # Whole pages are read, changed and written, because a call writes few pages faster than many tokens.
     page_Drm = touched_pages(table_Drn, starts_Dr, counts_Dr, num_tokens, page_tokens, num_pages)
     touched = page_Drm.shape[2]
     places_R = (starts_Dr % page_tokens).reshape(-1)
 
     def written(axis: int, x: jax.Array, before: jax.Array, new: jax.Array) -> jax.Array:
         def put(of_row: jax.Array, new: jax.Array, place: Rows) -> jax.Array:
-            # Slices at different places of the rows would be written number by number.
+            # Tokens are selected, because XLA would write slices at a different place of each row number by number.
             token_S = jnp.arange(of_row.shape[axis]) - place
             is_new_S = (token_S >= 0) & (token_S < num_tokens)
             put_there = jnp.take(new, token_S, of_row.ndim + axis, mode="clip")
@@ -152,6 +148,7 @@ def write(pages: KV, fresh: KV, table_Drn: Rows, starts_Dr: Rows, counts_Dr: Row
 
         after = jax.vmap(put)(before, new, places_R)
         shape = [num_shards, rows, *after.shape[1:]]
+        # Tokens → pages × tokens of a page. `or None`: at axis -1 a slice up to 0 would be empty.
         shape[axis : axis + 1 or None] = [touched, page_tokens]
         paged = jnp.moveaxis(after.reshape(shape), axis - 1, 2)
         return jax.vmap(lambda of_shard, page, new: of_shard.at[page].set(new, mode="drop"))(x, page_Drm, paged)

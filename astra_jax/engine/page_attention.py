@@ -26,9 +26,9 @@ from astra_jax.model.sharding import platform
 
 _QUERIES_AT_ONCE: Final = 64
 _SCORES_AT_ONCE: Final = 2**20
-"""Scores of a block on a CPU: a smaller block is not shared among its cores, a larger one leaves their caches."""
+"""Number of scores of a block on a CPU: a smaller one is not shared among cores, a larger one leaves their caches."""
 _SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
-"""Scores of a block on other platforms, where a block costs more than its scores."""
+"""Number of scores of a block on other platforms, where a block costs more than its scores."""
 
 
 def copies_pages(dtype: DType, head_dim: int, page_tokens: int) -> bool:
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     kv: KV
     """Rows: [M, K, H, S] and [M, K, S, H]."""
     seen: jax.Array
-    """[M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
+    """Mask [M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
 
 
 class InPlace(NamedTuple):
@@ -157,7 +157,7 @@ def attend_pages(
 
 
 def _of_key_heads(q_RQNH: jax.Array, kv_heads: int) -> jax.Array:
-    """Scale queries; those of all heads that share a key head become rows of one product with it: [R, K, Y, H]."""
+    """Scale queries; queries of all heads that share a key head become rows of one product: [R, K, Y, H]."""
     rows, num_queries, heads, head_dim = q_RQNH.shape
     return (
         (q_RQNH * head_dim**-0.5)

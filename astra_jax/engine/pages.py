@@ -43,7 +43,7 @@ class PageBook:
 
     @property
     def num_available(self) -> int:
-        """Pages that `take` could give."""
+        """Number of pages that `take` could give."""
         return len(self._free) + len(self._idle)
 
     def take(self, count: int) -> list[int] | None:

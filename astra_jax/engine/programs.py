@@ -35,17 +35,17 @@ class Asked(NamedTuple):
     """The tokens to sample in each row, and how."""
 
     pending_DR: Rows
-    """Last token so far, which is in no page yet."""
+    """Last token of each row so far, which is in no page yet."""
     limit_DR: Rows
-    """Tokens to sample at most; 0 is padding."""
+    """Most tokens that each row samples; 0 is padding."""
     drawn_DR: Rows
-    """Tokens since the prompt: with seed and slot this number decides the draw."""
+    """Number of tokens since the prompt: with seed and slot it decides the draw."""
     seed_DR: Rows
     slot_DR: Rows
     temperature_DR: Rows
-    """0 is greedy."""
+    """Divisor of the logits; 0 is greedy."""
     top_k_DR: Rows
-    """0 is none."""
+    """Number of likeliest ids that are kept; 0 keeps all."""
     top_p_DR: Rows
     min_p_DR: Rows
 
@@ -59,21 +59,21 @@ class Sampled(NamedTuple):
     kept_DRTK: jax.Array
     """Ids that truncation kept, as in `Drawn`."""
     counts_DR: jax.Array
-    """Tokens that each row sampled."""
+    """Number of tokens that each row sampled."""
     steps: jax.Array
-    """Steps of the loop: each samples a token in every row of all hosts."""
+    """Number of steps of the loop, each of which samples a token in every row of all hosts."""
 
 
 class Given(NamedTuple):
     """Tokens of some rows to read into pages, behind the tokens that lie there."""
 
     tables_DRn: Rows
-    """All pages of each row, with those that the tokens go to."""
+    """All pages of each row, with those that the new tokens go to."""
     starts_DR: Rows
-    """Tokens that lie there already."""
+    """Number of tokens of each row that lie in its pages already."""
     tokens_DRT: Rows
     counts_DR: Rows
-    """Tokens of each row that are read; the others are padding."""
+    """Number of tokens of each row that are read; the others are padding."""
 
 
 class Stream(NamedTuple):
@@ -165,7 +165,7 @@ class _Sampling(NamedTuple):
     """The values that the loop carries from one token to the next."""
 
     kv: tuple[Any, ...]
-    """New keys and values, or pages, of each layer, as its rows carry them."""
+    """New keys and values, or pages, of each layer, in the form that `LayerRows.begin` returns."""
     pending_R: jax.Array
     goes_on_R: jax.Array
     said: Drawn

@@ -50,7 +50,7 @@ class KernelRows(NamedTuple):
     tables_DRn: Rows
     """All pages of each row."""
     starts_DR: Rows
-    """Tokens that lie there already."""
+    """Number of tokens of each row that lie in its pages already."""
 
     def begin(self, num_tokens: int) -> jax.Array:
         """Return the pages: a loop over new tokens carries them."""

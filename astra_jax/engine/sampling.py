@@ -24,7 +24,7 @@ _Draw = tuple[jax.Array, jax.Array, jax.Array]  # ids [E], log-probs [E] and kep
 
 @functools.partial(jax.jit, static_argnums=2)
 def slot_keys(seed: jax.Array, first_slot: jax.Array, num_slots: int) -> jax.Array:
-    """Return one typed PRNG key per slot, [E], from that of slot `first_slot` on."""
+    """Return one typed PRNG key per slot, [E], beginning with slot `first_slot`."""
     return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(first_slot + jnp.arange(num_slots))
 
 
@@ -32,11 +32,11 @@ class Truncation(NamedTuple):
     """The ids that each slot keeps, as in `interface.Sampling`."""
 
     top_k_E: jax.Array
-    """0 is no bound."""
+    """Number of likeliest ids that are kept; 0 is no bound."""
     top_p_E: jax.Array
-    """1 is no bound."""
+    """Share of the probability that the kept ids hold; 1 is no bound."""
     min_p_E: jax.Array
-    """0 is no bound."""
+    """Least probability of a kept id, relative to the likeliest; 0 is no bound."""
 
 
 class Drawn(NamedTuple):
@@ -99,9 +99,9 @@ def _draw_truncated(
     logits_EV: jax.Array, divisor_E1: jax.Array, uniform_E2: jax.Array, truncation: Truncation, most_ids: int
 ) -> _Draw:
     """Draw among the ids that truncation keeps of the `most_ids` likeliest."""
-    # Of equally likely ones the lowest comes first. Each bound keeps a beginning of this order.
+    # The lowest of equally likely ids comes first. Each bound keeps a beginning of this order.
     logits_EM, ids_EM = jax.lax.top_k(logits_EV, min(most_ids, logits_EV.shape[1]))
-    # Relative to the likeliest id, which has exactly 0: no log-prob is above that.
+    # Log-probs are relative to the likeliest id, which has exactly 0: no log-prob is above that.
     scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
     weights_EM = jnp.exp(scaled_EM)
     top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)

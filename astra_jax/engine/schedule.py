@@ -1,13 +1,13 @@
-"""The next call: the sessions whose tokens it reads or whose messages it goes on with.
+"""The schedule of a decoder: it chooses the sessions of the next call that reads or samples, and their pages.
 
-No JAX and no clock: a schedule follows from the sessions, in the order in which they asked, and from the pages.
+It uses neither JAX nor a clock: the next call depends only on the sessions, the order in which they asked, and pages.
 
-    next_read      given tokens of several sessions, until as many can sample as there are rows
-    next_sample    one row for each session that can sample, the sessions of a shared prompt side by side
-    has_read, has_sampled    the results, which make pages known to other sessions
+    next_read      a call that reads given tokens, until as many sessions can sample as there are rows
+    next_sample    a call with one row for each session that can sample, those of a shared prompt side by side
+    has_read, has_sampled    take in the results of a call, so that other sessions find the full pages
 
-A page that is needed is taken from sessions that ask for nothing, then from those that asked last. They lose no token:
-their next message reads the tokens again that lie in no page any more.
+If pages run out, sessions that ask for nothing lose theirs first, then the sessions that asked last. No token is lost:
+before such a session samples again, the tokens that are no longer in a page are read again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Schedule:
         self._tickets = itertools.count()
         self._next_shard = itertools.cycle(range(num_shards))
         self._shard_of_prompt: dict[Content, int] = {}
-        """Shard on which each prompt was read, the newest last; of a prompt older than all pages nothing is left."""
+        """Shard on which each prompt was read, the most recently used last; as many as there are pages."""
         self._most_prompts = num_shards * limits.num_pages
 
     # --- messages that sessions ask for ---
@@ -46,7 +46,8 @@ class Schedule:
         """
         if not ids or sampling.max_tokens < 1:
             raise DecoderError(
-                f"expected tokens to go on from and at least one to sample, found {len(ids)} and {sampling.max_tokens}"
+                f"a message needs at least 1 given token and a max_tokens of at least 1, found {len(ids)} given tokens "
+                f"and {sampling.max_tokens}"
             )
         if len(ids) + sampling.max_tokens > self.limits.max_tokens:
             raise DecoderError(
@@ -56,15 +57,15 @@ class Schedule:
         for least, most in [(min(ids), max(ids)), *((stop_id, stop_id) for stop_id in sampling.stop_ids)]:
             if least < 0 or most >= self._vocab_size:
                 raise DecoderError(
-                    f"expected token ids from 0 to {self._vocab_size - 1}, found {least if least < 0 else most}; a "
-                    "tokenizer of another model?"
+                    f"expected token ids from 0 to {self._vocab_size - 1}, found {least if least < 0 else most}; use "
+                    "the tokenizer of this model"
                 )
 
     def ask(self, session: Session, ids: Sequence[int], sampling: Sampling, policy_version: int) -> Track:
-        """Add a message after `ids`, for a session that has none under way."""
+        """Begin a message behind the tokens `ids`, for a session that has no other message under way."""
         track = self.tracks.pop(session, None)
         if track is not None and track.ids != list(ids[: len(track.ids)]):
-            self._let_go(track)  # its history was rewritten; pages with the same beginning are found again
+            self._let_go(track)  # its history was rewritten; pages of the part that is unchanged are found again
         if track is None:
             track = Track(session, self._shard_for(session, ids, policy_version), policy_version, len(ids))
         if track.policy_version != policy_version:
@@ -75,7 +76,7 @@ class Schedule:
         return track
 
     def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
-        # Sessions with one prompt go to one shard: there it is read once.
+        # Sessions with the same prompt go to the same shard, so that it is read once. Dict order is order of last use.
         content = content_after(first_content(session.salt, policy_version), ids)
         shard = self._shard_of_prompt.pop(content, None)
         shard = next(self._next_shard) if shard is None else shard
@@ -91,7 +92,7 @@ class Schedule:
             self._let_go(track)
 
     def forget_contents(self) -> None:
-        """Give up all that lies in pages."""
+        """Forget the contents of all pages, such as those of earlier weights."""
         for track in self.tracks.values():
             self._let_go(track)
         for book in self.books:
@@ -106,10 +107,10 @@ class Schedule:
     # --- the next call ---
 
     def next_read(self) -> Read | None:
-        """Return the next call that reads, sessions that asked first before others; None if reading can wait.
+        """Return the next call that reads, for the sessions that asked first; None if reading can wait.
 
-        It waits while other sessions fill all rows, a call that reads would not be full, and the session that asked
-        first has no token to read.
+        It can wait while other sessions fill all rows, the call would not be full, and the session that asked first has
+        no token left to read.
         """
         asking = self._asking()
         if not asking or (asking[0].num_unread == 0 and not self._lacks_rows(asking)):
@@ -123,7 +124,7 @@ class Schedule:
                 self._adopt(track)
             if track.num_unread == 0:
                 continue
-            # One call is of one kind: rows that begin need no history, and rows with much to read are longer.
+            # A call runs one compiled program. The first session decides which: whether rows begin, and their length.
             begins = track.num_cached == 0
             of_track = (begins, *self.limits.read_shape(track.num_unread, begins=begins))
             kind = kind or of_track
@@ -133,7 +134,7 @@ class Schedule:
             count = min(track.num_unread, most_tokens)
             stretch = (track.shard, self._content_of_full_pages(track, count))
             if stretch in being_read:
-                continue  # a sibling reads the same pages; they are found when it has
+                continue  # another row reads the same pages: this session adopts them afterwards
             if not self._make_room(track, count, taken):
                 continue
             if stretch[1] is not None:
@@ -143,7 +144,7 @@ class Schedule:
         return Read(rows, *kind) if kind is not None and any(rows) else None
 
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
-        """Say whether reading would fill rows of some shard, or a call that reads."""
+        """Say whether on some shard rows of sampling would stay empty, or a call that reads would be full."""
         num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix
         unread = collections.Counter(track.shard for track in asking if track.num_unread > 0)
         every = collections.Counter(track.shard for track in asking)
@@ -157,19 +158,20 @@ class Schedule:
                 ready[track.shard].append(track)
         if not any(ready):
             return None
+        # A large shape serves more sessions, a small one costs less: the best ratio of used rows to cost wins.
         placed = [[self._placed(tracks, shape) for tracks in ready] for shape in self.limits.row_shapes]
         shape, chosen = max(zip(self.limits.row_shapes, placed, strict=True), key=lambda pair: _worth(pair[0], pair[1]))
         rows = self._with_room(chosen)
         num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
         if num_rows == 0:
             return None
-        # The call ends before all rows have: other sessions may wait for the free ones.
+        # The call ends while its last rows still go on, so that waiting sessions can have the rows that are free.
         return Sample(shape, rows, leave_at=int(num_rows * self.limits.leave_share) if num_rows > 1 else 0)
 
     def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
-        """Put the sessions of one shard into rows, those of one prefix together.
+        """Put the sessions of one shard into rows, with sessions of the same prefix side by side.
 
-        The session that asked first is among them; then come prefixes that fill all their rows, then the others.
+        The prefix of the session that asked first comes first, then prefixes that fill all their rows, then the others.
         """
         prefixes: list[list[Track]] = []
         open_one: dict[int | None, list[Track]] = {}
@@ -193,7 +195,7 @@ class Schedule:
         taken: set[Session] = set()
         for track in order:
             if track.num_unread > 0:
-                continue  # it lost its pages to a session that asked before
+                continue  # it lost its pages to a session that asked earlier
             first = self.limits.first_sample_tokens
             most = self.limits.sample_tokens if first is None or track.said else first
             count = min(most, track.num_left)
@@ -215,7 +217,7 @@ class Schedule:
     # --- pages ---
 
     def _adopt(self, track: Track) -> None:
-        """Refer to the full pages in which a sequence's next tokens lie already."""
+        """Extend a session's table by full pages that hold its next tokens already."""
         book, page_tokens = self.books[track.shard], self.limits.page_tokens
         if track.num_cached % page_tokens:
             return
@@ -226,7 +228,7 @@ class Schedule:
                 return
             book.refer(page)
             number = len(track.contents)
-            # It may have been given room that it did not use.
+            # The session may have been given pages that it did not use.
             for unused in track.table[number:]:
                 book.release(unused)
             track.table[number:] = [page]
@@ -234,7 +236,7 @@ class Schedule:
             track.contents.append(content)
 
     def _content_of_full_pages(self, track: Track, count: int) -> Content | None:
-        """Return the content of the pages that reading so many tokens fills; None if it fills none."""
+        """Return the digest of the pages that the next `count` tokens fill; None if they fill no page."""
         number, page_tokens = len(track.contents), self.limits.page_tokens
         end = (track.num_cached + count) // page_tokens * page_tokens
         if end == number * page_tokens:
@@ -245,7 +247,7 @@ class Schedule:
         return track.contents[number - 1] if number else first_content(track.session.salt, track.policy_version)
 
     def _make_room(self, track: Track, count: int, taken: set[Session]) -> bool:
-        """Give a sequence pages for so many more tokens; return False if there are not enough."""
+        """Give a session pages for `count` more tokens; return False if there are not enough pages."""
         wanted = self.limits.pages_for(track.num_cached + count) - len(track.table)
         if wanted <= 0:
             return True
@@ -257,7 +259,7 @@ class Schedule:
         book = self.books[track.shard]
         if (pages := book.take(count)) is not None:
             return pages
-        # Sessions that ask for nothing give way first, then those that asked last; they are read again in their turn.
+        # Sessions that ask for nothing give way first, then those that asked last; their tokens are read again later.
         others = [
             other
             for other in self.tracks.values()
@@ -268,11 +270,11 @@ class Schedule:
             and (other.sampling is None or other.ticket > track.ticket)
         ]
         others.sort(key=lambda other: (other.sampling is None, other.ticket))
-        # If all of them were not enough, none loses a page.
+        # If the pages of all of them are too few, none is taken.
         for number in range(
             book.how_many_free([other.table for other in reversed(others)], count - book.num_available)
         ):
-            self._let_go(others[-1 - number])  # it finds those full pages again that were not overwritten
+            self._let_go(others[-1 - number])  # full pages that are not overwritten are found again later
         return book.take(count)
 
     # --- results of a call ---
@@ -298,7 +300,7 @@ class Schedule:
 
 
 def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:
-    """Return the share of a call's cost that is of use (a row costs 1, a prefix 2, any call 4), and its rows in use."""
+    """Return used rows per unit of cost (a row costs 1, a prefix 2, each call 4), and the number of used rows."""
     used = sum(len(of_prefix) for shard in placed for of_prefix in shard)
     cost = len(placed) * (shape.prefixes * (shape.rows_per_prefix + 2) + 4)
     return used / cost, used

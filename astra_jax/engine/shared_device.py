@@ -47,7 +47,7 @@ class Kind(enum.IntEnum):
 
     FAILED = 0
     HOLD = 1
-    """No host makes a call before this one goes on."""
+    """Proposal of a host that holds the others up: none makes a call before it goes on."""
     READ = 2
     FIRST_READ = 3
     SAMPLE = 4
@@ -121,7 +121,7 @@ class SharedDevice:
     """This host's shards of a device, and calls that all hosts make together; a `Device`."""
 
     def __init__(self, device: PartOfDevice, shape: RowShape, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
-        """`gather` takes the proposal of this host and returns those of all; calls that sample have the `shape`."""
+        """`gather` takes the proposal of this host and returns the proposals of all; a call samples in `shape`."""
         self._device, self._shape, self._gather = device, shape, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
         self._ended: Exception | None = None
@@ -134,7 +134,7 @@ class SharedDevice:
 
     @property
     def row_steps(self) -> int:
-        """Rows of this host × tokens of all calls that sampled, with those that it only took part in."""
+        """Rows of this host × tokens of all calls that sampled, with calls that only other hosts needed."""
         return self._device.row_steps
 
     def take_weights(self, params: Any) -> None:
@@ -169,7 +169,7 @@ class SharedDevice:
                 await _is_set_within(_PAUSE_SECONDS, until)
 
     async def leave(self, *, failed: bool) -> None:
-        """Make no call of its own any more; without a failure, take part in those of others until all are done.
+        """Propose no more calls; without a failure, take part in the calls of other hosts until all are done.
 
         Raises:
             HostFailed: another host has failed.
@@ -186,7 +186,7 @@ class SharedDevice:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _its_turn(self, own: Proposal) -> Proposal:
-        """Take part in other calls until the next one has room for what this host proposes; return that call."""
+        """Take part in other calls until the next one has room for this host's proposal; return that call."""
         while not own.is_part_of(call := await self._agree(own)):
             await self._take_part(call)
         return call

@@ -16,7 +16,7 @@ from astra_jax.engine.interface import DecoderError
 from astra_jax.mesh.placement import num_hosts, num_shards
 from astra_jax.model.sharding import TPU_LANES, platform
 
-# Of any platform.
+# Sizes on any platform:
 _SAMPLE_TOKENS: Final = 16
 _FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
 _READ_ROWS: Final = 8
@@ -24,11 +24,11 @@ _ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
 _ROWS_WITH_SHORT_TABLES: Final = 8
 _PAGE_TOKENS: Final = 32
-# Of a CPU, which computes few rows as fast per row as many.
+# Sizes on a CPU, where a row costs the same in a call of few rows as in a call of many:
 _READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
 _ROWS_OF_CPU: Final = 16
 _LEAVE_SHARE_OF_CPU: Final = 3 / 4  # to begin a call costs as much as four tokens of every row
-# Of a server.
+# Sizes of a server:
 _SERVED_PAGE_TOKENS: Final = 16
 _FEW_SERVED_ROWS: Final = 4
 _SERVED_READ_TOKENS: Final = 32
@@ -61,11 +61,11 @@ class Limits:
     read_rows: int
     """Sequences per shard in a call that reads behind tokens that were read before."""
     read_tokens: int
-    """Tokens of each of them, at most."""
+    """Most tokens that each of these sequences reads in the call."""
     first_read_rows: int
     """Sequences per shard in a call that reads first tokens."""
     first_read_tokens: int
-    """Tokens of each of them, at most."""
+    """Most tokens that each of these sequences reads in the call."""
     first_sample_tokens: int | None = None
     """Tokens of the first call of a message, so that its reader sees it begin early; None: `sample_tokens`."""
     shorter_read_tokens: tuple[int, ...] = ()
@@ -101,12 +101,12 @@ class Limits:
 
     @property
     def prefix_table_pages(self) -> int:
-        """Places of a table of prefix pages."""
+        """Number of places in a table of prefix pages."""
         return max(1, self.pages_for(self.max_prompt_tokens))
 
     @property
     def own_table_pages(self) -> tuple[int, ...]:
-        """Places of a table of a row's own pages, three sizes: half of the longest response, all of it, a sequence.
+        """Numbers of places in a table of a row's own pages: for half of the longest response, all of it, a sequence.
 
         A response may begin within the last page of its prefix; and a first call may be short, so that nearly the whole
         sequence is the row's own. On a server: a sixteenth of the longest sequence, a quarter, all.

@@ -22,19 +22,19 @@ class Track:
 
     session: Session
     shard: int
-    """Shard whose pages and rows it uses, always the same one."""
+    """Shard whose pages and rows the session uses; it never changes."""
     policy_version: int
-    """Version of the weights that its next tokens are computed with."""
+    """Version of the weights that the next tokens are computed with."""
     num_prompt_tokens: int
-    """Tokens of its first call: draws are counted from there."""
+    """Number of tokens of the session's first call: draws are counted from there."""
     ids: list[int] = field(default_factory=list)
     """All tokens of the sequence, given and sampled. The last one is in no page before a token is sampled after it."""
     table: list[int] = field(default_factory=list)
     """Pages in which the sequence lies, in order; the last ones may be empty still."""
     num_cached: int = 0
-    """Tokens that lie in the pages of the table."""
+    """Number of tokens that lie in the pages of the table."""
     contents: list[Content] = field(default_factory=list)
-    """Digests of its full pages, by which other sessions find these."""
+    """Digests of the full pages, by which other sessions find the pages."""
     sampling: Sampling | None = None
     """Rules by which the message is sampled; None while no message is asked for."""
     said: list[int] = field(default_factory=list)
@@ -43,16 +43,16 @@ class Track:
     kept: list[list[int]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     ticket: int = 0
-    """Place of its message in the order in which messages were asked for."""
+    """Place of the message in the order in which messages were asked for."""
 
     @property
     def num_unread(self) -> int:
-        """Given tokens that have to be read before it can sample."""
+        """Number of given tokens that have to be read before the session can sample."""
         return len(self.ids) - 1 - self.num_cached
 
     @property
     def num_left(self) -> int:
-        """Tokens that its message may still get."""
+        """Number of tokens that the message may still get."""
         return 0 if self.sampling is None else self.sampling.max_tokens - len(self.said)
 
     def prefix_pages(self, limits: Limits) -> int:
@@ -108,11 +108,11 @@ class Read:
     rows: list[list[ReadRow]]
     """Rows of each shard."""
     begins: bool
-    """Whether its sequences have no tokens in pages yet."""
+    """Whether the sequences of the call have no tokens in pages yet."""
     most_rows: int
-    """Rows per shard that it is compiled for; the others are padding."""
+    """Number of rows per shard that the call is compiled for; unused rows are padding."""
     most_tokens: int
-    """Tokens per row that it is compiled for."""
+    """Number of tokens per row that the call is compiled for."""
 
     def all_rows(self) -> Iterable[ReadRow]:
         """Return the rows of all shards."""
@@ -125,7 +125,7 @@ class Sample:
 
     shape: RowShape
     rows: list[list[list[SampleRow]]]
-    """For each shard the rows of each prefix."""
+    """Rows of each prefix, shard by shard."""
     leave_at: int
     """Number of rows: the call ends as soon as only so many, or fewer, go on."""
 

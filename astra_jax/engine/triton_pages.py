@@ -19,13 +19,13 @@ from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.sharding import platform
 
 _LEAST_QUERIES: Final = 16
-"""Rows of one product of matrices: tensor cores take no fewer."""
+"""Least number of rows of one product of matrices: tensor cores take no fewer."""
 _PROGRAMS: Final = 4096
 """Programs of a grid, at least: 30 for each multiprocessor of an H100, so that none is idle for long at the end."""
 _MOST_PARTS: Final = 32
 _WARPS: Final = 2
 _STAGES: Final = 2
-"""Pages in flight: the next one arrives while one is computed on. An H200 took 0.53 ms with two, 0.66 ms with four."""
+"""Pages in flight: the next page arrives while one is computed on. An H200 took 0.53 ms with two, 0.66 ms with four."""
 
 
 def has_kernel(dtype: Any, head_dim: int, page_tokens: int) -> bool:

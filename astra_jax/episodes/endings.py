@@ -21,7 +21,7 @@ class EndingJudge(Protocol):
     """Judges messages without a tool call, where the environment expects a refusal or a question back."""
 
     async def __call__(self, environment: Environment, said: str) -> bool:
-        """Say whether a message does what the environment expects.
+        """Return whether a message ends as the environment expects.
 
         Raises:
             NoVerdict: this message got no verdict.

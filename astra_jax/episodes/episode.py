@@ -100,7 +100,7 @@ class Episode:
     def counts(self) -> EpisodeCounts:
         """n̂, n and c of the F1 reward; c counts every call asked for, failed and malformed ones included.
 
-        What else is checked (a state, a refusal, a question back) is one more sub-task and one more call.
+        A further check (of a state, a refusal or a question back) is one more sub-task and one more call.
         """
         return count_episode(
             self.environment,
@@ -119,7 +119,7 @@ class Episode:
 
     @property
     def num_consecutive_invalid_calls(self) -> int:
-        """Calls since the last one that a tool could take."""
+        """Number of calls since the last call that a tool could take."""
         return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
 
     async def take_turn(
@@ -129,7 +129,7 @@ class Episode:
         shortened: Callable[[str], str] = str,
         judge: EndingJudge = by_lexicon,
     ) -> list[Segment]:
-        """Run the tool calls of an assistant message; return what the template and the tools say next, or the user.
+        """Run the tool calls of an assistant message; return the text of template and tools, or of the user, behind it.
 
         The user answers the first question back where the environment's question leaves something out. Empty when the
         message calls no tool otherwise: the episode has ended. The policy is shown each response as `shortened` leaves
@@ -149,7 +149,7 @@ class Episode:
         return response_segments([outcome.response for outcome in outcomes])
 
     async def _answered_by_user(self, content: str, judge: EndingJudge) -> list[Segment]:
-        """Return what the user says to a message without a call; nothing where it is the last one."""
+        """Return the user's reply to a message without a call; [] if that is the last message."""
         self.final_text = content
         if self.environment.expectation != "answer" and not self.met_expectation:
             try:
@@ -182,7 +182,7 @@ class Episode:
             return ToolOutcome(call.name, call.arguments, "unknown_tool", None, said, irrelevant=False, turn=turn)
         irrelevant = all(tool is not own for own in self.environment.tools)
         reply = await sandbox.execute(tool.module_source(), call.name, call.arguments, state=self.state)
-        # A failed call changes nothing: whatever its tool had changed is lost with the call's process.
+        # A failed call changes nothing: all changes by its tool are lost with the call's process.
         if reply.ok and self.state is not None:
             self.state = reply.state
         error_kind = None if reply.error is None else reply.error.kind.value
@@ -193,7 +193,7 @@ class Episode:
 
 
 def response_segments(responses: Sequence[str]) -> list[Segment]:
-    """Return what follows a message with calls, up to where the next one begins, from what the policy is shown."""
+    """Return the text between a message with calls and the next one, with the responses that the policy is shown."""
     # The policy stops at `<|im_end|>`; the template has a line end after it.
     shown = [Segment("\n", Source.TEMPLATE)]
     for index, response in enumerate(responses):
@@ -203,7 +203,7 @@ def response_segments(responses: Sequence[str]) -> list[Segment]:
 
 
 async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return all results in order; of the first failure, after whatever else was under way has ended, too."""
+    """Return all results in order, or raise the first failure after all other coroutines have ended."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -60,7 +60,7 @@ def _narrowed(column: np.ndarray) -> np.ndarray:
 
 
 def _unpacked(told: bytes, groups: Sequence[list[Episode]]) -> dict[int, list[Episode]]:
-    """Return what was packed; `groups` have the environments of all."""
+    """Return the groups that were packed, by their numbers; `groups` has the environments of all."""
     with np.load(io.BytesIO(told)) as arrays:
         rest = json.loads(arrays["rest"].tobytes())
         columns = {name: iter(np.split(arrays[name], arrays[f"{name} ends"][:-1])) for name in _COLUMNS}

@@ -5,7 +5,7 @@
     f1             2pr / (p + r)
 
 n̂, n and c are counted from tool outputs (`answers.counting`): F1 says nothing of the final message, which has a
-figure of its own, `answer_accuracy`. These formulas are the paper's, whatever a run names as its reward.
+figure of its own, `answer_accuracy`. These formulas are the paper's, even if a run names another reward.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EpisodeFigures:
     """Means over episodes; `tokens_per_turn` and shares of calls are ratios of totals."""
 
     f1: float
-    """The paper's F1, from n̂, n and c, whatever the reward is."""
+    """The paper's F1, from n̂, n and c, even if the reward of the run is another."""
     recall: float
     precision: float
     solved_fraction: float

@@ -1,4 +1,4 @@
-"""A finished episode as a reward sees it: the question with its gold answers, and all that was said and called.
+"""A finished episode as a reward sees it: the question with its gold answers, and all messages and calls.
 
 The same view is made of an episode in memory, and of one that was logged (`astra rescore`).
 """
@@ -59,7 +59,7 @@ class EpisodeMessage:
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """All that a reward may be made of. Every field has a default, so that a test of a reward names only what it needs.
+    """The facts that a reward may use. Every field has a default, so that a test of a reward names only those it needs.
 
     n̂, n and c are the paper's: solved sub-tasks, sub-tasks, tool calls.
     """
@@ -107,7 +107,7 @@ class FinishedEpisode:
 
     @property
     def num_attempted(self) -> int:
-        """Unsolved sub-tasks whose tool was called, with other arguments or without success; each call counts once."""
+        """Number of unsolved sub-tasks whose tool was called, but in vain; each call counts once."""
         names = [call.name for call in self.calls]
         by_tool: dict[str, list[bool]] = {}
         for each in self.sub_questions:

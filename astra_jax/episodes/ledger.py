@@ -1,4 +1,4 @@
-"""The token ledger: the exact tokens of one episode, and for each who wrote it.
+"""The token ledger: the exact tokens of one episode, and the writer of each.
 
 Append-only. Tokens that were sampled are kept as they were sampled; tool responses are tokenised once, when they come
 in; nothing is ever tokenised again. The loss mask is 1 on sampled tokens and nowhere else.
@@ -33,12 +33,12 @@ class TokenLedger:
 
     ids: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
-    """Values of `chat.format.Source`."""
+    """Writer of each token, a value of `chat.format.Source`."""
     sampled_logprobs: list[float] = field(default_factory=list)
     """Log-probability of each sampled token under the distribution that it was drawn from: the policy at its sampling
     temperature, at 1 where that is 0, among the kept ids where it was truncated; 0 elsewhere."""
     turns: list[int] = field(default_factory=list)
-    """0 for the prompt; k for the tokens of turn k, its tool responses included."""
+    """Turn of each token: 0 for the prompt; k for the tokens of turn k, its tool responses included."""
     policy_versions: list[int] = field(default_factory=list)
     """Optimiser updates that the policy had seen when it sampled a token; -1 for given ones."""
     kept_counts: list[int] = field(default_factory=list)
@@ -52,23 +52,23 @@ class TokenLedger:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens before the first turn."""
+        """Number of tokens before the first turn."""
         # Turns never fall, so the first token of turn 1 is found by halving.
         return bisect.bisect_left(self.turns, 1)
 
     @property
     def num_response_tokens(self) -> int:
-        """Tokens after the prompt, tool responses included."""
+        """Number of tokens after the prompt, tool responses included."""
         return len(self) - self.num_prompt_tokens
 
     @property
     def loss_mask(self) -> np.ndarray:
-        """1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
+        """Loss mask: 1 on sampled tokens, 0 elsewhere; float32 [tokens]."""
         return (np.asarray(self.sources) == Source.MODEL).astype(np.float32)
 
     @property
     def kept(self) -> list[list[int]]:
-        """The ids that truncation kept, of each token."""
+        """Ids that truncation kept, a list for each token."""
         ends = itertools.accumulate(self.kept_counts)
         return [self.kept_ids[end - count : end].tolist() for count, end in zip(self.kept_counts, ends, strict=True)]
 
@@ -94,7 +94,7 @@ class TokenLedger:
         """Append tokens exactly as the policy sampled them; `kept` holds the ids kept of each, or nothing at all.
 
         Raises:
-            ValueError: a token has no log-prob or no version, or was not among what was kept; or the turn lies before
+            ValueError: a token has no log-prob or no version, or was not among the kept ids; or the turn lies before
                 the last one.
         """
         if kept and (

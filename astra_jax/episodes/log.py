@@ -1,6 +1,6 @@
-"""The episode log: finished episodes as JSON lines that say, for every token, its id and who wrote it.
+"""The episode log: finished episodes as JSON lines, with the id and the writer of every token.
 
-One line per episode. The texts of its tokens, joined, are exactly what the policy read and wrote. The quickstart and
+One line per episode. The texts of its tokens, joined, are the exact text of the episode. The quickstart and
 `astra evaluate` write `episodes.jsonl`, `astra rl` one file a step under `episodes/`.
 """
 
@@ -76,7 +76,7 @@ class RolledOut(BaseModel):
     seed: int
     slot: int
     limits: JsonObject
-    """A `RolloutConfig`."""
+    """Keys of a `RolloutConfig`."""
 
 
 class LoggedEpisode(BaseModel):
@@ -94,7 +94,7 @@ class LoggedEpisode(BaseModel):
     """Name of the policy: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
     reward: float
     f1: float
-    """The paper's, whatever the reward is."""
+    """F1 of the paper, even if the reward of the run is another."""
     final_text: str
     """The message that ended the episode, without its reasoning; empty when a limit ended it."""
     is_answer_accurate: bool
@@ -119,12 +119,12 @@ class LoggedEpisode(BaseModel):
     met_expectation: bool
     """Whether the episode refused or asked back, if that was expected, as it was judged then."""
     rolled_out: RolledOut | None
-    """None if no policy spoke."""
+    """Seed, slot and limits of the rollout; None if no policy spoke."""
     tokens: tuple[LoggedToken, ...]
 
     @property
     def lengths(self) -> EpisodeLengths:
-        """Tokens of the prompt, of each message and of the given tokens after it."""
+        """Numbers of tokens in the prompt, in each message, and after each message."""
         sampled = Counter(token.turn for token in self.tokens if token.source == "model")
         given = Counter(token.turn for token in self.tokens if token.source != "model")
         turns = sorted(sampled)
@@ -178,7 +178,7 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
     """Write the lines of a log, or none of them; return how many.
 
     Raises:
-        OSError: the disk is full or not writable; what was at `path` is still there.
+        OSError: the disk is full or not writable; the file at `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
@@ -234,7 +234,7 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     texts: list[str] = []
     while len(texts) < len(ids):
         start, end = len(texts), len(texts) + 1
-        # A cut beside a whole character changes nothing: what ends, or begins, with one decodes alone as in place.
+        # A cut beside a whole character changes nothing: tokens that end or begin with one decode alone as in place.
         while (
             tokenizer.decode(ids[max(start, end - _MOST_TOKENS_OF_A_CHARACTER) : end]).endswith(_REPLACEMENT)
             and end < len(ids)

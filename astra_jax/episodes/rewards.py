@@ -6,7 +6,7 @@ F1 says: solve all, and call no tool in vain.
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-Arguments are not compared, only what tools return. Where more is checked (a final state, a refusal, a question
+Only the values that tools return are compared, not arguments. If more is checked (a final state, a refusal, a question
 back) n and c are one more, and n̂ too if it is right; messages without a call are read for a refusal or a question,
 never for an answer. Where a tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the
 rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been answered.
@@ -86,7 +86,7 @@ def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
 
 
 def episode_reward(episode: Episode) -> float:
-    """Return the paper's reward of an episode in memory, F1; evaluations report it, whatever a run learnt from."""
+    """Return the paper's reward of an episode in memory, F1; evaluations report it for every run."""
     return f1(**episode.counts._asdict())
 
 
@@ -112,7 +112,7 @@ def recall_reward(episode: FinishedEpisode) -> float:
 
 
 def precision_reward(episode: FinishedEpisode) -> float:
-    """Return p = n̂ / (c + ε): what is left undone costs nothing, so that one sure call is best.
+    """Return p = n̂ / (c + ε): sub-tasks left undone cost nothing, so that one sure call is best.
 
     >>> round(precision_reward(FinishedEpisode(num_solved=1, num_subtasks=4, num_tool_calls=1)), 4)
     1.0
@@ -146,9 +146,9 @@ def partial_credit_reward(episode: FinishedEpisode) -> float:
 
 
 def refusals_reward(episode: FinishedEpisode) -> float:
-    """Return F1 where nothing is to be refused, and 0 if it was; else r for a refusal: what was done of what could be.
+    """Return F1, or 0 for a wrong refusal; where a refusal is right, return r for refusing and 0 for not refusing.
 
-    Of F1 a refusal after a call that was tried is worth less than one at once; here trying is free.
+    By F1 a refusal after a call is worth less than a refusal at once; here the call is free.
 
     >>> import dataclasses
     >>> refused = FinishedEpisode(expectation="refuse", is_answer_accurate=True, num_solved=1, num_subtasks=2)
@@ -163,7 +163,7 @@ def refusals_reward(episode: FinishedEpisode) -> float:
 
 
 def f1_and_answer_reward(episode: FinishedEpisode) -> float:
-    """Return the mean of F1 and whether the final message is right: F1 alone says nothing of what the user is told.
+    """Return the mean of F1 and whether the final message is right: F1 alone ignores that message.
 
     >>> round(f1_and_answer_reward(FinishedEpisode(num_solved=1, num_subtasks=1, num_tool_calls=1)), 4)
     0.5
@@ -184,7 +184,7 @@ REWARDS: Final[Mapping[str, Reward]] = {
 
 
 def reward_named(name: str, folder: Path | None = None) -> Reward:
-    """Return the reward that a config names; `folder` is that of the config.
+    """Return the reward that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such function, or it does not take one episode.

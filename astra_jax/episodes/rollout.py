@@ -1,13 +1,13 @@
 """Rollouts: groups of episodes of one policy, each at its own pace, with their tools in the sandbox.
 
-An episode goes turn by turn, whatever others do:
+An episode goes turn by turn, at its own pace:
 
     generate   the decoder samples a message, to its end or its limit             (`Decoder.generate`)
     tools      its tool calls run in the sandbox, those of a turn side by side    (`_finish_turn`)
     append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
-The decoder samples those episodes that have no tool to wait for, in as many rows as it has. When an episode comes back
-from its tools changes none of its draws.
+The decoder samples those episodes that have no tool to wait for, in as many rows as it has. The draws of an episode do
+not depend on how long its tools take.
 
 `generate` is the one call that samples, at `RolloutConfig.temperature` or, side by side, at those of `run_at`. Its draw
 for a token is that of the key (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools
@@ -70,7 +70,7 @@ class RolloutConfig(BaseModel):
     max_tool_response_tokens: int | None = Field(default=None, gt=0)
     """Tokens of a tool response that the policy is shown, and the number of those left out; without it all."""
     max_tool_seconds: float | None = Field(default=None, gt=0)
-    """Seconds that an episode may wait for its tools, all turns together; then it is cut off. What is learnt no longer
+    """Seconds that an episode may wait for its tools, all turns together; then it is cut off. The run no longer
     follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage cuts episodes off before
     it ends the run. Waiting for one of the client's 256 connections or a judge counts."""
     temperature: float = Field(default=1.0, ge=0)
@@ -98,7 +98,7 @@ class PromptTooLong(AstraError, ValueError):
 
 
 def none_can_run(config: RolloutConfig, num_environments: int) -> PromptTooLong:
-    """Return what to raise where not one of so many environments can run."""
+    """Return the error for a set of environments of which none can run."""
     return PromptTooLong(
         f"expected environments with a sub-task and a prompt of at most {config.max_prompt_tokens} tokens, found none "
         f"among {num_environments}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
@@ -270,7 +270,7 @@ class RolloutEngine:
         ]
 
     def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
-        """Make what samples, for so many groups at once: `limits_of_decoders` says how many that is."""
+        """Make the decoders that sample so many groups at once: their number follows from `limits_of_decoders`."""
         params = layers_apart(params)  # once for all
         return [
             PagedDecoder(
@@ -299,7 +299,7 @@ class RolloutEngine:
         decoder.forget(session)
 
     async def _finish_turn(self, episode: Episode, message: Generated) -> None:
-        """Enter a sampled message in the ledger, run its tools, and enter what comes before the next one."""
+        """Enter a sampled message in the ledger, run its tools, and enter the tokens before the next message."""
         episode.num_turns += 1
         ledger, turn = episode.ledger, episode.num_turns
         ledger.append_sampled(
@@ -332,7 +332,7 @@ class RolloutEngine:
         most, loop = self.config.max_tool_seconds, asyncio.get_running_loop()
         started = loop.time()
         try:
-            # Only this is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
+            # Only a turn is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
             async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
                 said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
         except TimeoutError:
@@ -360,7 +360,7 @@ async def _while_none_fails(decoders: Sequence[Decoder], episodes: Coroutine[Any
 
 
 def finished(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of which no episode was cut off; nothing is made of the others.
+    """Return the groups without an episode that was cut off; the others are not used.
 
     Decided: docs/decisions/rl.md, “An episode that a time limit cuts off has no reward, and its group is replaced”.
     """

@@ -1,17 +1,16 @@
-"""The abilities of a policy: held-out environments, with intervals for every figure, and logged episodes again.
+"""Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged episodes.
 
 environments  Held-out evaluation: the episodes of a policy in environments that it has never seen, and their figures.
 baselines     `lexical`, a program that learns nothing and sees the documents and questions that a policy sees.
 slices        Slices: the same figures on the environments of one kind, for every kind that a record tells of.
-side_by_side  Finished evaluations side by side: what each holds, whether two can be compared, and by how much they
+side_by_side  Finished evaluations side by side: their figures, whether two can be compared, and by how much they
               differ.
 intervals     Intervals of figures: bootstrap over environments.
 conduct       Figures of how episodes went: each is a ratio of two sums, to which each episode adds a numerator and a
               denominator.
 scoring       The score of sampled tokens, just spoken or logged: their log-probs by the learner's program.
-replay        A logged episode again: the same policy, seed and slot; every token is compared.
-rescore       Logged episodes under other rewards: what a run's episodes would have earned, without model, tools or
-              sandbox.
+replay        Runs a logged episode again with the same policy, seed and slot, and compares every token.
+rescore       Scores logged episodes by other rewards, without model, tools or sandbox.
 mismatch      The difference of a token's log-prob between sampler and learner, split by cause.
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.
 """

@@ -27,9 +27,9 @@ from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument
 
 Calls = list[tuple[str, JsonObject]]
-"""Names and arguments."""
+"""Names and arguments of the calls of one turn."""
 Decide = Callable[[str, Sequence[ToolDocument], Sequence[tuple[ToolDocument, JsonValue]]], Calls]
-"""From the question, the documents and what tools have returned so far, to the calls of one turn; none ends it."""
+"""Function of the question, the documents and the values returned so far, to the next calls; [] ends the episode."""
 
 _WORD: Final = re.compile(r"[a-z]+|\d+")
 _COMMON: Final = frozenset(
@@ -48,7 +48,7 @@ _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 def lexical(
     question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
 ) -> Calls:
-    """Call the tools of which every content word stands in the question, with names that stand there or were returned.
+    """Call each tool whose content words all stand in the question, with names from the question or returned before.
 
     >>> tool = ToolDocument(name="get_shop_rent", description="Rent of a shop",
     ...     parameters={"properties": {"shop": {"type": "string"}}, "required": ["shop"]})
@@ -71,8 +71,8 @@ async def evaluate_program(
 ) -> Evaluation:
     """Let a program act in every environment, once, with the tools and within the turns that a policy has.
 
-    A program reads no tokens, so no prompt is too long for it; beside a policy, `can_run` of its engine leaves out what
-    the policy cannot read.
+    A program reads no tokens, so no prompt is too long for it; beside a policy, `can_run` of its engine leaves out
+    environments that the policy cannot read.
 
     Raises:
         SandboxUnavailable: the sandbox is down.
@@ -126,13 +126,13 @@ def _words(text: str) -> set[str]:
 
 
 def _property(document: ToolDocument) -> str:
-    """The part of a description that says what the tool returns, before the kind of thing that it is asked about."""
+    """The part of a description that names the value of the tool, before the kind of thing that it is asked about."""
     head, separator, _ = document.description.partition(" of ")
     return head if separator else _chinese(document).rpartition("的")[2]
 
 
 def _chinese(document: ToolDocument) -> str:
-    """The Chinese words of a description, which the label of what is returned may follow."""
+    """The Chinese words of a description, which the label of the value may follow."""
     return _CHINESE_ASIDE.sub("", document.description.partition(" / ")[0])
 
 
@@ -143,7 +143,7 @@ def _is_asked(document: ToolDocument, question: str) -> bool:
 
 
 def _kinds(document: ToolDocument, parameter: str) -> list[str]:
-    """Return the words for what a parameter takes: its own name, and in Chinese what stands before 的."""
+    """Return the words for a parameter's kind: its own name, and in Chinese the words before 的."""
     chinese, separator, _ = _chinese(document).partition("的")
     return [parameter.replace("_", " "), *([chinese] if separator else [])]
 
@@ -165,7 +165,7 @@ def _filled(
 def _values(
     question: str, document: ToolDocument, parameter: str, returned: Sequence[tuple[ToolDocument, JsonValue]]
 ) -> list[JsonValue]:
-    """Return what a parameter can be given: years, names behind the word for its kind, outputs that are of its kind."""
+    """Return values for a parameter: years, names behind the word for its kind, outputs that are of its kind."""
     if "year" in parameter:
         return list(dict.fromkeys(_YEAR.findall(question)))
     found: list[JsonValue] = []

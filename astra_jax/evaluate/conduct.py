@@ -10,7 +10,7 @@
     irrelevant_call_share_BAND         calls to distractors of a similarity band / calls
     irrelevant_calls_per_shown_BAND    the same calls / distractors of that band that were shown
     invented_name_share                calls of a name that no tool has which was shown / calls
-    repeated_call_share                calls that ask what was asked and answered before / calls (`num_repeated_calls`)
+    repeated_call_share                calls that repeat a call that was answered / calls (`num_repeated_calls`)
     setbacks_per_episode               tools with a setback (`Setbacks`) / episodes
     recovered_tool_share               tools that a setback was made good on / tools with one
     solved_despite_setback_share       tools all of whose sub-tasks were solved / tools with a setback
@@ -37,7 +37,7 @@ _BANDS: Final[tuple[SimilarityBand, ...]] = get_args(SimilarityBand)
 
 
 def terms_of(episode: Episode) -> Terms:
-    """Return what a finished episode adds to each figure.
+    """Return the numerator and denominator that a finished episode adds to each figure.
 
     Raises:
         ValueError: the environment has nothing to solve.
@@ -105,11 +105,11 @@ class Setbacks(NamedTuple):
     """
 
     num_tools: int
-    """Tools with a setback."""
+    """Number of tools with a setback."""
     num_recovered: int
-    """Tools among these that answered a call of a later turn than that of their first setback."""
+    """Number of these tools that answered a call in a later turn than their first setback."""
     num_solved: int
-    """Tools among these all of whose sub-tasks the episode solved."""
+    """Number of these tools all of whose sub-tasks the episode solved."""
 
 
 def setbacks_of(episode: Episode) -> Setbacks:
@@ -154,11 +154,11 @@ def _band_of_tool(episode: Episode, names: Iterable[str]) -> Iterable[Similarity
 
 
 def _endings(episode: Episode, expectation: Expectation, name: str) -> Terms:
-    """Say of an episode whether it refused, or asked back, where that was expected, and where it was not."""
+    """Return the terms of two figures: refusals, or questions back, where they were expected and elsewhere."""
     environment = episode.environment
     if environment.expectation == expectation:
         return {f"{name}_where_expected": (episode.met_expectation, 1), f"{name}_elsewhere": (0, 0)}
-    # What does as expected is right, whatever else it says: "I cannot say which; which one do you mean?"
+    # A message that does as expected is right, even if it also refuses: "I cannot say which; which one do you mean?"
     is_right = episode.met_expectation and not environment.ends_with_answer
     is_wrong = not is_right and meets_expectation(expectation, episode.final_text)
     return {f"{name}_where_expected": (0, 0), f"{name}_elsewhere": (is_wrong, 1)}

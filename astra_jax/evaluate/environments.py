@@ -153,10 +153,10 @@ async def evaluate_temperatures(
     *,
     seed: int,
 ) -> list[Evaluation]:
-    """Return what `evaluate_environments` would at each temperature, with the same tools and random numbers at all.
+    """Return the evaluation at each temperature, as `evaluate_environments`, with the same tools and random numbers.
 
-    They run side by side, so that a prompt is computed once; the service's errors cannot be told apart, and each has
-    those of all.
+    Temperatures run side by side, so that a prompt is computed once. Errors of the service are not told apart, so each
+    evaluation has all of them.
 
     Raises:
         PromptTooLong, NoneFinished, SandboxUnavailable: as `evaluate_environments`.
@@ -202,9 +202,9 @@ def sum_up(
     whole = finished(groups)
     if groups and not whole:
         raise NoneFinished(
-            "expected episodes that wait for their tools no longer than rollout.max_tool_seconds, and get a verdict "
-            f"where they need one, found one that was cut off in each of {len(groups)} environments; raise it, or see "
-            "what the tools wait for and what `ending_judge` says"
+            f"in each of {len(groups)} environments an episode waited for its tools longer than "
+            "rollout.max_tool_seconds, or got no verdict that it needs; raise the limit, or check the tools and "
+            "`ending_judge`"
         )
     episodes = [episode for group in whole for episode in group]
     terms = [summed(group) for group in whole]

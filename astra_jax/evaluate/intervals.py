@@ -50,8 +50,8 @@ def paired_interval(
 ) -> tuple[float, float]:
     """Return the percentile bootstrap interval of a ratio's increase, Σ/Σ of `after` minus Σ/Σ of `before`.
 
-    Both are numerators and denominators of the same environments in the same order, which are drawn together: what
-    makes an environment hard for both cancels. Draws in which a denominator is 0 say nothing and are left out.
+    Both are numerators and denominators of the same environments in the same order. Pairs are drawn, so a difficulty
+    that an environment has for both cancels. Draws in which a denominator is 0 say nothing and are left out.
 
     >>> paired_interval([(0.0, 1), (0.5, 1)], [(0.25, 1), (0.75, 1)], seed=0)
     (0.25, 0.25)

@@ -37,7 +37,7 @@ Cause = Literal["weight_version", "program", "dtype", "temperature", "kept_ids"]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _MOST_TOKENS: Final = 4096
 _NOTHING: Final = 1e-5
-"""Nats, in the mean: float32 sums in another order come to less."""
+"""Mean difference in nats that counts as none: float32 sums in another order come to less."""
 _MUST_FIT_BETTER: Final = 2.0
 """Factor by which other settings must fit better than the recorded ones, to be believed."""
 
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
     temperature: float
     among_kept: bool
-    """Whether only the ids count that truncation kept."""
+    """Whether the probability is relative to the ids that truncation kept."""
 
 
 class Figures(NamedTuple):
@@ -67,9 +67,9 @@ class Split:
     """Sampled − learner, in nats; float64, as the parts."""
     parts: dict[Cause, np.ndarray]
     is_judged_N: np.ndarray
-    """Whether the token was sampled with the weights at hand."""
+    """Whether each token was sampled with the weights of this comparison."""
     policy_version: int
-    """Version of these weights."""
+    """Version of the weights of this comparison."""
     other_versions: tuple[int, ...]
     sampler: Setting
     sampler_dtype: DType
@@ -82,7 +82,7 @@ class Split:
         return max(CAUSES, key=lambda cause: float(np.abs(self.parts[cause]).sum()))
 
     def figures(self) -> dict[str, Figures]:
-        """Return the figures of each cause over the tokens that it may concern, and those of the `total`."""
+        """Return the figures of each cause over the tokens that it may concern, and the figures of the `total`."""
         tokens = dict.fromkeys(CAUSES, self.is_judged_N) | {"weight_version": ~self.is_judged_N}
         of_causes: dict[str, Figures] = {cause: figures_of(self.parts[cause][tokens[cause]]) for cause in CAUSES}
         return {**of_causes, "total": figures_of(self.total_N)}

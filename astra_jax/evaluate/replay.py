@@ -1,8 +1,8 @@
-"""A logged episode again: the same policy, seed and slot; every token is compared.
+"""Runs a logged episode again with the same policy, seed and slot, and compares every token.
 
-In its environment (`replay`) the tools run anew, and what they say is compared too. From the log alone
-(`replay_record`) nothing is run: each message is sampled behind what the log has before it, its calls are read again,
-and the replies of the log are shown again.
+`replay` runs the tools again in the environment of the episode, and compares their replies, too. `replay_record` needs
+only the log and runs no tool: it samples each message behind the tokens that the log has before it, reads its calls
+again, and shows the replies of the log.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def replay(
     """Run a logged episode again, alone, and compare it with its log.
 
     Raises:
-        EpisodeLogError: the log does not say what its tokens follow from, or the environment has other tools.
+        EpisodeLogError: the log lacks seed, slot or limits, or the environment has other tools.
         SandboxUnavailable: the sandbox is down.
     """
     how, config = _how(logged)
@@ -76,7 +76,7 @@ async def replay(
             f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
             "record directory that the episode was run in"
         )
-    # The judge of the episode is not asked again: what a model would say today is no fault of the replay.
+    # The judge of the episode is not asked again: another verdict of a model would be no fault of the replay.
     judge = as_judged_before(logged.met_expectation)
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
     start = Start(environment, [by_name[name] for name in logged.tools])
@@ -87,12 +87,12 @@ async def replay(
 async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     """Sample each message of a logged episode again, behind the log's own tokens, and compare the messages with it.
 
-    What tools replied is the log's, so neither environment nor sandbox is needed. The calls of each message are
-    compared with the log's, and what the template makes of their replies with the tokens that follow; how the episode
-    ended is not.
+    The replies of tools are taken from the log, so neither environment nor sandbox is needed. The calls of each message
+    are compared with the log's, and the tokens of their replies with the tokens that follow. The end of the episode is
+    not compared.
 
     Raises:
-        EpisodeLogError: the log does not say what its tokens follow from.
+        EpisodeLogError: the log lacks seed, slot or limits.
     """
     how, config = _how(logged)
     limits = decode_limits(config, num_groups=1, group_size=1)
@@ -143,12 +143,12 @@ def _difference_after(
     given = itertools.takewhile(lambda token: token.source != "model", logged.tokens[stop:])
     shown = tokenizer.encode_segments(response_segments([call.response for call in before])).ids.tolist()
     if [token.id for token in given] != shown:
-        return f"what follows token {stop - 1} were other tokens, now {shown} are made of the replies to its calls"
+        return f"other tokens follow token {stop - 1}; the replies to its calls now make {shown}"
     return ""
 
 
 def _messages(tokens: Sequence[LoggedToken]) -> Iterator[tuple[int, int, int]]:
-    """Yield of each message its turn, where it begins, and where it stops."""
+    """Yield the turn of each message, its first token, and the token after its last."""
     stop = 0
     for (is_said, turn), stretch in itertools.groupby(tokens, lambda token: (token.source == "model", token.turn)):
         start, stop = stop, stop + sum(1 for _ in stretch)
@@ -166,10 +166,10 @@ def _as_logged(message: Generated, turn: int, tokenizer: Tokenizer) -> list[Logg
 
 
 def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
-    """Return what the tokens of an episode follow from, beside the weights of one policy.
+    """Return the seed, slot and limits that decide an episode's tokens, beside the weights of its policy.
 
     Raises:
-        EpisodeLogError: the log does not say.
+        EpisodeLogError: the log lacks them.
     """
     how = logged.rolled_out
     if how is None:
@@ -206,13 +206,13 @@ def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
 def _first_difference(
     before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int = 0
 ) -> tuple[float, str]:
-    """Return how far log-probs are apart up to the first token that differs, and how it does; "" where none does."""
+    """Return the largest difference of log-probs before the first other token, and the first difference in words."""
     largest = 0.0
     for place, (old, new) in enumerate(zip(before, again, strict=False), start=first_place):
         if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
             found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
             return largest, f"{found} of the {new.source}"
-        if old.kept and set(old.kept) != set(new.kept):  # a server does not tell what it kept
+        if old.kept and set(old.kept) != set(new.kept):  # a server does not tell which ids it kept
             return largest, (
                 f"truncation kept {sorted(old.kept)} where token {place} was drawn, now {sorted(new.kept)}"
             )
@@ -233,7 +233,7 @@ def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> st
     if len(logged.tokens) != len(again.tokens):
         return f"it had {len(logged.tokens)} tokens, now {len(again.tokens)}"
     for number, (old, new) in enumerate(zip(logged.calls, again.calls, strict=False), start=1):
-        if old != new:  # of the last turn: what earlier ones were answered stands among the tokens
+        if old != new:  # in the last turn: replies of earlier turns are among the tokens
             return f"call {number} was {old}, now {new}"
     for name in _COMPARED:
         if getattr(logged, name) != getattr(again, name):

@@ -1,4 +1,4 @@
-"""Logged episodes under other rewards: what a run's episodes would have earned, without model, tools or sandbox."""
+"""Scores logged episodes by other rewards, without model, tools or sandbox."""
 
 from __future__ import annotations
 

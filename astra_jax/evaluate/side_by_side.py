@@ -1,7 +1,7 @@
-"""Finished evaluations side by side: what each holds, whether two can be compared, and by how much they differ.
+"""Finished evaluations side by side: their figures, whether two can be compared, and by how much they differ.
 
-Two runs differ only by the policy, its temperature and how it truncates; whatever else differs makes their figures not
-comparable, and no difference is told. Differences are paired: environments are drawn, each with what both did there.
+Two runs can be compared if they differ only by the policy, its temperature and its truncation; else no difference is
+told. Differences are paired: environments are drawn, each with the episodes of both runs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class EvaluationFigures(BaseModel):
 
     policy: str
     temperature: float | None = None
-    """None of a program that learns nothing."""
+    """Sampling temperature; None for a program that learns nothing."""
     stop_reasons: dict[str, int]
     slices: dict[str, dict[str, FigureTable]]
-    """Kind to value to the figures there."""
+    """Figures of each slice, by its kind and value."""
 
 
 class _MadeWith(BaseModel):
@@ -66,12 +66,12 @@ class FinishedEvaluation:
 
     @property
     def table(self) -> FigureTable:
-        """The figures alone."""
+        """Figures of `figures.json` by name, without its other fields."""
         return self.figures.__pydantic_extra__
 
     @property
     def sampling(self) -> str:
-        """The temperature of the policy, in words; empty for a program."""
+        """Sampling temperature of the policy, in words; empty for a program."""
         if self.figures.temperature is None:
             return ""
         return "greedy" if self.figures.temperature == 0 else f"temperature {self.figures.temperature:g}"
@@ -117,7 +117,7 @@ def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
 
 
 def not_comparable(first: FinishedEvaluation, second: FinishedEvaluation) -> list[str]:
-    """Say why the figures of `second` cannot stand beside those of `first`; nothing where they can."""
+    """Say why the figures of `second` cannot stand beside the figures of `first`; [] if they can."""
     before, after = first.made_with, second.made_with
     found = []
     if before.get("environments") != after.get("environments"):
@@ -144,9 +144,9 @@ def shared_environments(first: FinishedEvaluation, second: FinishedEvaluation) -
 
 
 def differences(first: FinishedEvaluation, second: FinishedEvaluation) -> dict[str, Difference]:
-    """Return what `second` adds to `first` by figure, on the environments that both have; nothing where not comparable.
+    """Return each figure of `second` minus that of `first`, on shared environments; {} if runs are not comparable.
 
-    A figure of which either says nothing there has no difference.
+    A figure without data in one of the two has no difference.
     """
     if not_comparable(first, second):
         return {}

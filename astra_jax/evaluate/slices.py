@@ -45,7 +45,7 @@ def evaluated(group: Sequence[Episode]) -> EvaluatedEnvironment:
 
 
 def kinds_of(environment: Environment) -> dict[str, str]:
-    """Return what an environment is sliced by, in the order in which slices are shown.
+    """Return the kinds of slices and the environment's value of each, in the order in which slices are shown.
 
     >>> from astra_jax.testing import tiny_environment
     >>> kinds_of(tiny_environment())  # doctest: +NORMALIZE_WHITESPACE
@@ -66,7 +66,7 @@ def write_environments(path: Path, environments: Iterable[EvaluatedEnvironment])
     """Write the lines of an `environments.jsonl`, or none of them.
 
     Raises:
-        OSError: the disk is full or not writable; what was at `path` is still there.
+        OSError: the disk is full or not writable; the file at `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:

@@ -1,4 +1,4 @@
-"""Hosts and devices: who takes part, and where arrays lie.
+"""Hosts and devices of a run, and the places of arrays on them.
 
 hosts      The hosts of a run: they join before anything else touches JAX, end together, and check the disk that they
            share.

@@ -32,7 +32,7 @@ _HEARTBEAT_SECONDS = 30
 """Seconds without a sign of life after which JAX takes a host for gone and ends all others; its default is 100."""
 _PIECE_BYTES = 1 << 20
 _SHARED_WITHIN_SECONDS = 5.0
-"""Network disks show a new file to other hosts late, but not as late as this."""
+"""Seconds after which a network disk certainly shows a new file to other hosts."""
 
 
 class NotJoined(AstraError):
@@ -48,7 +48,7 @@ class HostLost(AstraError):
 
 
 class HostsEnd(AstraError):
-    """A signal at one of several hosts ends all of them, in the middle of what they compute together."""
+    """A signal at one of several hosts ends all of them, in the middle of a computation of all."""
 
 
 _times_asked = itertools.count(1)
@@ -63,12 +63,12 @@ def hosts_are_to_end() -> bool:
 def join_hosts() -> None:
     """Join the other hosts of this job, before anything else touches JAX; a host that is alone stays alone.
 
-    Cloud TPU, Slurm and Kubernetes announce who takes part. Elsewhere three variables of the environment do, on every
+    Cloud TPU, Slurm and Kubernetes announce the hosts. Elsewhere three variables of the environment do, on every
     host: JAX_COORDINATOR_ADDRESS (host:port of the first), JAX_NUM_PROCESSES, JAX_PROCESS_ID.
 
     Raises:
         ConfigError: one of the three is missing or makes no sense.
-        NotJoined: a cluster is announced, and what it announces cannot be used.
+        NotJoined: a cluster is announced, but its announcement cannot be used.
     """
     announced = _announced_by_environment()
     try:
@@ -105,7 +105,7 @@ def _announced_by_environment() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def ending_with_other_hosts() -> Iterator[None]:
-    """See to it that a host which fails ends soon and does not wait 300 s for the others, as JAX does. All call it.
+    """End a failed host soon, where JAX alone would wait 300 s for the other hosts. Every host calls it.
 
     Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped.
 
@@ -149,10 +149,10 @@ def _leave(code: int) -> None:
 
 
 def enter_on_all_hosts(stack: contextlib.ExitStack, context: contextlib.AbstractContextManager[T], what: str) -> T:
-    """Enter a context on every host; where one of them cannot, all end. All call it.
+    """Enter a context on every host; if one of them cannot, all end. Every host calls it.
 
     Raises:
-        HostFailed: another host could not, as `what` says: it has not ….
+        HostFailed: another host could not enter it; the message names the context by `what`.
     """
     failure, entered = None, None
     try:
@@ -163,21 +163,21 @@ def enter_on_all_hosts(stack: contextlib.ExitStack, context: contextlib.Abstract
         failed_H = gather_from_hosts(np.array(failure is not None))
         if failure is None and failed_H.any():
             hosts = ", ".join(map(str, np.flatnonzero(failed_H)))
-            raise HostFailed(f"expected every one of {len(failed_H)} hosts to have {what}, found none at host {hosts}")
+            raise HostFailed(f"host {hosts} could not get {what}; all {len(failed_H)} hosts need it")
     if failure is not None:
         raise failure
     return entered  # type: ignore[return-value]
 
 
 def gather_from_hosts(own: np.ndarray) -> np.ndarray:
-    """Return what each host gives, in their order [H, …]: arrays of one shape and type. All call it."""
+    """Return the arrays of all hosts in their order [H, …], all of one shape and type. Every host calls it."""
     return np.asarray(multihost_utils.process_allgather(own)).reshape(jax.process_count(), *own.shape)
 
 
 def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
-    """Return what each host gives, in their order. All call it."""
+    """Return the bytes of all hosts in their order. Every host calls it."""
     counts = gather_from_hosts(np.array(len(own), np.int32))
-    # In pieces: one program for any length, and little memory of the devices.
+    # Sent in pieces: one program serves any length, and takes little memory of the devices.
     padded = np.zeros(-(-int(counts.max()) // _PIECE_BYTES) * _PIECE_BYTES, np.uint8)
     padded[: len(own)] = np.frombuffer(own, np.uint8)
     pieces = [gather_from_hosts(piece) for piece in padded.reshape(-1, _PIECE_BYTES)]
@@ -185,7 +185,7 @@ def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
 
 
 def require_shared_folder(out: Path) -> None:
-    """See to it that all hosts of this job write in one folder: what the first writes there, each sees. All call it.
+    """Require that all hosts of this job share one folder: each must see a file of the first. Every host calls it.
 
     Raises:
         ConfigError: on every host, when one of them cannot write there or does not see it.
@@ -196,9 +196,11 @@ def require_shared_folder(out: Path) -> None:
     random_words = multihost_utils.broadcast_one_to_all(np.frombuffer(secrets.token_bytes(8), np.uint32))
     folder, is_new = out / f".hosts-{random_words.tobytes().hex()}", not out.exists()
     try:
-        # All have written before any looks: a network disk remembers for a while what it did not find.
-        _require_of_all_hosts(_can_write(folder / str(jax.process_index())), f"can write in {out}")
-        _require_of_all_hosts(_appears(folder / "0"), f"sees what host 0 writes in {out}: give a disk that they share")
+        # All have written before any looks: a network disk remembers for a while that a file was missing.
+        _require_of_all_hosts(_can_write(folder / str(jax.process_index())), f"cannot write in {out}; allow it")
+        _require_of_all_hosts(
+            _appears(folder / "0"), f"does not see the files of host 0 in {out}; mount one folder there"
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
@@ -206,11 +208,11 @@ def require_shared_folder(out: Path) -> None:
                 out.rmdir()
 
 
-def _require_of_all_hosts(is_so: bool, what: str) -> None:
+def _require_of_all_hosts(is_so: bool, fault_and_advice: str) -> None:
     is_so_H = multihost_utils.process_allgather(np.int32(is_so))
     if not is_so_H.all():
         hosts = ", ".join(map(str, np.flatnonzero(is_so_H == 0)))
-        raise ConfigError(f"expected that every one of {len(is_so_H)} hosts {what}, found that not of: host {hosts}")
+        raise ConfigError(f"host {hosts} {fault_and_advice} on all {len(is_so_H)} hosts")
 
 
 def _can_write(file: Path) -> bool:

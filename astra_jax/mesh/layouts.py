@@ -43,12 +43,12 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
         raise ConfigError(
             f"expected a rollout_mesh of the {mesh.size} devices of the mesh, found one of {math.prod(config.shape)}"
         )
-    # In the learner's order, so that one program can have weights of both meshes; and its neighbours stay neighbours.
+    # The order is the learner's, so that one program can have weights of both meshes; and neighbours stay neighbours.
     return Mesh(mesh.devices.reshape(config.shape), MESH_AXES, axis_types=mesh.axis_types)
 
 
 def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
-    """Return a learner's weights as they are decoded with, layers apart; what lies outside of them may be the same."""
+    """Return a learner's weights laid out for decoding, layers apart; other arrays may be the learner's own."""
     if mesh is None and config.dtype == config.param_dtype:
         return layers_apart(params)
     return weights_for_decoding(config, mesh)(params)
@@ -70,14 +70,14 @@ class Layout(NamedTuple):
         """Return all weights, layers apart."""
         layers, outside = params["layers"], {name: leaf for name, leaf in params.items() if name != "layers"}
         num_layers = len(layers["q_proj"])
-        # Called for each: of all layers at once, what is gathered would be the whole model.
+        # Called for each layer: a program for all layers would gather the whole model at once.
         apart = tuple(self.of_layer(layers, np.int32(number)) for number in range(num_layers))
         return {**self.outside(outside), "layers": apart}
 
 
 @functools.cache
 def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Layout:
-    """Return what lays out a learner's `Params` for decoding on `mesh`; on one device it converts them."""
+    """Return the programs that lay out a learner's `Params` for decoding on `mesh`; on one device they convert them."""
 
     def laid_out(name: str, leaf: jax.Array) -> jax.Array:
         if not name.endswith("norm"):

@@ -97,7 +97,7 @@ def in_memory(kind: Literal["device", "pinned_host"], tree: Any) -> Any:
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
-    """See to it that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
+    """Require that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
 
     Raises:
         ConfigError: they cannot.
@@ -153,14 +153,14 @@ def _multiple(mesh: Mesh) -> int:
 
 
 def segment_multiple(mesh: Mesh | None) -> int:
-    """Return the tokens at multiples of which the segments of a row begin, where some continue another."""
+    """Return a number of tokens: segments of a row begin at its multiples if some of them continue another."""
     return TPU_PREFIX_BLOCK if mesh is not None and mesh.devices.flat[0].platform == "tpu" else 1
 
 
 def place_batch(batch: Batch, num_rows: int, mesh: Mesh | None) -> Batch:
     """Lay a batch of `num_rows` rows [b, T] over the mesh, in balanced order over `context`: this host's rows, or all.
 
-    The length is padded to what the mesh needs, on TPU also to what the attention kernel needs.
+    The length is padded so that it fits the mesh, and on TPU also the attention kernel.
     """
     if mesh is None:
         return batch

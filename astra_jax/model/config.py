@@ -108,7 +108,7 @@ class ModelConfig(BaseModel):
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
     def require_sizes_of(self, other: ModelConfig, where: object) -> None:
-        """See to it that this model, read from `where`, has the sizes of another; numerics and context may differ.
+        """Require that this model, read from `where`, has the sizes of another; numerics and context may differ.
 
         Raises:
             ConfigError: one differs.
@@ -119,7 +119,7 @@ class ModelConfig(BaseModel):
                 raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
-        """See to it that the model has an embedding for every token of a tokenizer, which was read from `where`.
+        """Require that the model has an embedding for every token of a tokenizer, which was read from `where`.
 
         Raises:
             ConfigError: it has fewer.
@@ -131,7 +131,7 @@ class ModelConfig(BaseModel):
             )
 
     def require_context(self, length_tokens: int) -> None:
-        """See to it that sequences of `length_tokens` lie within the rope's range.
+        """Require that sequences of `length_tokens` lie within the rope's range.
 
         Raises:
             ConfigError: they run beyond it.
@@ -164,7 +164,7 @@ class ModelConfig(BaseModel):
         try:
             # A copy: `transformers` rewrites nested values in place.
             config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
-        except Exception as error:  # its type differs with what is wrong and with the version of transformers
+        except Exception as error:  # its type depends on the fault and on the version of transformers
             raise ValueError(f"config.json: {' '.join(str(error).split())}") from error
         required_layers = ["full_attention"] * config.num_hidden_layers
         for key, required in (*_REQUIRED.items(), ("layer_types", required_layers), ("is_heterogeneous", False)):
@@ -223,7 +223,7 @@ _AT_THE_TOP = {"rope_theta", "partial_rotary_factor", "original_max_position_emb
 
 
 def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a file says of its rope; refuse a value other than `transformers` has `read`, which may skip some."""
+    """Return the rope settings that a file states; refuse any that `transformers` skips or has `read` otherwise."""
     stated: dict[str, Any] = {}
     for i, rope in enumerate(ropes):  # the first is the whole file
         for name, value in rope.items() if i else ((name, rope.get(name)) for name in _AT_THE_TOP):

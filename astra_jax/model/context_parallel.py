@@ -43,7 +43,7 @@ def balanced_tokens(tokens: int, shards: int, *, multiple: int = 1) -> int:
 
 
 def balance(batch: Mapping[str, np.ndarray], shards: int, *, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Return a batch of [B, T, …] arrays, padded with zeros to what the mesh needs and permuted to the balanced layout.
+    """Return a batch of [B, T, …] arrays, padded with zeros to fit the mesh and permuted to the balanced layout.
 
     The length becomes a multiple of 2 · `shards` · `multiple` (a kernel's block, e.g. 128 on TPU). Zero is padding for
     tokens, segments and loss masks alike. With one shard only the padding happens.

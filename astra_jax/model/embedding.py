@@ -13,7 +13,7 @@ def embed_tokens(table_VD: jax.Array, tokens_BT: jax.Array, dtype: DTypeLike) ->
     """Return the rows [B, T, D] of the table, in `dtype`.
 
     Under a mesh each device looks up its slice of the width for the tokens of all devices that hold another slice, and
-    they exchange slices for tokens: what travels is as large as the result, not as the table.
+    they exchange slices for tokens: the data sent is as large as the result, not as the table.
     """
     if ambient_mesh() is None:
         return table_VD[tokens_BT].astype(dtype)

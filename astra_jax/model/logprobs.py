@@ -5,12 +5,12 @@ time. The float32 log-sum-exp is the only residual; the backward pass computes e
 every device keeps its own tokens, the vocabulary is split over `tensor`, and a slice of the unembedding is gathered
 over the axes that store its width just before it is needed, so it is never whole anywhere either.
 
-Each device moves the tokens whose log-probability is asked for to the front and stops behind them: how many there are
-is data, not a shape, so no number of them compiles anything anew.
+Each device moves the tokens whose log-probability is asked for to the front and stops behind them. Their number is
+data, not a shape, so another number of them compiles nothing anew.
 
 Decided: docs/decisions/model.md, “The output layer computes only tokens that are in the loss”.
 
-Where a token was drawn from a few ids alone, `kept_logprobs` needs the logits of these and of no others.
+If a token was drawn from a few kept ids, `kept_logprobs` needs the logits of these ids alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from astra_jax.model.sharding import LOGICAL_TO_MESH, ambient_mesh, spec
 
 _LANES = 128
 _TOKEN_CHUNKS = 16
-"""Into so many chunks a device's tokens are cut; on average half of one is computed for nothing."""
+"""Number of chunks that a device's tokens are cut into; on average half a chunk is computed for nothing."""
 _NOTHING = -1e30
 """The logit of a row that another slice already counted: finite, and zero after exp."""
 
@@ -52,7 +52,7 @@ def token_logprobs(
     log-probabilities at a sampling temperature τ pass `hidden_BTD / τ`.
     """
     if is_active_BT is None:
-        is_active_BT = targets_BT >= 0  # every one, which the compiler need not know
+        is_active_BT = targets_BT >= 0  # all of them, though the compiler cannot know that
     return _logprobs(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT, is_active_BT)
 
 
@@ -74,22 +74,22 @@ def _sum_over_vocabulary(x: jax.Array) -> jax.Array:
 
 
 class _ActiveTokens:
-    """The active ones of a device's N tokens, moved together into chunks [Z, n]; behind them is nothing but 0."""
+    """The active tokens of a device's N, moved together into chunks [Z, n]; places behind the last one hold 0."""
 
     def __init__(self, is_active_N: jax.Array, chunk_tokens: int) -> None:
         self._tokens, self._size = len(is_active_N), min(chunk_tokens, len(is_active_N))
-        # What has no place is one beyond the last: nothing is taken from there, and nothing is put back.
+        # Unused places name the token beyond the last: nothing is taken from there, and nothing is put back.
         num_places = -(-self._tokens // self._size) * self._size
         self._place_M = jnp.nonzero(is_active_N, size=num_places, fill_value=self._tokens)[0]
         self.num_chunks = -(-is_active_N.sum() // self._size)
 
     def take(self, x_N: jax.Array) -> jax.Array:
-        """Return what stands at the active tokens, in chunks."""
+        """Return the values of the active tokens, in chunks."""
         taken_M = jnp.take(x_N, self._place_M, axis=0, mode="fill", fill_value=0)
         return taken_M.reshape(-1, self._size, *x_N.shape[1:])
 
     def put_back(self, x_Zn: jax.Array) -> jax.Array:
-        """Return an array of all tokens with chunks where they were taken from, and 0 elsewhere."""
+        """Return an array of all tokens: values of the chunks at the places they were taken from, 0 elsewhere."""
         x_M = x_Zn.reshape(-1, *x_Zn.shape[2:])
         return jnp.zeros((self._tokens, *x_M.shape[1:]), x_M.dtype).at[self._place_M].set(x_M, mode="drop")
 
@@ -109,7 +109,7 @@ class _VocabularySlices:
     def __init__(self, table_VD: jax.Array, dtype: DTypeLike, num_tokens: int, chunk_tokens: int) -> None:
         rows = len(table_VD)
         self.table_VD, self.dtype = table_VD, dtype
-        # All tokens meet one slice of the vocabulary: as many logits as `chunk_tokens` have with all, in whole lanes.
+        # A slice has as many logits of all tokens as the whole vocabulary has of `chunk_tokens`, in whole lanes.
         most = min(rows, max(_LANES, chunk_tokens * rows // num_tokens // _LANES * _LANES))
         self.count = -(-rows // most)
         # Slices of one size, so that the last one overlaps by little.
@@ -130,6 +130,7 @@ class _VocabularySlices:
         logits_nV = _einsum("nd,vd->nv", hidden_nD, weights_VD)
         if len(self.table_VD) % self.size == 0:
             return logits_nV
+        # The last slice begins early to have full size: it must not count ids again that the slice before it has.
         is_new_V = self.start(i) + jnp.arange(self.size) >= i * self.size
         return jnp.where(is_new_V, logits_nV, _NOTHING)
 
@@ -148,7 +149,7 @@ class _Residuals(NamedTuple):
     targets_BT: jax.Array
     is_active_BT: jax.Array
     lse_BT: jax.Array
-    """Log-sum-exp of each token's logits, from which its probabilities are made again."""
+    """Log-sum-exp of each token's logits, from which the backward pass recomputes the probabilities."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -244,7 +245,7 @@ def _logprobs_backward(
 
             nothing_VD = jnp.zeros(weights_VD.shape, jnp.float32)
             dhidden_ZnD, dslice_VD = jax.lax.fori_loop(0, active.num_chunks, add_chunk, (dhidden_ZnD, nothing_VD))
-            # Of its own tokens each device has the gradient at full width; of the sum it keeps its part of the width.
+            # Each device has the gradient of its own tokens at full width; of their sum it keeps its part of the width.
             if ambient_mesh() is not None:
                 dslice_VD = jax.lax.psum_scatter(dslice_VD, _WIDTH_AXES, scatter_dimension=1, tiled=True)
             start = slices.start(i)
@@ -285,10 +286,10 @@ def kept_logprobs(
 
 
 def _exchanged(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the hidden states that meet this device's part of the table, and which row of it each kept id is.
+    """Return the hidden states to multiply with this device's part of the table, and the row there of each kept id.
 
-    No row travels: each device has its slice of the width of the tokens of all devices that hold another, as in
-    `embed_tokens`. An id that is in no row here, or none at all, is one beyond the last.
+    No row of the table is sent. The devices that share the width of a table exchange hidden states: each gets its slice
+    of the width for the tokens of all, as in `embed_tokens`. An id without a row here, or -1, names the row beyond it.
     """
     num_tokens = kept_BTK.shape[0] * kept_BTK.shape[1]
     hidden_ND, row_NK = hidden_BTD.reshape(num_tokens, -1), kept_BTK.reshape(num_tokens, -1)

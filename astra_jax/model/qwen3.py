@@ -48,7 +48,7 @@ def rope_frequencies(config: ModelConfig) -> tuple[jax.Array, float]:
     less than `beta_slow` times by `factor`, and blends between; cos and sin grow by 0.1 ln(factor) + 1.
     """
     half = config.head_dim // 2
-    # Rounded where `transformers` rounds them, in float32: positions multiply what another order would round otherwise.
+    # Rounded to float32 where `transformers` rounds: another order rounds otherwise, and positions multiply the error.
     tokens_per_radian = (config.rope_theta ** (np.arange(half) / half)).astype(np.float32)
     frequencies = jnp.asarray(np.float32(1) / tokens_per_radian)
     yarn = config.yarn
@@ -130,7 +130,7 @@ class Layer(nnx.Module):
         return q_BTNH, k_BTKH, v_BTKH
 
     def residual(self, x_BTD: jax.Array, attended_BTNH: jax.Array) -> jax.Array:
-        """Return the block's output [B, T, D], from its input and what its heads attended to."""
+        """Return the block's output [B, T, D], from its input and the output of its heads."""
         x_BTD = checkpoint_name(x_BTD + _project(attended_BTNH, self.o_proj[...]), MLP_INPUT)
         normed_BTD = _rms_norm(x_BTD, self.mlp_norm[...], self.config.rms_norm_eps)
         gate_BTF = jax.nn.silu(_project(normed_BTD, self.gate_proj[...]))
@@ -189,7 +189,7 @@ class Qwen3(nnx.Module):
 
     @property
     def output_embedding(self) -> jax.Array:
-        """[V, D]: the rows whose products with a hidden state are the logits (the embedding itself when tied)."""
+        """Matrix [V, D] whose products with a hidden state are the logits; the embedding itself if it is tied."""
         return self.embedding[...] if self.config.tie_word_embeddings else self.unembedding[...]
 
     def logits(self, hidden: jax.Array) -> jax.Array:

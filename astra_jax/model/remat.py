@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from astra_jax.model.config import RematPolicy
 
 ATTENTION_RESIDUALS = "attention"
-"""Under this name attention offers its output and log-sum-exp, which its backward pass needs."""
+"""Name under which attention offers its output and log-sum-exp, which its backward pass needs."""
 MLP_INPUT = "mlp_input"
 """The residual stream between a layer's two branches."""
 _LAYER_INPUT = "layer_input"
@@ -50,7 +50,7 @@ _POLICIES = {"full": None, "attention": _keep_attention, "offload": _keep_statis
 def remat(block: Callable[[jax.Array, Any], Any], policy: RematPolicy) -> Callable[[jax.Array, Any], Any]:
     """Return the block of a scan over layers, made to keep for the backward pass:
 
-    none: everything · full: its input · attention: its input and what attention offers · offload: both and the input
+    none: everything · full: its input · attention: its input and residuals of attention · offload: both and the input
     of its MLP, in the host's memory as far as they are bfloat16.
     """
     if policy == "none":

@@ -71,9 +71,9 @@ class MeshConfig(BaseModel):
 
 
 TPU_LANES = 128
-"""On TPU a device's part of a sequence is a multiple of this many tokens: its attention kernel cuts no finer."""
+"""Number of tokens of which a device's part of a sequence is a multiple on TPU: the attention kernel cuts no finer."""
 TPU_PREFIX_BLOCK = 512
-"""On TPU, where segments continue another, each begins at a multiple of this many tokens: its largest block."""
+"""Number of tokens, the kernel's largest block: on TPU segments begin at its multiples if some continue another."""
 
 
 def ambient_mesh() -> AbstractMesh | None:
@@ -83,7 +83,7 @@ def ambient_mesh() -> AbstractMesh | None:
 
 
 def platform() -> str:
-    """Name what the code being traced will run on: "cpu", "tpu" or "gpu", also when that is compiled for but absent."""
+    """Return the platform that the traced code will run on, "cpu", "tpu" or "gpu", also if this machine has none."""
     mesh = ambient_mesh()
     if mesh is None or mesh.abstract_device is None:
         return jax.default_backend()
@@ -113,15 +113,15 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
     layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)
-    # Auto: the partitioner fills in what `constrain` leaves open.
+    # Auto: the partitioner places the arrays that `constrain` does not.
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
-    """See to it that every axis of the mesh divides what it shards; without a mesh there is nothing to divide.
+    """Require that every axis of the mesh divides the dimensions that it shards; without a mesh there are none.
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: an axis does not divide one of them.
     """
     if mesh is None:
         return

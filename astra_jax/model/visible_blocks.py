@@ -1,7 +1,7 @@
 """The blocks of keys that a block of queries must visit, in rows of segments in which responses share a prompt.
 
-Every token names its segment and the one that this continues, its prefix: it attends its prefix whole, and what comes
-before it in its own segment. A prompt is its own prefix; padding has the id 0 for both.
+Every token names its segment and its prefix, the segment that this one continues. It attends to its whole prefix and to
+the tokens before it in its own segment. A prompt is its own prefix; padding has the id 0 for both.
 
 Decided: docs/decisions/rl.md, “The prompt of a group is computed once for several episodes”.
 """

@@ -1,6 +1,6 @@
 """The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on its time.
 
-plan             `astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
+plan             `astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
 run_config       The run of a config: `astra sft` or `astra rl`.
 chips            Data sheets of TPU chips, per chip.
 costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count,
@@ -17,4 +17,4 @@ clock            A device without a model, and a clock that jumps: schedules can
 """
 
 PLAN_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-"""Set before JAX is imported: keeps JAX on the CPU and libtpu from looking for a TPU machine's metadata."""
+"""Set before JAX is imported: these keep JAX on the CPU and libtpu from looking for a TPU machine's metadata."""

@@ -56,7 +56,7 @@ def with_shardings(tree: Any, shardings: Any) -> Any:
 
 
 def bytes_per_chip(tree: Any) -> int:
-    """Return what each chip holds of a tree of shapes that are laid out over a mesh."""
+    """Return the bytes that each chip holds of a tree of shapes that are laid out over a mesh."""
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -69,7 +69,7 @@ def partitioner_bytes(model: ModelConfig, mesh: Mesh, tokens: int, *, trains: bo
     """Layers' weights gathered where they are stored in parts, and sums over `tensor` after each branch of a layer.
 
     Training gathers weights once more for the backward pass, which scatters their gradients and sums over `tensor` too,
-    for each of the `parts` of a batch. Gradients are sent in what the products compute in, since weights are cast to it
+    for each of the `parts` of a batch. Gradients are sent in the type of the products, since weights are cast to it
     first. `tokens` are those that a data × fsdp × context shard computes.
     """
     passes = 2 if trains else 1

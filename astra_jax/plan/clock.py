@@ -63,7 +63,7 @@ class Costs:
     """Times of calls."""
 
     seconds_per_step: float
-    """A step samples one token in every row."""
+    """Seconds of a step, which samples one token in every row."""
     seconds_per_read_token: float
 
 
@@ -132,7 +132,7 @@ class ClockDevice:
         return said
 
     async def of_all_hosts(self, own: _T) -> list[_T]:
-        """Return what each host that takes part in a call gives; there is no other one here."""
+        """Return the values of all hosts in a call; there is no other host here."""
         return [own]
 
     def _num_left(self, track: Track) -> int:

@@ -32,7 +32,7 @@ class CompiledMemory(BaseModel):
 
     peak_bytes: int
     host_bytes: int
-    """Offloaded to the host's memory."""
+    """Bytes offloaded to the host's memory."""
 
 
 def cache_folder() -> Path:
@@ -41,7 +41,7 @@ def cache_folder() -> Path:
 
 
 def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str) -> tuple[CompiledMemory, bool]:
-    """Return what the program needs, compiled now or earlier, and whether it was earlier.
+    """Return the memory that the program needs, and whether it was compiled by an earlier plan.
 
     `compiler` is its version. A program that it refuses for want of memory has the peak that the refusal names.
     """

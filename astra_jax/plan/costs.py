@@ -21,7 +21,7 @@ class KernelCosts(NamedTuple):
 
     flops: float
     hbm_bytes: float = 0.0
-    """Operands and results; those of kernels that read little beside what they compute are left out."""
+    """Bytes of operands and results; 0 for a kernel that reads few bytes for its FLOPs."""
 
 
 Kernels = Callable[[str], KernelCosts]
@@ -39,11 +39,11 @@ class _Unsaid:
 
 @dataclasses.dataclass
 class Costs:
-    """Per device."""
+    """Costs of a program, per device."""
 
     flops: float = 0.0
     hbm_bytes: float = 0.0
-    """Operands and results of products: what must pass through HBM even if all else is fused."""
+    """Bytes of operands and results of products, which pass through HBM even if all else is fused."""
     collective_bytes: defaultdict[tuple[str, str], float] = dataclasses.field(
         default_factory=lambda: defaultdict(float)
     )
@@ -73,7 +73,7 @@ def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str
 def jaxpr_costs(
     jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: Kernels, while_trips: int | None = None
 ) -> Costs:
-    """Count as `step_costs` what was traced already; loops whose end depends on their data run `while_trips` times.
+    """Count a traced program as `step_costs` does; loops whose end depends on their data run `while_trips` times.
 
     Raises:
         ValueError: there is such a loop, and `while_trips` is None.
@@ -124,7 +124,7 @@ def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
 
 
 def _live(jaxpr: jex.Jaxpr) -> list[jex.JaxprEqn]:
-    """The equations that something depends on; the compiler drops the others, such as recompute that a policy saved."""
+    """Return the equations whose results are used; the compiler drops others, such as recompute that a policy saved."""
     needed = {id(variable) for variable in jaxpr.outvars}
     live = []
     for equation in reversed(jaxpr.eqns):

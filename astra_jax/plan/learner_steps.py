@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
     segment_ids_T: np.ndarray
     prefix_ids_T: np.ndarray | None
     is_active_T: np.ndarray
-    """Whether the loss reads a token's log-prob; bool."""
+    """Whether the loss reads the log-prob of each token."""
     attended: float
     """Pairs of query and key that the mask of a row lets through."""
 
@@ -81,7 +81,7 @@ def _full_rows(config: RLConfig, mesh: Mesh) -> _Rows:
     if config.episodes_per_row == 1:
         longest = prompt + response
         return _one_segment(num_rows, longest, row_tokens(longest, bucket), mesh, first_active=prompt - 1)
-    # As `segments_of_row` has them.
+    # The segments that `segments_of_row` makes.
     lengths = [prompt - 1, *[response] * config.episodes_per_row]
     starts = segment_starts(lengths, multiple=segment_multiple(mesh))
     segment_ids_T = np.zeros(padded_tokens(row_tokens(starts[-1] + lengths[-1], bucket), mesh), np.int32)
@@ -98,7 +98,7 @@ def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tup
 
 
 def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
-    """Return what the attention kernel of so many rows costs."""
+    """Return the costs of the attention kernel for so many rows."""
     context, heads = mesh.shape["context"], model.num_heads // mesh.shape["tensor"]
     return lambda name: KernelCosts(rows * kernel_flops(name, tokens, context, heads, model.head_dim))
 
@@ -163,7 +163,7 @@ def _learner_step(
             "parameters": bytes_per_chip(params),
             "optimiser": bytes_per_chip(optimizer_state),
             "batch": bytes_per_chip(batch),
-            # Those of a part beside the sum of those before it.
+            # Gradients of one part, beside the sum of the gradients before it.
             "gradients": bytes_per_chip(params) * (2 if parts > 1 else 1),
             "activations": _kept_activation_bytes(model, local_tokens, mesh),
         },
@@ -179,7 +179,7 @@ def _learner_step(
 
 
 def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | None) -> int:
-    """Chunks of active tokens that the head goes through on the busiest device, the only loop whose end is data."""
+    """Return the chunks of active tokens on the busiest device: the end of the loop over them is data."""
     context = mesh.shape["context"]
     of_shards = balance({"active": rows.is_active_T[None]}, context)["active"].reshape(context, -1)
     if kept_chunk_tokens is None:

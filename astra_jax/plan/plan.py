@@ -1,4 +1,4 @@
-"""`astra plan`: compiles the steps of a run for a pod that is not there and says what they need.
+"""`astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
 
 It takes the run's own config, and the run's own functions, checks, rows, meshes and types. libtpu's ahead-of-time
 compiler runs on any Linux machine: it takes `pip install libtpu` and `PLAN_ENVIRONMENT`, set before JAX is imported.
@@ -47,14 +47,14 @@ class StepPlan:
     peak_bytes: int
     """Peak of the program, and bytes on the chip beside it."""
     host_bytes: int
-    """Offloaded to the host's memory."""
+    """Bytes offloaded to the host's memory."""
     bytes_by_category: dict[str, int]
     compiled_flops: float
     """FLOPs of the whole pod, recompute included."""
     model_flops: float
     """FLOPs that the model needs on the whole pod: causal attention counted once, no recompute."""
     collective_bytes: dict[str, float]
-    """By kind and mesh axes. Those of weights and activations are what the partitioner adds, from their sizes; the
+    """Bytes sent, by kind and mesh axes. The partitioner adds transfers of weights and activations, by their sizes; the
     others are in the program."""
     roofline_seconds: dict[str, float]
     tokens: int
@@ -62,7 +62,7 @@ class StepPlan:
     compile_seconds: float
     compile_cpu_seconds: float
     from_cache: bool
-    """Whether this program was compiled for this topology before; then the seconds are those of finding that out."""
+    """Whether this program was compiled for this topology before; then the seconds are those of the look-up."""
 
     @property
     def bound(self) -> str:
@@ -71,7 +71,7 @@ class StepPlan:
 
     @property
     def tokens_per_second(self) -> float:
-        """At best, of the whole pod; 0 where none come out of the step."""
+        """Tokens per second of the whole pod, at best; 0 if none come out of the step."""
         return self.tokens / self.roofline_seconds[self.bound] if self.tokens else 0.0
 
 
@@ -269,7 +269,7 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
 
 
 def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict[str, int]:
-    # The compiler tells one peak; what the shapes account for is taken off, and the rest is called temporaries.
+    # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
     known = dict(step.bytes_by_category)
     known["temporaries"] = max(0, memory.peak_bytes - sum(known.values()))
     known |= step.resident_bytes
@@ -278,6 +278,6 @@ def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict
 
 
 def _hbm_bytes(step: AbstractStep, costs: Costs) -> float:
-    """Operands and results of products; weights are counted there as if each were read by one chip only."""
+    """Return the HBM bytes of a step: `costs` counts each weight as if one chip read it, which is corrected here."""
     counted_once = step.weight_bytes * step.mesh.shape["tensor"] / step.mesh.size
     return costs.hbm_bytes + step.weight_bytes - counted_once

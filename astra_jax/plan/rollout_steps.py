@@ -40,7 +40,7 @@ _LEARNERS: Final = "parameters of the learner"
 
 
 def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
-    """Return the programs of a rollout on `mesh`, with what the learner leaves on the chips meanwhile."""
+    """Return the programs of a rollout on `mesh`, with the bytes that the learner leaves on the chips."""
     learnt, optimizer_state = learner_state(config, model, learner_mesh)
     moments_bytes = bytes_per_chip(optimizer_state)
     resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
@@ -150,7 +150,7 @@ class _Calls:
     params: Params
     limits: Limits
     num_decoders: int
-    """With these limits each, on the same chips; a call is one's, and the pages of all are there."""
+    """Number of decoders with these limits on the same chips: one of them makes a call, the pages of all are there."""
     mesh: Mesh
     left_bytes: Mapping[str, int]
     """Bytes that the learner leaves on a chip meanwhile, by category."""
@@ -176,7 +176,7 @@ class _Calls:
         limits = self.limits
         return {
             "prefill": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=0),
-            # Of long prompts, of long tool responses, and of histories whose pages were let go of.
+            # Reads long prompts, long tool responses, and histories that lost their pages.
             "prefill_on": self.read(limits.first_read_rows, limits.first_read_tokens, behind_tokens=limits.max_tokens),
             "append": self.read(limits.read_rows, limits.read_tokens, behind_tokens=limits.max_tokens),
             "decode": self.sample(),
@@ -261,7 +261,7 @@ class _Calls:
         return Histories(
             prefix_tables_DPn=self._by_shard(prefixes, limits.prefix_table_pages),
             prefix_pages_DP=self._by_shard(prefixes),
-            # Of three sizes the second: the third is for those whose first call was not their prompt, which RL has not.
+            # The second of three sizes: RL does not need the third, for sessions whose first call was not their prompt.
             own_tables_DRn=self._by_shard(rows, limits.own_table_pages[1]),
             own_counts_DR=self._by_shard(rows),
         )

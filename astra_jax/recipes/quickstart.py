@@ -308,7 +308,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+    """Return whether a module can be imported; do not import it."""
     return importlib.util.find_spec(module) is not None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_POINTS = 400
-"""Longer curves are drawn as means of consecutive steps."""
+"""Number of points of a curve; a longer one is drawn as means of consecutive steps."""
 
 _MAX_HOVER_BANDS = 80
 _MIN_POINTS_TO_SMOOTH = 20
@@ -209,7 +209,7 @@ class IntervalBar:
 
     label: str
     key: int
-    """Index of its key in the chart's keys."""
+    """Index of the bar's key in the chart's keys."""
     text: str
     width_percent: float
     low_percent: float

@@ -12,7 +12,7 @@ from synthesis.record_io import RecordSource
 from synthesis.records import Environment
 
 MAX_BARS = 12
-"""Longer distributions end in one bar for all the rest."""
+"""Number of bars; a longer distribution ends in one bar for all the rest."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _whose(run: FinishedEvaluation) -> str:
 
 
 def _cell(figures: Figures, name: str, form: str) -> Cell:
-    """Return the cell of a figure; a figure without an interval was taken from nothing, whatever its number is."""
+    """Return the cell of a figure; a figure without an interval has no data, and its number means nothing."""
     return figure_cell(figures, name, form) if f"{name}_interval" in figures else MISSING
 
 

@@ -32,7 +32,7 @@ class Export(BaseModel):
 
     max_abs_logit_difference: float | None
     not_compared_because: str = ""
-    """The reason if there is no difference."""
+    """Reason why the difference is missing; empty if it is there."""
     bit_equal: bool
 
 
@@ -112,7 +112,7 @@ class TrainingRun:
 def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     """Write the page of a run into its folder as `report.html`, that of a record directory beside it as `NAME.html`.
 
-    `describe` counts a record directory. The same files give the same page. A page leaves out whatever its folder
+    `describe` counts a record directory. The same files give the same page. A page leaves out parts that its folder
     lacks. A record directory is never written into, because its files are known by their digests.
 
     Raises:

@@ -63,7 +63,7 @@ _PAPER: Final = _Paper.model_validate(
 PAPER_ROWS: Final = _PAPER.rows
 """All rows, in the order in which they are shown."""
 BFCL_EFFORT: Final = _PAPER.bfcl_effort
-"""T4, in its order."""
+"""Rows of table T4 of the paper, in its order."""
 
 
 def claims(benchmark: Benchmark) -> dict[str, dict[str, float]]:

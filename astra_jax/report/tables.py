@@ -17,7 +17,7 @@ class Cell:
 
     text: str
     detail: str = ""
-    """The interval of a figure, or a remark on a label, in small letters."""
+    """Interval of a figure, or remark on a label, in small letters."""
     is_marked: bool = False
     """Whether the cell is shaded."""
 

@@ -10,9 +10,8 @@ batch           The rows of an RL step: the episodes of valid groups, with their
                 sampled.
 grpo_loss       The objective of RL: the loss of each token, the paper's GRPO unless a config names another function.
 train           Multi-turn GRPO as ASTRA has it: strictly online, no KL term, no entropy term, batch-level token mean.
-stage           The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written.
-held_out        Held-out evaluation while an RL run learns, in environments that it does not learn from, and the best
-                policy there.
+stage           The whole RL stage: it checks its parts, opens the run, trains by `train_rl`, and writes the policy.
+held_out        Evaluation in held-out environments during an RL run, and a copy of the policy with the best score.
 metrics         The metrics of an RL step, one line of `metrics.jsonl`.
 solved_rates    The solved rate of each environment since an RL run began, and the curriculum that decides by it.
 unapplied_step  The explanation of an RL step that was not applied: its loss once more, and the tokens whose loss is not

@@ -37,7 +37,7 @@ class RLBatch(NamedTuple):
     tokens_BT: jax.Array
     targets_BT: jax.Array
     loss_mask_BT: jax.Array
-    """1 where the target was sampled by the policy."""
+    """Mask: 1 where the policy sampled the target, else 0."""
     segment_ids_BT: jax.Array
     positions_BT: jax.Array
     """Position of each token in its episode, also after `context_parallel.balance` has moved the token."""

@@ -33,12 +33,12 @@ class ScoredGroup(Generic[GroupT]):
     group: GroupT
     rewards: tuple[float, ...]
     policy_version: int
-    """Updates that the oldest weights had seen with which one of its tokens was sampled."""
+    """Updates that the oldest weights had seen that sampled one of its tokens."""
 
 
 @dataclass
 class GroupCounts:
-    """Groups since the run began, by what became of them."""
+    """Numbers of groups since the run began, by their outcome."""
 
     submitted: int = 0
     """Groups that were rolled out."""
@@ -58,7 +58,7 @@ class GroupCounts:
 
 @dataclass
 class BatchFiller(Generic[GroupT]):
-    """The buffer of valid groups, and what became of all others."""
+    """The buffer of valid groups, and the counts of all groups."""
 
     num_groups: int
     """n: the number of groups that an update takes."""

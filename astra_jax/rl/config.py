@@ -155,7 +155,7 @@ class RLConfig(TrainingConfig):
 
     @property
     def rows_per_update(self) -> int:
-        """Training rows of an update."""
+        """Number of training rows of an update."""
         return self.groups_per_step * self.group_size // self.episodes_per_row
 
 

@@ -56,7 +56,7 @@ _GIVEN: Final = (
 
 
 def objective_named(name: str, folder: Path | None = None) -> TokenLosses:
-    """Return the objective that a config names; `folder` is that of the config.
+    """Return the objective that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such function, or it has other parameters than the trainer can give.

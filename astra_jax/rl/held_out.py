@@ -1,8 +1,8 @@
-"""Held-out evaluation while an RL run learns, in environments that it does not learn from, and the best policy there.
+"""Evaluation in held-out environments during an RL run, and a copy of the policy with the best score.
 
-There is one episode in each environment, with the same tools and draws at every evaluation, so that the figures of two
-steps differ by the policy alone. The weights are the learner's, laid out as for a rollout. The best policy is a policy
-folder of its own, which no retention rule removes:
+Every evaluation runs one episode in each environment, with the same tools and random numbers, so the figures of two
+steps differ by the policy alone. It samples with the learner's weights, laid out as for a rollout. The best policy is a
+policy folder of its own, which no retention rule removes:
 
     OUT/best -> best_00000040              a link, replaced by one rename when the folder is whole
     OUT/best_00000040/                     a policy folder
@@ -50,11 +50,11 @@ class Best(NamedTuple):
     step: int
     """Updates that the policy has seen."""
     f1: float
-    """Its F1 on the held-out environments."""
+    """F1 of that policy on the held-out environments."""
 
 
 class BestPolicy:
-    """The best policy so far; where there are several hosts, each makes every call."""
+    """The best policy so far. With several hosts, every host makes every call."""
 
     def __init__(self, out: Path, save: Callable[[Path, Params], None]):
         """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
@@ -62,10 +62,10 @@ class BestPolicy:
         self.best = _read_best(out / "best" / "held_out.json")
 
     def keep(self, best: Best, params: Params) -> bool:
-        """Keep a policy if it is better than the best so far; return whether it was.
+        """Keep a policy if it is better than the best so far; return whether it was kept.
 
-        A killed process leaves the earlier one in place. The best may be of a later step than the one that the run
-        resumed from.
+        If the process is killed meanwhile, the earlier best policy stays in place. After a restart the best policy may
+        come from a later step than the restored state.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -89,7 +89,7 @@ class BestPolicy:
 
 
 def _read_best(path: Path) -> Best | None:
-    """Read the file of the first host for all: on a disk that shows files late they could disagree."""
+    """Read the file on the first host and send it to all: on a disk that shows files late, hosts could disagree."""
     text = path.read_bytes() if path.is_file() else b""
     if jax.process_count() > 1:
         text = gather_bytes_from_hosts(text)[0]
@@ -110,7 +110,7 @@ class HeldOut:
         best_policy: BestPolicy,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
+        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
 
         Raises:
             ConfigError, RecordDirectoryError: as `held_out_environments`.
@@ -136,7 +136,7 @@ class HeldOut:
         return step % self._held_out.every_steps == 0 or step == self._num_steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Roll the policy of a state out; keep it if it is the best; return the figures of its line of metrics.
+        """Run the episodes of a state's policy, keep the policy if it is the best, and return figures for the metrics.
 
         The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
 
@@ -195,8 +195,8 @@ def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Env
     shared = [environment.id for environment in environments if environment.id in learnt_from]
     if shared:
         raise ConfigError(
-            f"expected held-out environments that the run does not learn from, found {len(shared)} of {len(source)} in "
-            f"{config.environments} as well, {shared[0]} first; name another directory as held_out.environments"
+            f"the run learns from {len(shared)} of {len(source)} held-out environments, which {config.environments} "
+            f"has as well, such as {shared[0]}; name another directory as held_out.environments"
         )
     chosen = random.Random(f"{config.seed}/held out").sample(range(len(environments)), count)
     return [environments[number] for number in sorted(chosen)]

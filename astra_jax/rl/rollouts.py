@@ -47,17 +47,17 @@ class Filling:
     rolled_out: list[ScoredGroup[Group]] = field(default_factory=list)
     """Groups with rewards, valid or not."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Errors of all calls, by who caused them and their kind."""
+    """Errors of all calls by their origin and kind."""
     sampled_tokens: list[int] = field(default_factory=list)
     """Sampled tokens of each episode, also of groups that failed or were cancelled."""
     sampled_tokens_kept: list[int] = field(default_factory=list)
     """Sampled tokens of each episode of the valid groups."""
     tool_seconds: list[float] = field(default_factory=list)
-    """Time that each episode of this host that called a tool waited for its tools."""
+    """Seconds that each episode of this host with a tool call waited for its tools."""
     loads: list[Load] = field(default_factory=list)
     """Load of the decoder in each rollout."""
     decode_seconds: float = 0.0
-    """Time during which a call of the decoder was under way."""
+    """Seconds in which a call of the decoder was under way."""
 
     @property
     def useful_row_steps(self) -> float:
@@ -78,7 +78,7 @@ class Rollouts:
         mesh: Mesh | None,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is that of decoding.
+        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
 
         Raises:
             RecordDirectoryError: there are no environments, or their directory is missing or damaged.
@@ -93,11 +93,11 @@ class Rollouts:
             config.groups_per_step, config.min_reward_std, config.max_staleness
         )
         self.num_drawn = 0
-        """Environments that were drawn since the run began, repetitions included."""
+        """Number of environments drawn since the run began, repetitions included."""
         self.num_left_out = 0
-        """Draws of environments that cannot be rolled out: the prompt is too long, or there is nothing to solve."""
+        """Number of drawn environments that cannot be rolled out: too long a prompt, or nothing to solve."""
         self.num_passed_over = 0
-        """Draws of environments that `curriculum` passed over."""
+        """Number of drawn environments that `curriculum` passed over."""
         self.solved_rates = SolvedRates()
         self._curriculum = None if config.curriculum is None else curriculum_named(config.curriculum)
         self.filling = Filling()

@@ -30,11 +30,11 @@ class EnvironmentRate:
     """Outcomes of the episodes of one environment since the run began."""
 
     episodes: int = 0
-    """Episodes with a reward."""
+    """Number of episodes with a reward."""
     solved: int = 0
-    """Episodes that solved every sub-task, a checked ending included."""
+    """Number of episodes that solved every sub-task, a checked ending included."""
     reward_sum: float = 0.0
-    """Sum of the rewards of its episodes."""
+    """Sum of the rewards of these episodes."""
     last_epoch: int = -1
     """The last epoch in which the environment was rolled out, from 0."""
 
@@ -48,7 +48,7 @@ Curriculum = Callable[[EnvironmentRate, int], bool]
 
 
 def curriculum_named(name: str, folder: Path | None = None) -> Curriculum:
-    """Return the curriculum that a config names; `folder` is that of the config.
+    """Return the curriculum that a config names; `folder` is the folder of the config.
 
     Raises:
         ValueError: there is no such function, or it does not take a rate and an epoch.

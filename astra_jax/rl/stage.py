@@ -1,4 +1,4 @@
-"""The RL stage whole: its parts are checked, the run is opened, `train_rl` trains, the policy is written."""
+"""The whole RL stage: it checks its parts, opens the run, trains by `train_rl`, and writes the policy."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ class Called(NamedTuple):
     """A complete tool call."""
 
     number: int
-    """Index among the calls of the message."""
+    """Index of the call among the calls of the message."""
     id: str
     name: str
     arguments: str
-    """JSON text of an object."""
+    """Arguments of the call, the JSON text of an object."""
 
 
 Part = Thought | Said | Called
@@ -135,7 +135,7 @@ class MessageParts:
         self._searched = 0
         """Number of characters of an open call in which its end tag was searched."""
         self._is_in_string = self._is_escaped = False
-        """Whether those characters end inside a JSON string, and there behind a backslash."""
+        """Whether the searched characters end inside a JSON string, and there behind a backslash."""
 
     @property
     def is_done(self) -> bool:
@@ -276,7 +276,7 @@ class Choice:
     """Sampled tokens, the one that ended the message included."""
     logprobs: list[float] = field(default_factory=list)
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
-    """None while the message is sampled."""
+    """Reason why the message ended; None while it is sampled."""
     cached_tokens: int = 0
     """Prompt tokens that were found in the cache."""
     streamed_characters: int = 0

@@ -28,7 +28,7 @@ log = logging.getLogger("astra.serve")
 _Model = TypeVar("_Model", bound=BaseModel)
 _Neutral = Mapping[str, tuple[Any, ...]]
 MOST_SEED: Final = 2**62
-"""Seeds of the token endpoint are below this number."""
+"""Upper bound of the token endpoint's seeds, which are below it."""
 _NOT_SUPPORTED: Final = "this server does not do that"
 _NEUTRAL_SAMPLING: Final[_Neutral] = {
     "min_tokens": (0,), "ignore_eos": (False,), "logit_bias": ({},), "bad_words": ([],),
@@ -186,7 +186,7 @@ class TextRequest(_SamplingFields):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     cache_salt: _Salt | None = None
-    """Cached tokens are shared only between requests with the same salt."""
+    """Text without meaning: only requests with the same salt share cached tokens."""
 
 
 class ChatRequest(TextRequest):
@@ -199,9 +199,9 @@ class ChatRequest(TextRequest):
     """The newer name of `max_tokens`; if both are given, this one counts."""
     tools: list[dict[str, Any]] = []
     tool_choice: Literal["auto", "none"] = "auto"
-    """With `none`, tool calls are left in the text."""
+    """`none` leaves tool calls in the text, `auto` takes them out of it."""
     parallel_tool_calls: bool = True
-    """If false, a message ends after its first tool call."""
+    """Whether a message may have several tool calls; if not, it ends after its first."""
     logprobs: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     """Arguments of the checkpoint's own chat template."""
@@ -222,7 +222,7 @@ class CompletionRequest(TextRequest):
     )
     """Texts or lists of token ids; each one gets `n` choices."""
     logprobs: int | None = Field(default=None, ge=0, le=0)
-    """0 asks for the log-prob of each sampled token; others are not known."""
+    """Number of other likely tokens; only 0 is known, and asks for the log-probs of the sampled tokens alone."""
 
 
 class SamplingParams(_SamplingFields):
@@ -234,7 +234,7 @@ class SamplingParams(_SamplingFields):
     n: int = Field(default=1, ge=1, le=1)
     max_tokens: int | None = None
     seed: int | None = Field(default=None, ge=0, lt=MOST_SEED)
-    """The same seed gives the same draws for the same tokens; without one, the server draws it."""
+    """Seed: the same one gives the same draws for the same tokens; if it is missing, the server draws one."""
     logprobs: int | None = Field(default=None, ge=0, le=1)
     """0 and 1 ask for the log-prob of each sampled token; others are not known."""
     routed_experts_prompt_start: int | None = Field(default=None, ge=0)

@@ -46,7 +46,7 @@ class CannotServe(AstraError):
 
 
 class Admission:
-    """An ASGI application that refuses requests before another one sees them, whatever their path and method.
+    """An ASGI application that refuses requests, of any path and method, before another one sees them.
 
     403 for a web page: a request with an Origin header or, if there is no key, one whose Host is neither an address
     nor `localhost`. 401 for a request without the key, except `GET /health`.

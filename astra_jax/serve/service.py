@@ -30,11 +30,11 @@ from astra_jax.serve.requests import MOST_SEED, AbortRequest, GenerateRequest, R
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=BaseModel)
 _SLOT_BITS: Final = 31
-"""A request's seed is the seed and the slot of a session as one number; the lower bits are the slot."""
+"""Number of the lower bits of a request's seed that are the session's slot; the higher bits are its seed."""
 _BODY_SECONDS: Final = 60.0
 _ESCAPED_BYTES: Final = 6  # the most that JSON writes for a byte of text, as in \u0041
 _LEAST_BODY_BYTES: Final = 16 << 20
-"""Bodies up to this size are read even if the context is short, so that the reply to a prompt that is too long can say
+"""Size up to which bodies are read even if the context is short, so that the reply to a prompt that is too long can say
 how many tokens it has."""
 
 
@@ -47,11 +47,11 @@ class ServingOptions:
     default_max_tokens: int | None = None
     """Longest message of a request that names no length; None allows all tokens that fit."""
     grace_seconds: float = 30.0
-    """Time for unfinished messages when the server stops."""
+    """Seconds that unfinished messages get when the server stops."""
     splits_thoughts: bool = True
     """Whether chats tell thoughts apart from the content, if a request does not say."""
     reload_seconds: float | None = None
-    """Time between two looks for new weights; None never looks."""
+    """Seconds between two looks for new weights; None never looks."""
     until_stdin_closes: bool = False
     """Whether the server stops when standard input ends, that is, when the process that started it dies."""
 

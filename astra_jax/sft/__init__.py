@@ -11,5 +11,5 @@ batches        The batches of an SFT run: records in, padded or packed rows out,
                step.
 train          Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
 metrics        The metrics of an SFT step, one line of `metrics.jsonl`.
-stage          The SFT stage whole: its parts are checked, the run is opened, `train_sft` trains, the policy is written.
+stage          The whole SFT stage: it checks its parts, opens the run, trains by `train_sft`, and writes the policy.
 """

@@ -43,9 +43,9 @@ class SFTBatch(NamedTuple):
     tokens_BT: jax.Array
     targets_BT: jax.Array
     loss_mask_BT: jax.Array
-    """1 where the target was said by the assistant."""
+    """Mask: 1 where the assistant said the target, else 0."""
     segment_ids_BT: jax.Array
-    """1, 2 … on the tokens of a row's first, second … sample; 0 on padding."""
+    """Number of each token's sample in its row, from 1; 0 on padding."""
     positions_BT: jax.Array
     """Position of each token in its sample, also after `context_parallel.balance` has moved the token."""
     kinds_BT: jax.Array

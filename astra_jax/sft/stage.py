@@ -1,4 +1,4 @@
-"""The SFT stage whole: its parts are checked, the run is opened, `train_sft` trains, the policy is written."""
+"""The whole SFT stage: it checks its parts, opens the run, trains by `train_sft`, and writes the policy."""
 
 from __future__ import annotations
 

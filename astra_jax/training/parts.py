@@ -19,7 +19,7 @@ from astra_jax.training.wandb_run import require_wandb
 
 
 class Parts(NamedTuple):
-    """The parts of a run, none of which holds a weight."""
+    """The parts of a run that hold no weights."""
 
     mesh: Mesh | None
     model_config: ModelConfig

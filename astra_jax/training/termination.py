@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 _T = TypeVar("_T")
 
 _DOUBLED_SECONDS = 0.3
-"""Time in which a second signal counts as the first: a terminal and a wrapper such as `timeout` may both send it."""
+"""Seconds in which a second signal counts as the first: a terminal and a wrapper such as `timeout` may both send it."""
 
 
 def name_of(signum: int) -> str:
@@ -61,7 +61,7 @@ class Termination:
     """
 
     in_force: ClassVar[int] = 0
-    """The number of entered instances: while one is, a run ends when it has saved, however long its step takes."""
+    """Number of entered instances: while there is one, a run ends when it has saved, however long its step takes."""
 
     def __init__(self) -> None:
         self.signum: int = signal.SIGTERM

@@ -121,7 +121,7 @@ def test_what_was_lost_is_asked_again_and_a_half_line_is_let_go(config, tmp_path
     good = reply(r"\boxed{999}")
     with scripted_endpoint(lambda body: refused if "2025" in body["messages"][0]["content"] else good) as endpoint:
         assert evaluate(config, endpoint.url) == 1
-        assert "found 4 of 12 samples with a lost one (2025/p0: HTTP 400" in capsys.readouterr().err
+        assert "4 of 12 samples lost an answer (2025/p0: HTTP 400" in capsys.readouterr().err
         answers = tmp_path / "run" / "raw" / "answers.jsonl"
         lines = answers.read_text().splitlines()
         answers.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:20])  # killed while it wrote

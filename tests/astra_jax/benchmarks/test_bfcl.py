@@ -86,7 +86,7 @@ def test_failures_are_told_apart_by_cause_and_stand_in_columns_of_their_own(stan
     with scripted_endpoint(script) as endpoint:
         code = evaluate(stand_in, endpoint.url, "--limit", "5", 'categories=["base"]')
     assert code == 1
-    assert "found 1 of 5 samples with a lost one (multi_turn_base_0" in capsys.readouterr().err
+    assert "1 of 5 samples lost an answer (multi_turn_base_0" in capsys.readouterr().err
     summary = read_results(tmp_path / "run").summary
     assert summary.failures == {"transport": 1, "cut": 1, "empty": 1, "user": 0, "step_limit": 0, "wrong": 1}
     assert summary.answers == {"all": 8, "cut": 2, "empty": 3, "failed_requests": 1, "renamed_calls": 0}

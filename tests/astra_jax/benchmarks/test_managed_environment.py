@@ -42,7 +42,7 @@ def steps(monkeypatch, cache):
         (cache / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
         (cache / f"step{len(ran)}").touch()
         if len(ran) == fails[0]:
-            raise HarnessMissing(f"expected {rest[-2]}, found: none; {rest[-1]}")
+            raise HarnessMissing(f"{rest[-2]}: no message; {rest[-1]}")
 
     fails = [0]
     monkeypatch.setattr(managed_environment, "_run", run)
@@ -143,8 +143,8 @@ def test_real_packages_are_installed_and_one_that_is_missing_is_one_line(tmp_pat
     packages[1].rename(tmp_path / packages[1].name)
     assert main(["evaluate", "setup", "bfcl"]) == 1
     error = capsys.readouterr().err
-    assert "expected the wheels of toy.txt, found: ERROR" in error
-    assert "see to pip's index" in error
+    assert "pip cannot install the wheels of toy.txt: ERROR" in error
+    assert "check pip's index" in error
     assert error.count("\n") == 1
     assert not cache.exists()
     (tmp_path / packages[1].name).rename(packages[1])
@@ -247,9 +247,9 @@ def test_a_checkout_brings_the_files_of_its_tag_and_nothing_that_lies_beside_the
 def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, capsys, name, what):
     checkout(tmp_path / "another")
     for source, found in (
-        (["--source", str(tmp_path / "another")], f"found no such commit in {tmp_path}/another"),
-        (["--source", str(tmp_path / "locks")], f"found no such commit in {tmp_path}/locks"),
-        ([], "found no --source"),
+        (["--source", str(tmp_path / "another")], f"{tmp_path}/another is not a checkout of"),
+        (["--source", str(tmp_path / "locks")], f"{tmp_path}/locks is not a checkout of"),
+        ([], "is needed; get one and name it by"),
     ):
         assert main(["evaluate", "setup", name, *source]) == 1
         error = capsys.readouterr().err

@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
 PYTHONPATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 SIGNALS = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 143)}
-GOES_ON = "; what is finished is kept, and the same command goes on from there"
+GOES_ON = "; finished work is kept, and the same command goes on from there"
 ROLLOUT = "[rollout]\nmax_prompt_tokens = 320\nmax_response_tokens = 96\nmax_turns = 3\ntemperature = 1.0\n"
 
 both_signals = pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])

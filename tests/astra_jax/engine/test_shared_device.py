@@ -235,7 +235,7 @@ def test_a_decoder_that_is_closed_refuses_to_sample():
         decoder = PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,))
         await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
         await decoder.close()
-        with pytest.raises(DecoderError, match="found one that is closed"):
+        with pytest.raises(DecoderError, match="the decoder is closed"):
             await asyncio.wait_for(decoder.generate([21, 22, 23], Sampling(30), Session(1, 1)), 1000)
 
     run_on_clock(main())

@@ -210,7 +210,7 @@ def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, function, mess
     ("source", "message"),
     [
         (None, r"^there is no module mine_absent: put mine_absent\.py into \S+$"),
-        ("import nowhere_at_all", r"cannot be imported: No module named 'nowhere_at_all'; install what it imports$"),
+        ("import nowhere_at_all", r"cannot be imported: No module named 'nowhere_at_all'; install its imports$"),
         ("def half(episode) return", r"cannot be imported: SyntaxError: .*; mend it$"),
         ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero; mend it$"),
     ],

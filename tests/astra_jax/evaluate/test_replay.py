@@ -88,7 +88,7 @@ def test_from_the_log_alone_what_differs_is_told(taught, logged):
     assert difference(surer).startswith(f"the log-prob of token {said} was ")
     told = with_token(each, tool, id=(each.tokens[tool].id + 1) % taught.model_config.vocab_size)
     before = max(place for place, token in enumerate(each.tokens[:tool]) if token.source == "model")
-    assert difference(told).startswith(f"what follows token {before} were other tokens, now [")
+    assert difference(told).startswith(f"other tokens follow token {before}; the replies to its calls now make [")
     call = each.calls[0].model_copy(update={"arguments": {"name": "another"}})
     assert difference(each.model_copy(update={"calls": (call, *each.calls[1:])})).startswith("call 1 was (")
     assert difference(each.model_copy(update={"calls": ()})).startswith("call 1 was None, now (")

@@ -54,11 +54,11 @@ async def test_environments_that_are_learnt_from_are_refused_in_one_line_and_not
     one = [tiny_environment(rent=7), tiny_environment(rent=100)]
     write_records(tmp_path / "shared", one, kind="environment")
     for directory, message in (
-        (config.environments, "found 3 of 3 in .*, tiny-"),
-        (tmp_path / "shared", f"found 1 of 2 in .*, {one[1].id} first"),
+        (config.environments, "3 of 3 held-out .*, such as tiny-"),
+        (tmp_path / "shared", f"1 of 2 held-out .*, such as {one[1].id};"),
     ):
         held_out = config.held_out.model_copy(update={"environments": directory})
-        with pytest.raises(ConfigError, match=f"^expected held-out environments that the run does not .*{message}.*$"):
+        with pytest.raises(ConfigError, match=f"^the run learns from {message}.*$"):
             await run_rl(config.model_copy(update={"out": tmp_path / "run", "held_out": held_out}), InProcessSandbox())
         assert not (tmp_path / "run").exists()
 

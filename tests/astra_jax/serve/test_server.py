@@ -161,7 +161,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (b"[]", 400, "the body"),
         ({"token_ids": [1]}, 400, "sampling_params"),
         ({"sampling_params": {}}, 400, "token_ids"),
-        (asked([]), 400, "tokens to go on from"),
+        (asked([]), 400, "needs at least 1 given token"),
         (asked(["1"]), 400, "token_ids.0"),
         (asked([True]), 400, "token_ids.0"),
         (asked([1.5]), 400, "token_ids.0"),
