@@ -499,7 +499,7 @@ def _agreed(names: Sequence[str], found: Mapping[str, Any]) -> dict[str, Install
             if version != first.version:
                 raise PackagesMissing(
                     f"expected one version of {name} on all replicas, found {first.version} at {where} and {version} "
-                    f"at {url}: results may depend on who answers"
+                    f"at {url}: results may depend on the replica that answers"
                 )
     return {name: package for name, (package, _) in agreed.items()}
 

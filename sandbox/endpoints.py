@@ -121,7 +121,7 @@ def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) ->
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of `work`; cancel it if its caller hangs up, who may have sent the call again.
+    """Return the result of `work`; cancel it if the caller hangs up, since the call may have been sent again.
 
     Raises:
         ClientDisconnect: the caller has hung up.

@@ -22,7 +22,7 @@ MAXIMUM_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20, result_bytes=4 << 20
 )
 MOST_BODY_BYTES = 8 << 20
-"""The longest body of a request. The event loop parses it, and the other callers wait meanwhile."""
+"""Maximum number of bytes in a request's body. The event loop parses it, and other callers wait meanwhile."""
 _MOST_CALLS_OF_A_BATCH = 1024
 _MOST_BATCH_BYTES = 64 << 20
 _MOST_CODE_BYTES = 64 << 20

@@ -54,17 +54,17 @@ class Packages:
     """A folder of packages that tools may import; by default none."""
 
     folder: str = ""
-    """Its real path on this machine."""
+    """Real path of the folder on this machine; empty for no packages."""
     versions: dict[str, str] = field(default_factory=dict)
     """Version of each distribution, by its name in the form `python-dateutil`."""
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The names under which each distribution is imported."""
+    """Names under which code imports each distribution."""
     libraries: dict[str, list[str]] = field(default_factory=dict)
     """Shared libraries of the machine that the packages load, as `loaded_libraries` returns them."""
 
     @property
     def imported(self) -> list[str]:
-        """The modules that are imported before the calls: all that a person would import."""
+        """Modules that are imported before the calls: all but those whose name begins with an underscore."""
         return [name for names in self.modules.values() for name in names if not name.startswith("_")]
 
     def __str__(self) -> str:

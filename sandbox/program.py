@@ -28,7 +28,7 @@ _OF_THE_NETWORK: Final = (
     *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/ssl", "/etc/pki"),
     *("/etc/ca-certificates", "/etc/localtime", "/etc/alternatives"),
 )
-"""Names, certificates and time, which a program with a network needs; no file here holds a secret."""
+"""Files of names, certificates and time that a program with a network needs; none of them holds a secret."""
 
 
 class ProgramNotConfined(SandboxError):

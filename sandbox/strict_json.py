@@ -1,8 +1,8 @@
 """JSON as both sides of the service mean it: finite numbers, bounded nesting, and one spelling of each reply.
 
-What is refused, and why: NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could
-take them; nesting beyond `MAX_NESTING`, because every reader after us recurses; integers of more than 4,300 digits, as
-Python does. In requests the last of two equal keys counts, as in Python. In replies the text must be the one that the
+Refused are NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could take them;
+nesting beyond `MAX_NESTING`, because every reader after us recurses; and integers of more than 4,300 digits, as Python
+does. In requests the last of two equal keys counts, as in Python. In replies the text must be the one that the
 sandbox's own encoder writes: no key twice, no half of a surrogate pair, no other spelling of a number.
 """
 

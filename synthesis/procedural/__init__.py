@@ -1,7 +1,7 @@
 """The embedded teacher: seeded and offline, it answers by grammar and computation.
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
-argument_values     Values for arguments and outputs, drawn by what their name, type, format and limits say.
+argument_values     Values for arguments and outputs, drawn by their names, types, formats and limits.
 emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.

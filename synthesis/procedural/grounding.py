@@ -83,7 +83,7 @@ def _pieces(token: str) -> set[str]:
 def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
     """Return the labels that stand in a text before something else, while their values do not stand in it.
 
-    `facts` are (label, value) of what was returned; a label before another one, or before `as follows`, claims nothing.
+    `facts` are (label, value) of the responses; a label before another one, or before `as follows`, claims nothing.
     A label that has several values, for several responses have the field, must have one for each time that it claims.
     A value that is a part of a label's own words does not stand there.
 

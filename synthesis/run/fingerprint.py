@@ -86,7 +86,7 @@ def require_same(where: Path, before: Mapping[str, JsonValue], now: Mapping[str,
         more = f"; and {len(differing) - _SHOWN_AT_ONCE} more" if len(differing) > _SHOWN_AT_ONCE else ""
         listed = "; ".join(differing[:_SHOWN_AT_ONCE]) + more
         raise MadeOtherwise(
-            f"{where}: expected what this command makes, found it made with another: {listed}. {advice}"
+            f"{where}: this result was made with another config, other inputs or other code: {listed}. {advice}"
         )
 
 

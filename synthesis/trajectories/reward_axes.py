@@ -2,14 +2,14 @@
 
     query understanding                    judge, per request; sees the assistant's reaction and nothing after it
     planning                               judge, sees the whole
-    tool-response understanding            judge, per turn that follows tool responses; sees only what came before
+    tool-response understanding            judge, per turn after tool responses; sees only messages before it
     tool-response-conditioned planning     judge, the same
     tool-call status                       rule: successful calls / calls; a failed call counts 0
     tool conciseness                       rule: calls that were needed / calls
     final answer                           per request, mean of relevance (judge) and summary (judge, rule: grounded);
                                            0 by rule where it is empty or in another language
 
-Judges of the same message are asked together, and none sees what came after it; `judges_at_once` asks all of them in
+Judges of the same message are asked together, and none sees a later message; `judges_at_once` asks all of them in
 one call, with the whole conversation before them.
 
 The lowest of several judgements on one axis counts, so that a long conversation hides no bad turn.

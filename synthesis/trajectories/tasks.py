@@ -72,7 +72,7 @@ def check_facts(
     `needed` is of the form that `chains.task_slots` returns.
 
     Raises:
-        Rejected: with the slot and what is wrong.
+        Rejected: the error names the slot and its fault.
     """
     for slot, (tool, argument, schema) in needed.items():
         if slot not in slots:
@@ -131,7 +131,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
     """Check length and language of a request, and that no tool name stands in it; `facts` may stand in any language.
 
     Raises:
-        Rejected: with what was found.
+        Rejected: the error quotes the text at fault.
     """
     if not text.strip() or len(text) > MAX_TASK_CHARACTERS:
         raise Rejected("empty or overlong task", f"{len(text)} characters")

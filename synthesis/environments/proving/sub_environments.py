@@ -29,8 +29,8 @@ from synthesis.track.second_try import accepted_reply
 Proven = TypeVar("Proven")
 
 MAX_REQUESTS: Final = 12
-"""Questions to the teacher per sub-question: necessity if it is asked, document, scaling, call; the rest are
-implementations."""
+"""Maximum number of questions to the teacher per sub-question: necessity (if asked), document, scaling, call; the rest
+are implementations."""
 
 
 @dataclass(frozen=True)
