@@ -158,7 +158,7 @@ class _Service:
         return _Reply(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
 
     def _require_packages(self, request: Request) -> None:
-        """Refuse calls whose packages are not those of this service: a tool's error would be none of the tool's."""
+        """Refuse calls whose packages are not those of this service: a tool would fail through no fault of its own."""
         has = self._execution.pool.packages.versions
         for name, version in read_packages(request.headers.get(PACKAGES_HEADER, "")).items():
             if has.get(name) != version:

@@ -52,7 +52,7 @@ def confined_command(
     each of its processes.
 
     Args:
-      ports: of its own loopback, where sockets listen that are sent over `control_fd` before it begins.
+      ports: ports of its own loopback; their listening sockets are sent over `control_fd` before it begins.
       control_fd: a Unix socket that passes the sockets and the word to begin; None begins at once.
       has_network: whether it has the network of this machine; else it has a loopback of its own.
 

@@ -19,7 +19,7 @@ def parse(data: bytes, most_nesting: int) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none that is taken here; the message is one line.
+        ValueError: the text is refused; the message is one line.
 
     >>> parse(b'{"a": [1, 2.5]}', 2)
     {'a': [1, 2.5]}
@@ -41,7 +41,7 @@ def parse_reply(data: bytes, most_nesting: int) -> Any:
     """Return the value of a JSON text that the sandbox's encoder wrote.
 
     Raises:
-        ValueError: another has written it; the message is one line.
+        ValueError: another encoder wrote it; the message is one line.
 
     >>> parse_reply(b'{"a":1,"a":2}', 1)
     Traceback (most recent call last):

@@ -25,11 +25,11 @@ from synthesis.workers import RayConfig
 RL_SPLIT: Final = "rl_environments"
 NUM_RL: Final = 640
 NUM_HELD_OUT: Final = 256
-"""Environments in each held-out split, each tried once: an environment mostly fails in all of its episodes or in
-none."""
+"""Number of environments in each held-out split. Each is tried once, since mostly all of its episodes fail, or none
+does."""
 NUM_UNSEEN: Final = 48
 NUM_SELECTION: Final = 128
-"""Environments of the split on which temperatures are chosen; their F1 differ by a few hundredths."""
+"""Number of environments in the split on which temperatures are chosen; their F1 differ by a few hundredths."""
 _SEED_OFFSET: Final = 1_000_000
 
 

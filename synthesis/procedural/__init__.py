@@ -10,7 +10,8 @@ hard_questions      Questions of hard worlds: frames around noun phrases that no
 hard_wording        The wording of a hard world: questions in a lay person's words, tools in words of the trade.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 made_up_worlds      Made-up worlds: types, properties, names and tool wording drawn anew for each.
-same_intent         Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
+same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
+                    parameters.
 stateful            Answers about tools on a state: moves of funds, a last read, and tools that no task needs.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.

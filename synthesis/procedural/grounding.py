@@ -123,7 +123,7 @@ def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _labels_in(text: str, labels: Iterable[str]) -> list[tuple[int, str]]:
-    """Return where labels stand; of those that begin alike the longest is the one that stands there."""
+    """Return the places of labels; of labels that begin alike, the longest one that stands there counts."""
     places = sorted(((place, label) for label in labels for place in _places(label, text)), key=_longest_first)
     found: list[tuple[int, str]] = []
     for place, label in places:

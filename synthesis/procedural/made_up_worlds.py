@@ -174,7 +174,7 @@ def made_up_world(rng: random.Random, language: Language) -> World:
 
 
 def draw_wording(rng: random.Random) -> ToolWording:
-    """Draw how the lookups of a world are named and documented; never as those of unseen tools are.
+    """Draw the wording of a world's lookups, in names and documents; that of unseen tools is never drawn.
 
     >>> import random
     >>> draw_wording(random.Random(0)).lookup_of("flat", "rent")

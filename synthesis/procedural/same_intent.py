@@ -1,4 +1,4 @@
-"""Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
+"""The test whether two tools do the same, by the nouns of their names and the kinds of their parameters.
 
 A language model reads meaning. These rules read words, so two words of the same meaning count as two things.
 """
@@ -15,7 +15,7 @@ _SAYS_NOTHING: Final = frozenset({
     "get", "find", "fetch", "retrieve", "look", "lookup", "up", "query", "search", "show", "check", "tell", "read",
     "return", "list", "of", "the", "a", "an", "for", "by", "which", "name",
 })  # fmt: skip
-"""Verbs of looking up, and words between nouns."""
+"""Words of names that do not count as nouns: verbs of looking up, and words between nouns."""
 
 
 def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:

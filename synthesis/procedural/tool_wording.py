@@ -94,7 +94,7 @@ UNSEEN: Final = ToolWording(
 
 
 def wording_of(unseen: Unseen) -> ToolWording:
-    """Return how tools are worded where so much must be unseen.
+    """Return the wording of tools for a level of unseen contents.
 
     >>> wording_of("tools").lookup_of("tenant", "utility_cost")
     'find_utility_cost_of_tenant'

@@ -18,7 +18,7 @@ _SHOWN_AT_ONCE: Final = 8
 _ABSENT: Final = "absent"
 
 Fingerprint = dict[str, JsonValue]
-"""Each setting, input or file that decides a result (`seed`, `source of …`), to its value or digest."""
+"""Value or digest of each setting, input or file that decides a result, by name (`seed`, `source of …`)."""
 
 
 class MadeOtherwise(DestinationRefused):

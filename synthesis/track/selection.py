@@ -35,11 +35,11 @@ class Selection(Generic[Kept, Other]):
     thresholds: tuple[str, ...]
     """Prefixes of the settings that may differ from the finished run's."""
     whole: Callable[[Other], Kept | None]
-    """Returns the whole record of a rejected item; None if it was not made."""
+    """Function that returns the whole record of a rejected item; None if it was not made."""
     kept: Callable[[Kept | Other, int], Kept]
-    """Returns the record of an item, given the number of records kept before it, or raises `Rejected`."""
+    """Function that returns the record of an item, given the number of records kept before it, or raises `Rejected`."""
     rejection: Callable[[int, Rejected, Kept | Other], Other]
-    """Writes down why the item of a slot is not kept."""
+    """Function that returns the record of a slot's item that is not kept."""
 
     def is_due(self, run: TrackRun) -> bool:
         """Say whether a finished run lies in `out` that differs from this one in its thresholds alone."""

@@ -51,11 +51,11 @@ class RewardThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float = Field(default=0.6, ge=0, le=1)
-    """Least mean of all seven axes, from 0 to 1."""
+    """Minimum mean of all seven axes, from 0 to 1."""
     every_axis: float = Field(default=0.5, ge=0, le=1)
-    """Least score on each axis that judges the agent alone."""
+    """Minimum score on each axis that judges the agent alone."""
     tool_call_status: float = Field(default=0.2, ge=0, le=1)
-    """Least share of calls that succeeded; low, since a failing tool is not the agent's fault."""
+    """Minimum share of calls that succeeded; low, since a failing tool is not the agent's fault."""
 
 
 def tool_call_status(messages: Sequence[Message]) -> float | None:

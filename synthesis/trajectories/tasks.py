@@ -181,11 +181,11 @@ class TaskThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     clarity: float = Field(default=0.6, ge=0, le=1)
-    """Least score of clarity, from 0 to 1."""
+    """Minimum score of clarity, from 0 to 1."""
     realism: float = Field(default=0.5, ge=0, le=1)
-    """Least score of realism, from 0 to 1."""
+    """Minimum score of realism, from 0 to 1."""
     tool_necessity: float = Field(default=0.6, ge=0, le=1)
-    """Least score of tool necessity, from 0 to 1."""
+    """Minimum score of tool necessity, from 0 to 1."""
 
 
 async def score_task(

@@ -124,7 +124,7 @@ async def proven_reply(
     """Ask until the proof of the reply passes; each failure goes back to the teacher with the reply that failed.
 
     Raises:
-        Rejected: every reply failed; the last failure.
+        Rejected: every reply failed; the error is the last failure.
         BadReply: a reply stayed unusable.
         TeacherUnavailable: the teacher cannot be asked.
     """
