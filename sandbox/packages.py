@@ -99,7 +99,7 @@ def find_packages(folder: Path) -> Packages:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise PackageUnavailable(f"a process that imported the packages of {folder} ended: {last}") from None
     if failure:
-        raise PackageUnavailable(f"{failure.splitlines()[0]}; install what it needs into {folder}, or remove it")
+        raise PackageUnavailable(f"{failure.splitlines()[0]}; install its dependencies into {folder}, or remove it")
     own_folders = (f"{os.path.dirname(os.__file__)}/", f"{real}/")
     others = {path: names for path, names in libraries.items() if not path.startswith(own_folders)}
     return replace(packages, libraries={path: names for path, names in others.items() if not is_loader(path)})
