@@ -25,7 +25,7 @@ These are NOT protected:
 
 - The kernel is shared: an exploit of a system call on the list escapes. If the code comes from hostile people rather
   than from a model, put a virtual machine or gVisor around the service.
-- A tool owns its reply. Whatever it does to its process, it can only choose the value, the text, and a kind of error
+- A tool owns its reply. It may do anything to its process, but can only choose the value, the text, and a kind of error
   that tools may cause. It cannot claim a time-out or a crash, fail the service, or answer another call: the service
   talks to itself on descriptors that are closed before a tool's code is read.
 - Packages are trusted: they are imported outside the jail once, at start. A tool reaches all that they hold, with its

@@ -43,7 +43,7 @@ from sandbox.protocol import (
 )
 
 ServiceError = Literal["http_429", "http_5xx", "connection_lost", "reply_cut", "reply_late"]
-"""The reason why an attempt had no whole reply."""
+"""Reason why an attempt had no whole reply."""
 _Result = TypeVar("_Result")
 _REPLIES = TypeAdapter(list[ExecuteReply])
 _DEFAULT_LIMITS = Limits()
@@ -145,10 +145,10 @@ class Replica:
     failed: int = 0
     rests_until: float = 0.0
     rest_seconds: float = 0.0
-    """Length of the last rest; 0 if the last attempt was answered."""
+    """Length of the last rest in seconds; 0 if the last attempt was answered."""
 
     def is_resting(self) -> bool:
-        """Say whether it gets no call now. After a rest it gets one call at a time until one is answered."""
+        """Say whether the replica gets no call now. After a rest it gets one call at a time until one is answered."""
         return self.rest_seconds > 0 and (time.monotonic() < self.rests_until or self.outstanding > 0)
 
     def rest(self) -> None:
@@ -499,7 +499,7 @@ def _agreed(names: Sequence[str], found: Mapping[str, Any]) -> dict[str, Install
             if version != first.version:
                 raise PackagesMissing(
                     f"expected one version of {name} on all replicas, found {first.version} at {where} and {version} "
-                    f"at {url}: results may depend on who answers"
+                    f"at {url}: results may depend on the replica that answers"
                 )
     return {name: package for name, (package, _) in agreed.items()}
 

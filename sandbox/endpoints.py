@@ -121,7 +121,7 @@ def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) ->
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return the result of `work`; cancel it if its caller hangs up, who may have sent the call again.
+    """Return the result of `work`; cancel it if the caller hangs up, since the call may have been sent again.
 
     Raises:
         ClientDisconnect: the caller has hung up.
@@ -158,7 +158,7 @@ class _Service:
         return _Reply(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
 
     def _require_packages(self, request: Request) -> None:
-        """Refuse calls whose packages are not those of this service: a tool's error would be none of the tool's."""
+        """Refuse calls whose packages are not those of this service: a tool would fail through no fault of its own."""
         has = self._execution.pool.packages.versions
         for name, version in read_packages(request.headers.get(PACKAGES_HEADER, "")).items():
             if has.get(name) != version:

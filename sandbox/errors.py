@@ -1,7 +1,7 @@
 """The errors of the sandbox.
 
     SandboxError
-    ├── SandboxUnavailable     client: no answer to a call, whatever the reason; it is never a result
+    ├── SandboxUnavailable     client: no answer to a call, for any reason; it is never a result
     │   └── PackagesMissing    the sandbox has not the packages that the calls need, or not on all replicas
     ├── InvalidToken           a bearer token that no header can carry
     ├── RefusedToStart         server: it will not run like this

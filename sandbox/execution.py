@@ -22,7 +22,7 @@ MAXIMUM_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20, result_bytes=4 << 20
 )
 MOST_BODY_BYTES = 8 << 20
-"""The longest body of a request. The event loop parses it, and the other callers wait meanwhile."""
+"""Maximum number of bytes in a request's body. The event loop parses it, and other callers wait meanwhile."""
 _MOST_CALLS_OF_A_BATCH = 1024
 _MOST_BATCH_BYTES = 64 << 20
 _MOST_CODE_BYTES = 64 << 20
@@ -85,7 +85,7 @@ class Execution:
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
         self._compiling: dict[tuple[str, str], asyncio.Event] = {}
-        """Event of each client and source, set when the call that compiles the source has ended, well or not."""
+        """Event of each client and source; it is set when the call that compiles the source has ended, well or not."""
 
     async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         """Run one call in the pool and return the reply as JSON.
@@ -119,7 +119,7 @@ class Execution:
         """Return replies in the order of the requests, as JSON; a failure of the service fails the batch.
 
         Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`, of any of them.
+            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`, for any of the calls.
             InvalidRequest: the replies together are too long.
         """
         if len(requests) > _MOST_CALLS_OF_A_BATCH:

@@ -38,7 +38,7 @@ class JailedPython:
     stdlib: str
     version: str
     libraries: dict[str, list[str]]
-    """The names under which a library may be asked for, by its path."""
+    """Names under which each library may be asked for, by its path."""
     loader: str
     loader_path: str
 

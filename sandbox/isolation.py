@@ -63,8 +63,8 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
 def readable_paths(stdlib: str, others: list[str]) -> tuple[list[str], list[str]]:
     """Return the folders whose entries a tool may list, and the paths that it may read, where it sees the host's files.
 
-    Packages that lie in the interpreter's own folder are not the standard library's: their names can be listed, as the
-    importer must list what lies beside them, and not one of their files be read.
+    Packages in the interpreter's own folder do not belong to the standard library. A tool can list their names, since
+    the importer must list the folder, but it can read none of their files.
     """
     entries = [
         entry.path

@@ -29,9 +29,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        """The number of calls, by result."""
+        """Number of calls, by result."""
         self.refusals: Counter[str] = Counter()
-        """The number of refused requests, by the code of the error."""
+        """Number of refused requests, by the code of the error."""
         self._seconds = dict.fromkeys(_SECONDS, 0.0)
 
     def count(self, result: str, wall_seconds: float, cpu_seconds: float, queue_seconds: float) -> None:

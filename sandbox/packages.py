@@ -54,17 +54,17 @@ class Packages:
     """A folder of packages that tools may import; by default none."""
 
     folder: str = ""
-    """Its real path on this machine."""
+    """Real path of the folder on this machine; empty for no packages."""
     versions: dict[str, str] = field(default_factory=dict)
     """Version of each distribution, by its name in the form `python-dateutil`."""
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The names under which each distribution is imported."""
+    """Names under which code imports each distribution."""
     libraries: dict[str, list[str]] = field(default_factory=dict)
     """Shared libraries of the machine that the packages load, as `loaded_libraries` returns them."""
 
     @property
     def imported(self) -> list[str]:
-        """The modules that are imported before the calls: all that a person would import."""
+        """Modules that are imported before the calls: all but those whose name begins with an underscore."""
         return [name for names in self.modules.values() for name in names if not name.startswith("_")]
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def find_packages(folder: Path) -> Packages:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise PackageUnavailable(f"a process that imported the packages of {folder} ended: {last}") from None
     if failure:
-        raise PackageUnavailable(f"{failure.splitlines()[0]}; install what it needs into {folder}, or remove it")
+        raise PackageUnavailable(f"{failure.splitlines()[0]}; install its dependencies into {folder}, or remove it")
     own_folders = (f"{os.path.dirname(os.__file__)}/", f"{real}/")
     others = {path: names for path, names in libraries.items() if not path.startswith(own_folders)}
     return replace(packages, libraries={path: names for path, names in others.items() if not is_loader(path)})

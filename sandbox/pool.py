@@ -87,12 +87,12 @@ class Pool:
 
     @property
     def queued(self) -> int:
-        """Calls that wait for a slot."""
+        """Number of calls that wait for a slot."""
         return len(self._queue)
 
     @property
     def in_flight(self) -> int:
-        """Calls inside a jail."""
+        """Number of calls inside the jails."""
         return sum(len(worker.flights) for worker in self.workers)
 
     async def run(

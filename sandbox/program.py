@@ -28,7 +28,7 @@ _OF_THE_NETWORK: Final = (
     *("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/ssl", "/etc/pki"),
     *("/etc/ca-certificates", "/etc/localtime", "/etc/alternatives"),
 )
-"""Names, certificates and time, which a program with a network needs; no file here holds a secret."""
+"""Files of names, certificates and time that a program with a network needs; none of them holds a secret."""
 
 
 class ProgramNotConfined(SandboxError):
@@ -52,7 +52,7 @@ def confined_command(
     each of its processes.
 
     Args:
-      ports: of its own loopback, where sockets listen that are sent over `control_fd` before it begins.
+      ports: ports of its own loopback; their listening sockets are sent over `control_fd` before it begins.
       control_fd: a Unix socket that passes the sockets and the word to begin; None begins at once.
       has_network: whether it has the network of this machine; else it has a loopback of its own.
 

@@ -18,7 +18,7 @@ MAX_SEED = 2**63 - 1
 
 
 class ErrorKind(StrEnum):
-    """Why a tool gave no value."""
+    """The reason why a tool gave no value."""
 
     TIMEOUT = "timeout"
     MEMORY = "memory"
@@ -80,7 +80,7 @@ class Usage(_Message):
 
 
 PACKAGES_HEADER = "x-sandbox-packages"
-"""Names the packages that the calls of a request need, as `written_packages` writes them."""
+"""Name of the header with the packages that the calls of a request need, as `written_packages` writes them."""
 
 
 class InstalledPackage(_Message):
@@ -88,7 +88,7 @@ class InstalledPackage(_Message):
 
     version: str
     modules: tuple[str, ...]
-    """The names under which it is imported."""
+    """Names under which code imports the package."""
 
 
 def written_packages(versions: dict[str, str]) -> str:
@@ -103,7 +103,7 @@ def written_packages(versions: dict[str, str]) -> str:
 
 
 def read_packages(text: str) -> dict[str, str]:
-    """Read what `written_packages` wrote."""
+    """Read the text of a header that `written_packages` wrote."""
     parts = (part.strip().partition("==") for part in text.split(","))
     return {name: version for name, _, version in parts if name}
 

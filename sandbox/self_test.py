@@ -1,7 +1,7 @@
 """The tier of isolation that holds on this machine: found by a start in it, and attacks on it, never assumed.
 
 The attacks are the promises of `contract.promises.AT_START`. They run through the service's own pool, with a file of
-the host as bait. One promise that is broken, and the tier does not count.
+the host as bait. If one promise is broken, the tier does not count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """JSON as both sides of the service mean it: finite numbers, bounded nesting, and one spelling of each reply.
 
-What is refused, and why: NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could
-take them; nesting beyond `MAX_NESTING`, because every reader after us recurses; integers of more than 4,300 digits, as
-Python does. In requests the last of two equal keys counts, as in Python. In replies the text must be the one that the
+Refused are NaN, infinities and numbers that overflow to one (`1e999`), because no reader after us could take them;
+nesting beyond `MAX_NESTING`, because every reader after us recurses; and integers of more than 4,300 digits, as Python
+does. In requests the last of two equal keys counts, as in Python. In replies the text must be the one that the
 sandbox's own encoder writes: no key twice, no half of a surrogate pair, no other spelling of a number.
 """
 
@@ -19,7 +19,7 @@ def parse(data: bytes, most_nesting: int) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is none that is taken here; the message is one line.
+        ValueError: the text is refused; the message is one line.
 
     >>> parse(b'{"a": [1, 2.5]}', 2)
     {'a': [1, 2.5]}
@@ -41,7 +41,7 @@ def parse_reply(data: bytes, most_nesting: int) -> Any:
     """Return the value of a JSON text that the sandbox's encoder wrote.
 
     Raises:
-        ValueError: another has written it; the message is one line.
+        ValueError: another encoder wrote it; the message is one line.
 
     >>> parse_reply(b'{"a":1,"a":2}', 1)
     Traceback (most recent call last):

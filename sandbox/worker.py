@@ -21,7 +21,7 @@ from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.packages import Packages
 from sandbox.protocol import Limits
 
-AGED_AFTER_SECONDS = 0.05
+AGED_AFTER_SECONDS = 0.05  # then a call gives up its fresh slot, so that long calls do not keep short ones waiting
 _READ_AFTER_SECONDS = 0.01  # most replies fit the socket's buffer and are read once, when the call has ended
 _BACKSTOP_SECONDS = 30.0  # a zygote that has not ended a call this long after its limit is broken, not just starved
 _START_SECONDS = 90.0
@@ -37,14 +37,14 @@ class Job:
 
     client: str
     document: bytes
-    """The request as the harness reads it."""
+    """Request in JSON, in the form that the harness reads."""
     code: bytes
-    """Byte code; the source if `on_code` is given."""
+    """Byte code of the tool; its source if `on_code` is given."""
     limits: Limits
     max_reply_bytes: int
     future: asyncio.Future[Outcome]
     on_code: Callable[[bytes], None] | None = None
-    """Makes the call's process compile its source first; gets the byte code, mostly while the tool still runs."""
+    """Called with the byte code, mostly while the tool still runs; if given, the process compiles the source first."""
     enqueued: float = field(default_factory=time.monotonic)
 
 
@@ -54,7 +54,7 @@ class Outcome:
 
     body: bytes | None
     compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
-    forged: bool  # the channel held something else than genuine frames
+    forged: bool  # the channel held other bytes than genuine frames
     too_long: bool
     wait_status: int
     why: int
@@ -76,12 +76,12 @@ class _Flight:
     received: int = 0
     compiled: bytes | None = None
     ended: tuple[int, ...] | None = None
-    """The zygote's report."""
+    """Figures of the zygote's `ENDED` message; None while the process runs."""
     reason: str = ""
-    """Why the process could not be restricted."""
+    """Reason why the process could not be restricted; empty if it was."""
     is_open: bool = True
     is_read: bool = False
-    """Whether the event loop reads the channel; to ask it to stop without need is slow."""
+    """Whether the event loop reads the channel; it is slow to remove a reader that was never added."""
     is_written: bool = False
     aged: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -137,22 +137,22 @@ class Worker:
         self._loop.add_reader(self._control, self._on_control)
 
     async def wait_ready(self) -> None:
-        """Return when the zygote serves.
+        """Wait until the zygote serves.
 
         Raises:
-            ServiceFault: it never does.
+            ServiceFault: the zygote did not start.
         """
         try:
-            # Shielded: `_started` is the worker's own, which a waiter's time limit must not cancel.
+            # Shielded, since the time limit of one waiter must not cancel `_started`, which all waiters share.
             await asyncio.wait_for(asyncio.shield(self._started), _START_SECONDS)
         except TimeoutError:
             self.close("did not start in time")
             raise ServiceFault("a worker did not start in time") from None
 
     def start(self, job: Job) -> bool:
-        """Send a job into the jail, whose future gets the outcome; False where it could not be sent, and waits on.
+        """Send a job into the jail; its future gets the outcome. Return False if it was not sent and must wait on.
 
-        That is so where this process has no descriptor left, or where the zygote takes no messages: then it is closed.
+        That happens if this process has no descriptor left, or if the zygote takes no message: then it is closed.
         """
         try:
             ours, theirs = socket.socketpair()
@@ -185,7 +185,7 @@ class Worker:
         """End the process of a job whose caller has gone, if it is in this jail."""
         for call, flight in self.flights.items():
             if flight.job is job:
-                # One that takes no message ends the call at its limit.
+                # A zygote that takes no message now ends the call at its time limit.
                 with contextlib.suppress(OSError):
                     self._control.send(CANCEL.pack(b"k", call))
 
@@ -196,11 +196,11 @@ class Worker:
         self._loop.remove_reader(self._control)
         self._control.close()
         self.ready = False
-        self.process.kill()
+        self.process.kill()  # the kernel ends everything in the jail with it
         self.process.wait()
         if not self._started.done():
             self._started.set_exception(ServiceFault(f"worker {self.index} {why}"))
-            self._started.exception()  # not every close has a waiter
+            self._started.exception()  # marks it as seen: there may be no waiter
         flights, self.flights = self.flights, {}
         for flight in flights.values():
             self._finish(flight, ServiceFault(f"worker {self.index} {why}"))
@@ -216,7 +216,7 @@ class Worker:
             self._loop.add_writer(flight.channel, self._send_more, flight)
             flight.is_written = True
         except OSError:
-            flight.to_send = memoryview(b"")  # the child ended before it read everything; ENDED will tell
+            flight.to_send = memoryview(b"")  # the child ended before it read everything; `ENDED` will say why
 
     def _send_more(self, flight: _Flight) -> None:
         self._loop.remove_writer(flight.channel)
@@ -228,7 +228,7 @@ class Worker:
         flight.is_read = True
 
     def _read(self, flight: _Flight) -> None:
-        """Read the available bytes; at the end, or beyond the call's maximum, close."""
+        """Read the available bytes; close the channel at its end, or beyond the call's maximum."""
         while True:
             try:
                 chunk = flight.channel.recv(1 << 18)
@@ -297,7 +297,7 @@ class Worker:
         self._on_free()
 
     def _finish_if_over(self, flight: _Flight) -> None:
-        # The zygote's word and the end of the channel come in either order; the verdict needs both.
+        # The `ENDED` message and the end of the channel come in either order; the verdict needs both.
         if flight.ended is None or flight.is_open:
             return
         status, why, wall, cpu, rss = flight.ended
@@ -311,7 +311,7 @@ class Worker:
             # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
             body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
             forged, too_long = bool(rest), flight.received > flight.job.max_reply_bytes
-            queued = time.monotonic() - flight.job.enqueued - wall
+            queued = time.monotonic() - flight.job.enqueued - wall  # the time in which it did not run
             own = None if forged else body
             self._finish(flight, Outcome(own, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
 

@@ -1,8 +1,9 @@
 """An estimate of a run's calls, tokens and cost with a language model, before anything is spent.
 
-A small run with the embedded teacher is metered and scaled up to the run that is wanted. Prompts are rendered in full.
-Replies are as short as the embedded teacher's, each implementation of a tool passes at the first try, and retries,
-repairs and embeddings are not counted: a model that thinks aloud writes several times as much.
+The embedded teacher makes a small run. Its calls and tokens are counted and multiplied up to the size of the config.
+Prompts are counted in full. The other figures are low: replies are as short as the embedded teacher's, each tool's code
+passes at the first try, and retries, repairs and embeddings are left out. A model that thinks aloud writes several
+times as many tokens.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from synthesis.teacher.protocol import Reply, Request, Role
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 
 BYTES_PER_TOKEN: Final = 3.5
-"""UTF-8 bytes per token; prompts and replies of both tracks have 3.3 to 4 with Qwen3's tokenizer, in both languages."""
+"""UTF-8 bytes per token. With Qwen3's tokenizer, prompts and replies of both tracks have 3.3 to 4 in each language."""
 _SAMPLE_TRAJECTORIES: Final = 100
 _SAMPLE_ENVIRONMENTS: Final = 50
 _PER_SERVER: Final = frozenset({CompleteParameters.__name__, ProposeChains.__name__, VoteOnChain.__name__})
-"""Questions that are asked per server, however many trajectories are wanted."""
+"""Questions whose number depends on the servers, and not on the number of trajectories."""
 _NO_PRICES: Final = (
     "a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens"
 )
@@ -73,7 +74,7 @@ class CostEstimate:
 
     @property
     def by_role(self) -> dict[Role, Questions]:
-        """Calls and tokens of each role that is asked anything."""
+        """Calls and tokens by role, for the roles that are asked a question."""
         return {
             role: sum((asked for name, asked in self.questions.items() if self.roles[name] == role), Questions())
             for role in get_args(Role)
@@ -81,7 +82,7 @@ class CostEstimate:
         }
 
     def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
-        """Return the estimate of a larger run, in which the questions in `fixed` are asked no more often."""
+        """Return the estimate of a larger run; the questions in `fixed` keep their calls and tokens."""
         scaled = {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
         return CostEstimate(scaled, self.roles)
 
@@ -113,7 +114,7 @@ class CostEstimate:
         return "\n".join(lines)
 
     def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
-        """Return the cost of all of it in US dollars, each role at its own prices; None without prices.
+        """Return the cost of all questions in US dollars, each role at its own prices; None without prices.
 
         >>> prices = {"usd_per_million_prompt_tokens": 2, "usd_per_million_completion_tokens": 8}
         >>> estimate = CostEstimate({"WriteTask": Questions(9, 500_000, 125_000)}, {"WriteTask": "task_writer"})
@@ -143,10 +144,10 @@ class CostEstimate:
 
 @dataclass
 class MeteringTeacher:
-    """The embedded teacher, with every prompt rendered and every reply measured as a language model's would be."""
+    """The embedded teacher; it counts the tokens that a language model would read and write for the same questions."""
 
     stand_in: Callable[[Request[Any]], Request[Any]] = lambda request: request
-    """Replaces a question that only a language model can answer by one that the embedded teacher answers."""
+    """Function that puts a question that the embedded teacher can answer in place of one that it cannot."""
     config: OpenAITeacherConfig | None = None
     """Settings of the language model that would be asked."""
     name: str = "estimate"
@@ -154,14 +155,14 @@ class MeteringTeacher:
     _roles: dict[str, Role] = field(default_factory=dict)
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
-        """Answer one question as the embedded teacher, and measure it."""
+        """Answer one question as the embedded teacher, and count its tokens."""
         self._meter(request, Questions(1, num_tokens(_read_by_a_model(request, self.config)), 0))
         reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
         self._meter(request, Questions(0, 0, num_tokens(reply.model_dump_json())))
         return reply
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
-        """Answer questions that a language model is asked in one call, and measure that call."""
+        """Answer questions that a language model is asked in one call, and count that call's tokens."""
         joint = type(requests[0][0]).together([request for request, _ in requests])
         replies: list[Reply] = [
             await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
@@ -180,8 +181,8 @@ class MeteringTeacher:
 
 
 def _read_by_a_model(request: Request[Any], config: OpenAITeacherConfig | None) -> str:
-    """Return the text of a call that its model reads: the messages, whose first one holds the schema, and tools."""
-    # The text of the request itself: a stand-in only serves to get an answer.
+    """Return the text that a model reads in one call: messages, of which the first holds the schema, and tools."""
+    # The request itself is counted, and not its stand-in, which only serves to get an answer.
     call = call_of(request, config or OpenAITeacherConfig(model="any"), seed=0)
     rest = [{name: value for name, value in message.items() if name != "content"} for message in call["messages"]]
     texts = [str(message.get("content") or "") for message in call["messages"]]
@@ -201,7 +202,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
     """Estimate calls and tokens of the trajectories track.
 
     Raises:
-        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: as the run itself would.
+        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: the run itself would raise them, too.
     """
     sample = min(_SAMPLE_TRAJECTORIES, config.count)
     teacher = MeteringTeacher(config=config.teacher)
@@ -215,12 +216,12 @@ async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) ->
     """Estimate calls and tokens of the environments track.
 
     Raises:
-        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: as the run itself would.
+        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: the run itself would raise them, too.
     """
     sample = min(_SAMPLE_ENVIRONMENTS, config.count)
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:
-        # No embedding model is opened, and the splits to stay apart from need not exist yet.
+        # An estimate opens no embedding model, and the directories in `disjoint_from` need not exist yet.
         out = Path(folder) / "estimate"
         changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": (), "ray": None}
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
@@ -228,7 +229,7 @@ async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) ->
 
 
 def _with_known_knowledge(request: Request[Any]) -> Request[Any]:
-    """Replace prose, and a domain that the embedded teacher does not know, by a domain that it knows."""
+    """Return the request about a domain that the embedded teacher knows, if it is about prose or another domain."""
     knowledge: Knowledge | None = getattr(request, "knowledge", None)
     if knowledge is None or knowledge.kind == "tables":
         return request

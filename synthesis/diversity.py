@@ -28,15 +28,15 @@ class Diversity(BaseModel):
     questions: int
     question_skeletons: int
     reasonings: int
-    """Pieces of reasoning, one per assistant message that has some."""
+    """Number of assistant messages that have reasoning."""
     reasoning_skeletons: int
     word_pairs: int
-    """Distinct pairs of neighbouring words in all skeletons; of characters in Chinese."""
+    """Number of distinct pairs of neighbouring words (in Chinese, characters) in all skeletons."""
     vocabulary: dict[Language, int]
-    """Distinct words of the skeletons by language; characters in Chinese."""
+    """Number of distinct words (in Chinese, characters) in the skeletons, by language."""
     tool_names: int
     tool_sets: int
-    """Distinct combinations of tools that one record calls."""
+    """Number of distinct combinations of tools that one record calls."""
 
 
 def skeleton(text: str, names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 MOST_MARKS: Final = 30
-"""The most marks on one character: the number of Unicode's Stream-Safe Text Format (UAX #15, section 13)."""
+"""Maximum number of marks on one character, that of Unicode's Stream-Safe Text Format (UAX #15, section 13)."""
 _SHORT: Final = 1_000
 
 

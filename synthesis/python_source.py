@@ -7,7 +7,7 @@ import gc
 from typing import Final
 
 DEEPEST_TOOL: Final = 100
-"""The levels of a tool's syntax tree; a walk or a print of a tree takes several of Python's 1,000 frames for each."""
+"""Most levels of a tool's syntax tree; a walk or a print of a tree takes several of Python's 1,000 frames for each."""
 
 
 def syntax_tree(source: str) -> ast.Module:

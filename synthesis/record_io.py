@@ -46,7 +46,7 @@ RECORD_TYPES: Mapping[str, type[KeptRecord]] = {
 """The kinds of record that a directory can hold."""
 
 _WRITER_OPTIONS = "group_size:1,zstd:3"
-"""One record per group: random access reads one record, not its neighbours."""
+"""Options of the writer: with one record per group, random access reads no neighbours of a record."""
 
 
 class DatasetCard(BaseModel):
@@ -59,14 +59,14 @@ class DatasetCard(BaseModel):
     """Shard file name to SHA-256 of its bytes."""
     config_hash: str
     rejected: dict[str, int]
-    """The number of rejected items by reason."""
+    """Number of rejected items by reason."""
     read: int = 0
-    """The number of items that were worked on: the kept and the rejected ones; 0 if they were not counted."""
+    """Number of items that were worked on, kept and rejected ones; 0 if they were not counted."""
     repaired: int = 0
     made_with: dict[str, JsonValue] = {}
-    """The fingerprint of the synthesis; empty without one, and in cards of older versions."""
+    """Fingerprint of the synthesis; empty without one, and in cards of older versions."""
     packages: dict[str, str] = Field(default={}, exclude_if=lambda packages: not packages)
-    """The packages that tools need beside the standard library: name to the version that proved the tools."""
+    """Packages that tools need beside the standard library: name to the version that proved the tools."""
 
 
 class RecordDirectoryError(SynthesisError):

@@ -74,7 +74,7 @@ class Rejected(SynthesisError):
 
 
 class NothingKept(SynthesisError):
-    """A stage kept nothing of what it read; the message has the first reasons in full."""
+    """A stage kept none of the items that it read; the message has the first reasons in full."""
 
 
 @dataclass
@@ -91,9 +91,9 @@ class StageReport:
     out: str = ""
     seconds: float = 0.0
     asked_again: Counter[str] = field(default_factory=Counter)
-    """Replies that broke a rule of structure and were asked for once more, by reason."""
+    """Number of replies that broke a rule of structure and were asked for once more, by reason."""
     mended: Counter[str] = field(default_factory=Counter)
-    """The number of these replies whose second try broke no rule, by reason."""
+    """Number of these replies whose second try broke no rule, by reason."""
     usage: JsonObject = field(default_factory=dict)
     """Calls, tokens and cost of a language model by kind of question; empty without one."""
     made_by: str = ""

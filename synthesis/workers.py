@@ -51,7 +51,7 @@ class RayConfig(BaseModel):
     address: str = "auto"
     """`HOST:PORT` of the cluster's head; `auto` is the cluster that this machine belongs to."""
     workers_per_node: int = Field(default=2, ge=1)
-    """Processes on each node. They share out `concurrency`; limits of the teacher and of tool servers hold for each."""
+    """Number of processes on each node. They share `concurrency`; limits of teacher and tool servers hold for each."""
 
 
 class WorkersUnavailable(SynthesisError):

@@ -1,4 +1,4 @@
-"""Whether a text is written in a language, and its passages in another one.
+"""The test whether a text is written in its language, and its passages in another one.
 
     English   no word in another script than Latin
     Chinese   no English phrase, no English word that could be avoided, no third script

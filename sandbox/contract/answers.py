@@ -136,7 +136,10 @@ RESULTS = [
     promise("nor half a character", "invalid_result", "return 'a\\ud800'"),
     promise("nor an integer of ten thousand digits", "invalid_result", "return 10 ** 10_000"),
     promise("nor an object with one key twice", "invalid_result", "return {1: 'a', '1': 'b'}"),
-    *[promise(f"nor {what}, whoever encoded it", "invalid_result", _ENCODED_BY_THE_TOOL % text) for what, text in _ODD],
+    *[
+        promise(f"nor {value} that the tool encoded", "invalid_result", _ENCODED_BY_THE_TOOL % text)
+        for value, text in _ODD
+    ],
     promise(
         "nor a hundred and one lists within each other",
         "invalid_result",
@@ -150,7 +153,7 @@ RESULTS = [
     ),
     promise("large integers pass", "ok", "return 2 ** 200", value=2**200),
     promise(
-        "values that pretend are taken for what they are",
+        "values that pretend to be others keep their own value",
         "ok",
         "class I(int):\n    def __repr__(self): return '\"forged\"'\n"
         "class S(str):\n    def __str__(self): return 'forged'\n"

@@ -180,7 +180,7 @@ MEMORY = [
         "import fcntl, os\nreturn fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)  # F_SETPIPE_SZ",
     ),
     promise(
-        "what a tool of 16 MB leaves unread in sockets and pipes is less than another 16 MB",
+        "a tool of 16 MB leaves less than another 16 MB unread in sockets and pipes",
         "ok",
         _QUEUE,
         value=True,
@@ -245,7 +245,7 @@ PROCESSES = [
         for megabytes in (64, 128, 256, 512, 1024, 2048)
     ],
     promise("all threads of a call have its 64 descriptors together", "ok", _OWN_DESCRIPTORS, value=[]),
-    promise("killing everybody is forbidden", "forbidden", "import os\nos.kill(-1, 9)"),
+    promise("killing all processes is forbidden", "forbidden", "import os\nos.kill(-1, 9)"),
     promise("killing the parent is forbidden", "forbidden", "import os\nos.kill(1, 9)"),
     promise("raising a priority is forbidden", "forbidden", "import os\nos.nice(-5)"),
     promise(
@@ -297,7 +297,7 @@ OUTPUT = [
         stdout="",
     ),
     promise(
-        "closing stdout hurts nobody",
+        "closing stdout breaks no reply",
         "ok",
         "import sys\nprint('a')\nsys.stdout.close()\nreturn 1",
         value=1,

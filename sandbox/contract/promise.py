@@ -32,9 +32,9 @@ class Promise:
     stdout: str | None = None
     seconds_between: float = 0.0  # between the calls
     needs_namespaces: bool = False
-    """True if the tier `landlock` cannot keep it: it needs a /tmp, or hides something that the tier shows."""
+    """Whether only the tier `namespaces` can keep it: it needs a /tmp, or hides something that `landlock` shows."""
     is_slow: bool = False
-    """True if its check takes more than some tens of milliseconds."""
+    """Whether its check takes more than some tens of milliseconds."""
 
     def requests(self) -> list[ExecuteRequest]:
         """Return the calls, to be made one after the other with `seconds_between` them."""
@@ -56,7 +56,7 @@ class Promise:
         return self.verdict(replies, overshoot_seconds)
 
     def verdict(self, replies: list[ExecuteReply], overshoot_seconds: float = 0.25) -> str | None:
-        """Return None if the replies keep the promise, else what happened instead.
+        """Return None if the replies keep the promise, else a line about the outcome.
 
         A limit of time may be overshot by `overshoot_seconds`; a machine that is starved of CPU needs more.
         """

@@ -1,4 +1,4 @@
-"""Every promise, and those among them that a service is held to when it starts."""
+"""All promises, and the list of those that a service must keep before it starts."""
 
 from sandbox.contract.answers import RESULTS, SOURCES, STATE, TAMPERING
 from sandbox.contract.bounds import MEMORY, OUTPUT, PROCESSES, TIME
@@ -13,4 +13,4 @@ PROMISES: list[Promise] = [
 AT_START: list[Promise] = [
     *(one for one in [*PROCESSES, *FILES, *NETWORK, *SECRETS] if not one.is_slow), *CHANGES, *SYSTEM_CALLS, MEMORY[0],
 ]  # fmt: skip
-"""The walls: each takes milliseconds."""
+"""Promises that the self-test checks at each start of a service; each takes milliseconds."""

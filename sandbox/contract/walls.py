@@ -1,4 +1,4 @@
-"""Promises about files, the network, secrets, and what one call leaves to the next."""
+"""Promises about files, the network, secrets, and traces of one call in the next."""
 
 from sandbox.contract.promise import SAME, promise
 
@@ -313,7 +313,7 @@ SECRETS = [
         "    except OSError: pass\nreturn found",
         value=[],
     ),
-    promise("what the process was started with says nothing about the host", "ok", _READ_START, value=[True, []]),
+    promise("the process's start says nothing about the host", "ok", _READ_START, value=[True, []]),
     promise("the memory and the load of the machine are hidden", "ok", _ABOUT_MACHINE, value=[[], True, True]),
     promise("the service's own packages are not there", "exception", "import pydantic"),
     promise("nor is the harness", "exception", "import sandbox"),
@@ -328,7 +328,7 @@ REPEATS = [
         value=["2026-01-01 00:00:00", "2026-01-01"],
     ),
     promise(
-        "the clock goes on by what a tool sleeps, and that is as long as it asked for",
+        "the clock goes on by the time that a tool sleeps, which is as long as it asked for",
         "ok",
         "import time\nbefore, really = time.time(), time.monotonic()\ntime.sleep(0.25)\n"
         "return [round(time.time() - before, 3), time.monotonic() - really >= 0.25]",
@@ -457,7 +457,7 @@ LEFTOVERS = [
         needs_namespaces=True,
     ),
     promise(
-        "a file's number in /tmp does not tell what earlier calls made there",
+        "a file's number in /tmp does not tell of files that earlier calls made there",
         "ok",
         _NUMBER_IN_TMP,
         *[source for each in (*_MADE_AND_REMOVED, _WITHOUT_A_NAME) for source in [each] * 4],
@@ -466,7 +466,7 @@ LEFTOVERS = [
         seconds_between=0.06,  # sooner than that, /tmp is new for each call
     ),
     promise(
-        "the collector of garbage counts the same whatever ran before", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
+        "the collector of garbage counts the same after other calls", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
     ),
     promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
     promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),

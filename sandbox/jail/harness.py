@@ -1,11 +1,11 @@
-"""One call inside its own child process: last restrictions, then the tool, then one framed reply, then the end.
+"""Runs one call in its own child process: the last restrictions, the tool, one framed reply, the end.
 
-Nothing that a tool controls is read before every restriction holds. That they hold, or why they do not, is said on a
-descriptor of its own (the witness) which is closed then: no words of a tool are ever taken for the service's.
+The process reads nothing that a tool controls before every restriction holds. Then it tells the zygote on a pipe (the
+witness) that they hold, or why they do not, and closes the pipe. So no words of a tool are taken for the service's.
 
-All that the harness needs afterwards is bound before the tool runs, its builtins are a private copy, and the nonce that
-marks a genuine reply is never in the tool's reach by name. A tool that hunts its own process for it gains nothing: it
-can only answer its own call, which it may anyway.
+All that the harness needs afterwards is bound before the tool runs, and its builtins are a private copy. A nonce marks
+the genuine reply; no name that a tool can use leads to it. A tool that finds it in memory gains nothing: it can only
+answer its own call, which it may do anyway.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
 
 REQUEST_HEADER = struct.Struct("<16sII")  # nonce, bytes of JSON, bytes of compiled code or source
 REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
-RESTRICTED = b"restricted"  # a call's process tells it the zygote before it reads its request
-_GIVEN_UP = 122  # the status of a process whose server has hung up
-_READ_BYTES = 64 << 10  # at once: most requests are shorter, and a larger buffer would be mapped and unmapped
+RESTRICTED = b"restricted"  # a call's process writes this to its witness before it reads its request
+_GIVEN_UP = 122  # exit status of a process whose server has hung up
+_READ_BYTES = 64 << 10  # most requests are shorter, and malloc would map and unmap a larger buffer
 _DECODER = json.JSONDecoder()
 _ALL_DESCRIPTORS = 1 << 20  # more than a process can have
-_HEADROOM_BYTES = 8 << 20  # lets the harness say "out of memory" when the tool is
+_HEADROOM_BYTES = 8 << 20  # lets the harness report "out of memory" for a tool that has no memory left
 # Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
 _STACK_SHARE = 2 * THREADS_OF_A_CALL
 _LEAST_STACK_BYTES, _MOST_STACK_BYTES = 128 << 10, 8 << 20
@@ -47,12 +47,12 @@ class Jail:
 
     tier: str
     drop_capabilities: Callable[[], None]
-    install_filter: Callable[[], None]  # of system calls
+    install_filter: Callable[[], None]  # the filter of system calls
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
-    ruleset: int = -1  # Landlock
+    ruleset: int = -1  # descriptor of the Landlock rules
     address_space_bytes: int = 0
-    shared_bytes: int = 0  # of packages, which are in the memory of every call's process
+    shared_bytes: int = 0  # memory of packages, which every call's process shares with the zygote
 
 
 def forget_the_outside(plan: dict) -> None:
@@ -66,7 +66,7 @@ def forget_the_outside(plan: dict) -> None:
     sys.executable = ""
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    for name in ("posix", "zygote"):
+    for name in ("posix", "zygote"):  # the names that the launcher's one-line program has bound
         del sys.modules["__main__"].__dict__[name]
     plan.clear()
 
@@ -74,7 +74,7 @@ def forget_the_outside(plan: dict) -> None:
 def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
-    All that it needs is bound here: each name that it looked up in a module would cost it the copies of some pages.
+    All that it needs is bound here, since each name that it looks up in a module would copy some pages of memory.
 
     Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
     """
@@ -103,16 +103,16 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
             dup2(channel, CHANNEL)
             closerange(CHANNEL + 1, witness)
             closerange(witness + 1, _ALL_DESCRIPTORS)
-            # RLIMIT_AS counts what the zygote has mapped already; a tool is promised memory on top of that.
+            # RLIMIT_AS also counts the memory that the zygote has mapped; a tool is promised its own on top of that.
             ceiling = address_space_bytes + memory_bytes
-            whole_cpu_seconds = int(cpu_seconds) + 1
-            limit(limit_of_memory, (ceiling, ceiling + _HEADROOM_BYTES))
+            whole_cpu_seconds = int(cpu_seconds) + 1  # a backstop: the zygote watches the exact limit
+            limit(limit_of_memory, (ceiling, ceiling + _HEADROOM_BYTES))  # `finish` raises the first to the second
             limit(limit_of_time, (whole_cpu_seconds, whole_cpu_seconds))
             limit(limit_of_files, open_files)
             if max_processes is not None:
                 limit(limit_of_processes, (max_processes, max_processes))
             set_stack_bytes(min(max(memory_bytes // _STACK_SHARE, _LEAST_STACK_BYTES), _MOST_STACK_BYTES))
-            # Last: behind the filter no ruleset can be enforced any more.
+            # Last: the filter forbids the system call that enforces a ruleset.
             drop_capabilities()
             install_filter()
             write(witness, RESTRICTED)
@@ -122,13 +122,13 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
         try:
             serve(ceiling)
         finally:
-            leave(121)
+            leave(121)  # only if the harness itself failed: `serve` ends the process
 
     return run
 
 
 def _refuse(witness: int, error: BaseException) -> NoReturn:
-    """End a call that could not be restricted, whatever happened, and tell the zygote why."""
+    """Tell the zygote why a call could not be restricted, and end its process."""
     os.write(witness, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:500])
     os._exit(120)
 
@@ -167,7 +167,7 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
         request, _ = decode(str(text, "utf-8"))  # `json.loads` would look for blanks around it
         if request["compiles"]:
             compiled = compile_source(bytes(code))
-            # Whole in the channel before anything of the tool has run: nothing that follows can be taken for it.
+            # All of it is sent before code of the tool runs, so that no bytes of the tool can be taken for this frame.
             frame = memoryview(REPLY_HEADER.pack(nonce, len(compiled)) + compiled)
             while frame:
                 frame = frame[os.write(CHANNEL, frame) :]
@@ -182,7 +182,7 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
 
 
 def rehearse(jail: Jail) -> None:
-    """Run a tool of our own through the whole path, so that a call's process finds everything warm."""
+    """Run a sample tool through all code of a call, so that a call's process need not warm it up."""
 
     def finisher(streams: Streams) -> Callable[[Any], bytes]:
         ignore = lambda *arguments: None  # noqa: E731
@@ -198,9 +198,9 @@ def _finisher_maker(
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
 ) -> Callable[[bytes, int], Callable[[Any], bytes]]:
-    """Return a maker: of a nonce and a limit in bytes it makes the function that writes the genuine reply and ends.
+    """Return a function that makes `finish` for a call's nonce and address space.
 
-    That function has everything that it needs bound in advance.
+    `finish` writes the genuine reply and ends the process. It needs nothing that a tool can patch.
     """
     pack, join, rlimit_as = REPLY_HEADER.pack, b"".join, resource.RLIMIT_AS
 

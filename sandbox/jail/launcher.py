@@ -20,7 +20,7 @@ from sandbox.jail import limits, linux, packages, root
 SANDBOX_UID = 65534
 HOME = "/python"
 CHANNEL = 3  # the one descriptor of a call's process besides the standard ones
-ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace only, to enter slots
+ZYGOTE_CAPABILITIES = (linux.CAP_SYS_ADMIN, linux.CAP_SYS_CHROOT)  # in its own user namespace, to enter slots
 _ZYGOTE_PROGRAM = (
     "import posix, sys; sys.path.insert(0, posix.getcwd()); from sandbox.jail import zygote; zygote.main()"
 )
@@ -79,7 +79,7 @@ def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoRet
 
 
 def keep_channel_free(control_fd: int) -> int:
-    """Have nothing of the zygote's own lie where its calls have their channel; return where the control socket lies."""
+    """Keep descriptor `CHANNEL` free for the channel of a call; return the control socket's, moved if need be."""
     if control_fd == CHANNEL:
         control_fd = fcntl.fcntl(control_fd, fcntl.F_DUPFD, CHANNEL + 1)
     os.dup2(0, CHANNEL)
@@ -87,7 +87,7 @@ def keep_channel_free(control_fd: int) -> int:
 
 
 def _launch_without(plan: dict) -> NoReturn:
-    """The tier `landlock`: the zygote is an ordinary process of an unprivileged user on the host's file system."""
+    """Launch in the tier `landlock`: the zygote is a process of an unprivileged user on the host's file system."""
     linux.become_user(SANDBOX_UID)
     python = plan["python"]
     for path in (python["executable"], f"{python['stdlib']}/os.py", __file__, plan["packages_folder"] or "/"):
@@ -108,19 +108,19 @@ def _launch_in_namespaces(plan: dict) -> int:
     zygote = os.fork()
     if zygote == 0:
         _become_zygote(plan)
-    os.close(plan["control_fd"])
+    os.close(plan["control_fd"])  # the zygote's alone: the server sees its end when the zygote ends
     return os.waitpid(zygote, 0)[1]
 
 
 def _become_zygote(plan: dict) -> NoReturn:
     linux.die_with_parent()
     socket.sethostname("sandbox")
-    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # opened now: the new root has none
     _build_root(plan)
     plan["slots"] = _make_slots(plan, f"{os.readlink('self', dir_fd=host_proc)}/ns/mnt", host_proc)
     os.close(host_proc)
-    # Uid 0 is left for good; inside the jail only, the right stays to give each call its own namespaces.
-    linux.prctl(linux.PR_SET_KEEPCAPS, 1)
+    # Uid 0 is given up for ever. Inside the jail, the zygote keeps the right to give each call its own namespaces.
+    linux.prctl(linux.PR_SET_KEEPCAPS, 1)  # else `become_user` would drop every capability
     linux.become_user(SANDBOX_UID)
     linux.set_capabilities(ZYGOTE_CAPABILITIES)
     linux.fix_addresses()
@@ -131,9 +131,9 @@ def _become_zygote(plan: dict) -> NoReturn:
 
 
 def unshare_user() -> None:
-    """Enter a user namespace whose only inhabitants are an unprivileged uid and, for root, the owner of the files.
+    """Enter a user namespace that has one unprivileged uid and, if root started us, uid 0, which owns the files.
 
-    A process of the parent namespace writes the maps: only it may map two ids.
+    A process that stays in the parent namespace writes the maps, since only such a one may map two ids.
     """
     uid, gid = os.geteuid(), os.getegid()
     here, there = socket.socketpair()
@@ -141,7 +141,7 @@ def unshare_user() -> None:
     mapper = os.fork()
     if mapper == 0:
         here.close()
-        there.recv(1)
+        there.recv(1)  # waits for the namespace whose maps are written below
         try:
             if uid == 0:
                 both = f"0 0 1\n{SANDBOX_UID} {SANDBOX_UID} 1\n"
@@ -196,13 +196,13 @@ def _build_root(plan: dict) -> None:
         binds.append((plan["packages_folder"], packages.FOLDER))
     for source, target in binds:
         _show_read_only(source, target)
-    # Read-only as well: writes to the device go nowhere anyway, and its times and mode are the host's.
+    # Read-only as well: the device can be written all the same, but its times and mode, which are the host's, cannot.
     _show_read_only("/dev/null", "/dev/null", linux.MS_NOSUID)
     for path, names in python["libraries"].items():
         for name in names:
             if name != os.path.basename(path):
                 os.symlink(os.path.basename(path), f"{root.INSIDE}/lib/{name}")
-    hidden = f"{root.INSIDE}{stdlib}/site-packages"
+    hidden = f"{root.INSIDE}{stdlib}/site-packages"  # the host's own packages are not for tools
     if os.path.isdir(hidden):
         linux.mount("none", hidden, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k")
     for name, text in code.items():
@@ -213,14 +213,14 @@ def _build_root(plan: dict) -> None:
 
 def mount_tmp() -> None:
     """Mount a fresh, bounded /tmp in this mount namespace."""
-    # Without times of reading: they would tell a call which files an earlier one had read.
+    # Without access times: they would tell a call which files an earlier call has read.
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_NOATIME
     owner = f"uid={SANDBOX_UID},gid={SANDBOX_UID}"
     linux.mount("tmp", "/tmp", "tmpfs", flags, f"size={limits.TMP_BYTES},nr_inodes=1024,mode=700,{owner}")
 
 
 def _make_slots(plan: dict, own_namespace: str, host_proc: int) -> list[list[int]]:
-    """Return three descriptors a slot: a mount namespace with a /tmp of its own, its root folder, a user namespace.
+    """Return three descriptors for each slot: a mount namespace with its own /tmp, its root folder, a user namespace.
 
     The first slot is the zygote's own, without a /tmp. Entering a namespace that exists is cheap; to make and unmake
     one for each call would wait for the kernel's RCU every time.
@@ -274,7 +274,7 @@ def _make_user_namespace(host_proc: int) -> int:
 
 def _show_read_only(path: str, at: str, flags: int = linux.MS_NOSUID | linux.MS_NODEV) -> None:
     target = root.show(path, at)
-    found = os.statvfs(target).f_flag  # flags that the host locked must stay; a user namespace may only add
+    found = os.statvfs(target).f_flag  # the host's flags must stay; a user namespace may only add some
     locked = (found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)) | sum(
         mount_flag for stat_flag, mount_flag in _ATIME_FLAGS if found & stat_flag
     )

@@ -20,7 +20,7 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
-"""Every kind but the user namespace, which is entered first (`launcher.unshare_user`)."""
+"""Flags of all kinds of namespaces but the user namespace, which is entered first (`launcher.unshare_user`)."""
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -258,7 +258,7 @@ def listen(instructions: bytes) -> int:
 
 
 def hear(listener: int) -> tuple[int, int]:
-    """Return a system call that waits for a word, and the number of the thread whose it is."""
+    """Return the id of a system call that waits for an answer, and the number of its thread."""
     notice = bytearray(_NOTICE_BYTES)
     fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_RECV, notice)
     call, thread = struct.unpack_from("=QI", notice)

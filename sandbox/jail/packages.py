@@ -22,7 +22,7 @@ _ONE_THREAD: Final = (
     "NUMEXPR_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )
-"""Numeric libraries start a thread for each core, and the number of threads would decide in which order they add."""
+"""Variables for one thread: numeric libraries start one for each core, and their number decides the order of sums."""
 _CLONE_THREAD = 0x00010000
 
 

@@ -1,20 +1,20 @@
-"""Runs one long program of others, which may run code of a model: `python -I -S -c "…program.main()" '<json plan>'`.
+"""Confines one program of others, such as a harness: `python -I -S -c "…program.main()" '<json plan>'`.
 
-What stands between the program and the machine:
+The program may run for long, and may run code that a model wrote. These walls stand between it and the machine:
 
-- fresh user, mount, pid, network, IPC, UTS and cgroup namespaces, and no capability in any of them;
-- the unprivileged user of the sandbox, also if root started it;
-- the filter of system calls that a tool has, and the few calls that `seccomp` opens to programs, each with its reason;
-- a root of tmpfs with /usr and the plan's `readable` paths, read-only, its one `folder`, writable, a /tmp of its own,
-  five devices, nothing else of the host: no home, no /etc, no /proc, no socket of a service;
-- a loopback of its own, where only the starter listens: a socket stays in the network namespace in which it was made,
-  so the listening sockets of `ports` are made here and handed out over `control_fd`. A plan that says
-  `has_network` leaves this wall out, for a tool server that asks services of the internet;
-- rlimits on the files, descriptors and processes of a program, and on memory and processor time of each process;
-- it ends with the process that started it, however that ends, and all that it started ends with it.
+- fresh user, mount, pid, network, IPC, UTS and cgroup namespaces, without a capability in any of them;
+- the unprivileged user of the sandbox, even if root starts the program;
+- a filter of system calls: it allows those of a tool, and a few more that `seccomp` lists with their reasons;
+- a root in memory (tmpfs). It has /usr and the plan's `readable` paths, read-only; the plan's `folder`, writable; its
+  own /tmp; and five devices. It has no home, no /etc, no /proc and no socket of a service;
+- a network with only a loopback, on which only the starter listens. A socket belongs to the namespace in which it was
+  made, so the listening sockets of `ports` are made here and sent to the starter over `control_fd`. A plan with
+  `has_network` leaves this wall out, for a tool server that uses services on the internet;
+- rlimits: files, descriptors and processes of the program; memory and processor time of each of its processes;
+- an end: if the process that started the program ends, the kernel ends the program and all processes that it started.
 
-These are not protected: the kernel is shared, all processes together have no limit, and the files in its folder are the
-program's own word.
+Three things are not protected. The kernel is shared. Nothing bounds the memory and time of all processes together. The
+files in the program's folder hold whatever the program wrote, so they prove nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_CAPABILITIES = 64
 
 
 def main() -> NoReturn:
-    """Build the walls, hand out the listening sockets, wait for the word, run the program, end as it ended."""
+    """Build the walls, send the listening sockets, wait for `GO`, run the program, exit with its exit code."""
     plan = json.loads(sys.argv[1])
     control = None if plan["control_fd"] is None else socket.socket(fileno=plan["control_fd"])
     if control is not None:
@@ -49,7 +49,7 @@ def main() -> NoReturn:
         unshare_user()
         namespaces = linux.ALL_NAMESPACES
         linux.unshare(namespaces & ~linux.CLONE_NEWNET if plan["has_network"] else namespaces)
-        # Only now: the new credentials would have cleared it.
+        # Only now: the kernel forgets this wish when a process gets new credentials, as in a new user namespace.
         linux.die_with_parent()
         if os.getppid() != plan["parent"]:
             os._exit(1)
@@ -65,7 +65,7 @@ def main() -> NoReturn:
 
 
 def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -> NoReturn:
-    """Run the program as a child: the first process of a namespace is deaf to signals that it does not handle."""
+    """Run the program as a child, since a namespace's first process ignores signals that it does not handle."""
     try:
         linux.die_with_parent()
         _build_root(plan["readable"], plan["folder"])
@@ -83,7 +83,7 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
         _say(control, error)
         os._exit(1)
     if program == 0:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program would inherit that
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the program would inherit that
         try:
             limits.limit_program(plan["memory_bytes"], plan["cpu_seconds"])
             linux.filter_installer(seccomp.whole_program_filter(linux.machine()))()
@@ -94,13 +94,13 @@ def _become_first_process(plan: dict[str, Any], control: socket.socket | None) -
     if control is not None:
         control.close()
     while True:
-        ended, status = os.wait()  # also orphans, which are this process's
+        ended, status = os.wait()  # it may be an orphan, which this first process adopts
         if ended == program:
             os._exit(_exit_code(status))
 
 
 def _build_root(readable: list[str], folder: str) -> None:
-    """Assemble the root from the real places of the paths; symbolic links that led there lead there again."""
+    """Assemble the root from the real paths; a path that is a symbolic link outside is one inside, too."""
     places = [(path, os.path.realpath(path)) for path in (*readable, folder)]
     system = {path: os.readlink(path) if os.path.islink(path) else "" for path in _SYSTEM if os.path.lexists(path)}
     shown = [os.path.realpath(path) for path in system]
@@ -108,7 +108,7 @@ def _build_root(readable: list[str], folder: str) -> None:
     for name, options in (("/tmp", "mode=1777"), ("/dev/shm", "mode=1777,size=64m")):
         os.makedirs(root.INSIDE + name)
         linux.mount("none", root.INSIDE + name, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-    # Each path is shown with all that is mounted below it: the kernel does not show what a mount hides.
+    # MS_REC: without the mounts below a path the kernel refuses to show it, since that would uncover hidden files.
     for path in _DEVICES:
         root.show(path, flags=linux.MS_REC)
     for path, target in system.items():
@@ -117,7 +117,7 @@ def _build_root(readable: list[str], folder: str) -> None:
         else:
             linux.restrict_mount(root.show(path, flags=linux.MS_REC), linux.MOUNT_READ_ONLY)
     for path, real in places:
-        # A file in a folder that is there already is there as well; to make it again would open it for writing.
+        # A path inside a folder that is shown already is skipped: `root.show` would open it there for writing.
         if path == folder or not any(f"{real}/".startswith(f"{place}/") for place in shown):
             attributes = 0 if path == folder else linux.MOUNT_READ_ONLY
             linux.restrict_mount(root.show(real, flags=linux.MS_REC), attributes)
@@ -143,16 +143,16 @@ def _listen(ports: list[int]) -> list[socket.socket]:
 def _become_unprivileged() -> None:
     """Become the user of the sandbox, and give up all capabilities for ever."""
     for capability in range(_MOST_CAPABILITIES):
-        with contextlib.suppress(OSError):  # this kernel knows fewer
+        with contextlib.suppress(OSError):  # this kernel knows fewer capabilities
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
     linux.become_user(SANDBOX_UID)
-    linux.die_with_parent()  # the new credentials have cleared it
+    linux.die_with_parent()  # `become_user` has made the kernel forget the first call
     linux.set_capabilities(())
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _say(control: socket.socket | None, error: OSError) -> None:
-    """Tell the starter why the program does not begin: over the control socket, or else as its error output."""
+    """Tell the starter why the program does not begin: over the control socket or, without one, on standard error."""
     said = f"{type(error).__name__}: {error}"[:1000]
     with contextlib.suppress(OSError):  # the starter may have gone
         if control is None:

@@ -7,7 +7,7 @@ import os
 from sandbox.jail import linux
 
 OUTSIDE, INSIDE = "/outside", "/inside"
-"""The host's root and the new one, between `begin` and `enter`."""
+"""Paths of the host's root and of the new one, between `begin` and `enter`."""
 
 
 def begin(options: str) -> None:
@@ -25,7 +25,7 @@ def begin(options: str) -> None:
 
 
 def show(path: str, at: str = "", flags: int = 0) -> str:
-    """Show a file or folder of the host in the new root, by default at the same path; return its place meanwhile."""
+    """Show a file or folder of the host in the new root, by default at the same path; return its path meanwhile."""
     source, target = OUTSIDE + path, INSIDE + (at or path)
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
@@ -37,7 +37,7 @@ def show(path: str, at: str = "", flags: int = 0) -> str:
 
 
 def enter() -> None:
-    """Make the new root, read-only, the root of this mount namespace; the host's goes."""
+    """Make the new root, read-only, the root of this mount namespace; the host's root is gone then."""
     os.chdir(INSIDE)
     # pivot_root(2)'s own idiom: the old root comes to lie over the new one, and is taken off.
     linux.pivot_root(".", ".")

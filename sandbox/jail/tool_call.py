@@ -1,7 +1,7 @@
-"""A call of a tool inside a Python that is isolated already: compile, run, and report the result in one body of JSON.
+"""Runs a tool's call in a process that is isolated already: compile, run, write the result as one JSON text.
 
-All that it needs after the tool has run is bound before, and the builtins are a private copy: a tool's patches do not
-reach it.
+A tool may patch builtins and modules. So this file binds all that it needs afterwards before the tool runs, and has a
+private copy of the builtins.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ class OutputLimit(BaseException):
 
 
 class Streams:
-    """The standard streams of a tool, in memory: no pipe can fill, and nothing reaches the server's.
+    """The standard streams of a tool, in memory: no pipe can fill, and nothing reaches the server's streams.
 
-    Both outputs have one budget of bytes together, and refuse more.
+    Both outputs share one budget of bytes; a write beyond it raises `OutputLimit`.
     """
 
     def __init__(self) -> None:
         self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         self.budget = [0]
-        """The number of bytes that may still be printed, in a list that both outputs share; below 0 after too much."""
+        """Number of bytes that may still be printed, below 0 after too much; in a list that both outputs share."""
         self.out = _Capture(self.budget)
         options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "write_through": True}
         self._text_out = io.TextIOWrapper(cast(Any, self.out), **options)
         self._text_err = io.TextIOWrapper(cast(Any, _Capture(self.budget)), **options)
 
     def install(self) -> None:
-        """Make these the process's streams."""
+        """Make these the standard streams of the process."""
         sys.stdin, sys.stdout, sys.stderr = self.stdin, self._text_out, self._text_err
 
 
@@ -107,10 +107,10 @@ class _Capture(io.RawIOBase):
 
 
 def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callable[[Any], bytes]]) -> None:
-    """Run a tool of our own through the whole path, so that a call finds everything warm.
+    """Run a sample tool through all code of a call, so that the first real call need not warm it up.
 
     Raises:
-        RuntimeError: the tool did not come to its value.
+        RuntimeError: the sample tool returned no value.
     """
     for _ in range(16):  # the interpreter specialises code that has run a few times
         streams = Streams()
@@ -126,16 +126,16 @@ def rehearse(begin: Callable[[int], None], finisher: Callable[[Streams], Callabl
 
 
 def compile_source(source: bytes) -> bytes:
-    """Return `COMPILED` and the module's byte code, or 0 and a JSON error; compiling runs none of the source."""
+    """Return `COMPILED` and the module's byte code, or a zero byte and an error in JSON. None of the source runs."""
     warnings.simplefilter("ignore")
     try:
-        text = source.decode("utf-8", "surrogatepass")  # text, so that no coding cookie is obeyed
+        text = source.decode("utf-8", "surrogatepass")  # in bytes, a comment could name another encoding
         return COMPILED + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         message, line = f"{type(error).__name__}: {error.msg}", error.lineno
     except (ValueError, RecursionError, OverflowError) as error:
         message, line = f"{type(error).__name__}: {error}", None
-    except MemoryError:  # the parser's own stack limit as well as the memory limit
+    except MemoryError:  # raised at the parser's own stack limit, too
         message, line = "MemoryError: the source is too large or too deeply nested to compile", None
     where = f" (line {line})" if line else ""
     return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
@@ -148,7 +148,7 @@ def run_tool(
     begin: Callable[[int], None],
     finish: Callable[[Any], bytes],
 ) -> bytes:
-    """Run the request's function, and return the answer of `finish` to its result."""
+    """Run the request's function, and return the result of `finish` for its reply."""
     streams.budget[0] = request["output_bytes"]
     begin(request["seed"])
     module = types.ModuleType(MODULE_NAME)
@@ -160,13 +160,13 @@ def run_tool(
         reply = _call_tool(module, marshal.loads(code_bytes), values, encode)
     except MemoryError:
         reply = out_of_memory
-    except BaseException as error:  # noqa: BLE001  # whatever leaves the tool is its reply
+    except BaseException as error:  # noqa: BLE001  # any exception of the tool becomes its reply
         reply = classify(error)
     return finish(reply)
 
 
 def _json_encoder() -> Callable[[object], str]:
-    """A strict JSON encoder that holds on to C functions only: patching the json module does not change it."""
+    """Return a strict JSON encoder of C functions alone, which a patch of the json module does not change."""
 
     def refuse(value: object) -> NoReturn:
         raise TypeError(f"{type(value).__name__} is not a JSON value")
@@ -181,7 +181,7 @@ _encode_value = _json_encoder()
 
 
 def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
-    """Run the module's body and then the function; the result is a reply whose value is encoded already."""
+    """Run the module's body, then the function; return its value and state as JSON, or an error's reply."""
     name, arguments, state, result_bytes = values
     exec(code, module.__dict__)
     function = module.__dict__.get(name)
@@ -233,12 +233,12 @@ def _error(kind: str, message: str) -> dict:
 
 
 def _classify(error: BaseException) -> dict:
-    """Return the reply of a tool that an exception has left."""
+    """Return the reply for an exception that the tool raised."""
     name = type(error).__name__
     try:
         message = f"{name}: {error}" if str(error) else name
         message = message.encode("utf-8", "backslashreplace").decode()
-    except BaseException:  # noqa: BLE001  # the tool's own __str__
+    except BaseException:  # noqa: BLE001  # the exception's own __str__ may raise anything
         message = f"{name} (its message cannot be rendered)"
     trace, line = error.__traceback__, None
     while trace is not None:
@@ -253,7 +253,7 @@ def _classify(error: BaseException) -> dict:
 
 
 def _is_forbidden(error: BaseException) -> bool:
-    """Say whether the sandbox refused something, as opposed to the tool failing by itself."""
+    """Say whether an error is a refusal of the sandbox, and not a failure of the tool itself."""
     if not isinstance(error, OSError):
         return False
     if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps the socket's error
@@ -265,16 +265,16 @@ def _is_forbidden(error: BaseException) -> bool:
         path = os.fsdecode(path)
     if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
         return False
-    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # a path that it may not see
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # the host may have it, hidden from tools
 
 
 def reply_encoder(streams: Streams) -> Callable[[Any], bytes]:
-    """Return a function that makes the reply's body of a tool's result, with all that it needs bound in advance."""
+    """Return a function that writes a tool's result as the reply's body; it needs nothing that a tool can patch."""
     join, encode = b"".join, _json_encoder()
     out, budget = streams.out, streams.budget
 
     def encode_reply(reply: Any) -> bytes:
-        # Printing too much raises in the tool, which may have caught it: the budget remembers.
+        # The tool may have caught its `OutputLimit`; the budget below 0 still shows that it printed too much.
         if budget[0] < 0:
             reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
         if isinstance(reply, tuple):

@@ -1,8 +1,8 @@
-"""The zygote: process 1 of a jail, a warm interpreter that forks one child per call and never sees a payload.
+"""The zygote, process 1 of a jail: a warm interpreter that forks a child for each call and never reads a request.
 
-The server sends `CALL` messages over a SOCK_SEQPACKET pair, each with the descriptor of that call's own channel; the
-child alone reads it. The zygote keeps the limits of time and reports, once per call, how the child ended (`ENDED`).
-When the server's end closes, the zygote exits and the kernel ends everything in the jail.
+The server sends a `CALL` message for each call over a SOCK_SEQPACKET pair, with the descriptor of the call's channel.
+The child alone reads that channel. The zygote enforces the time limits, and sends one `ENDED` message when the child
+has ended. When the server closes its end of the pair, the zygote exits, and the kernel ends everything in the jail.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range
 Run = Callable[[int, int, int, float, int], NoReturn]  # user namespace, channel, witness, CPU seconds, memory bytes
 
 DEMOTED_AFTER_SECONDS = 0.1
-_clock_gettime = time.clock_gettime  # before it is replaced for the tools
-_DEMOTED_BY = 19  # nice levels, all that there are: many threads of one call have their weight each
+_clock_gettime = time.clock_gettime  # the real clock, before `determinism` replaces it for the tools
+_DEMOTED_BY = 19  # nice levels, the most there are, since each thread of a call adds its own weight
 _PRELOADED = (
     "abc array ast base64 binascii bisect calendar cmath collections collections.abc colorsys "
     "contextlib copy csv dataclasses datetime decimal difflib enum fnmatch fractions functools glob "
@@ -47,7 +47,7 @@ _PRELOADED = (
     "textwrap threading time timeit traceback types typing unicodedata urllib.parse uuid warnings weakref zlib "
     "zoneinfo encodings.latin_1 encodings.ascii encodings.utf_16 "
 )
-# Every call's process is a copy of all this, so a module that few tools import is loaded by the calls that import it.
+# More modules here would make the fork for every call slower, so the few calls that need a rare module import it.
 
 
 class _Slot:
@@ -65,9 +65,9 @@ class _Slot:
         self.fresh_since = time.monotonic()
 
     def is_dirty(self, used_since: float) -> bool:
-        """Say whether a call may have changed anything in /tmp or about it: the kernel's ctime cannot be set back.
+        """Say whether a call may have changed /tmp: if so its ctime differs, which no process can set back.
 
-        Kernels that count ctime in ticks cannot tell for a call that came within a tick of the mount.
+        Some kernels count ctime in ticks. So a call within 50 ms of the mount counts as a change; its ctime may agree.
         """
         return self.root >= 0 and (used_since - self.fresh_since < 0.05 or self._changed_at() != self.pristine)
 
@@ -94,7 +94,7 @@ class _Child:
         return (~self.pid << 3) | 2
 
     def testimony(self) -> bytes:
-        """Return the words of the process, now gone, from before it read its request; to be called once."""
+        """Return the text that the process wrote to its witness, after its end; this can be called once."""
         try:
             return os.read(self.witness, 1024)
         finally:
@@ -103,7 +103,7 @@ class _Child:
 
 def main() -> NoReturn:
     """Serve calls until the server goes away."""
-    linux.die_with_parent()  # becoming another user has undone the launcher's
+    linux.die_with_parent()  # the launcher's own call was undone when it became another user
     with open(int(sys.argv[1])) as file:
         plan = json.load(file)
     os.chdir("/")  # out of the folder of this code
@@ -119,7 +119,7 @@ def main() -> NoReturn:
             zygote.threads = limits.Threads(plan["most_threads"])
         linux.filter_installer(own_filter)()
         zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it belongs in the log
+    except BaseException as error:  # noqa: BLE001  # any error belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
         os._exit(1)
@@ -127,7 +127,7 @@ def main() -> NoReturn:
 
 
 def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
-    """Return all that the calls will share, made and warmed in advance."""
+    """Return the objects that all calls share, made and warmed up before the first call."""
     standard_streams = tool_call.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
@@ -149,29 +149,29 @@ def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     harness.forget_the_outside(plan)
     harness.rehearse(jail)
     standard_streams.install()
-    gc.unfreeze()  # the rehearsals have frozen their leftovers
+    gc.unfreeze()  # the rehearsals have frozen their garbage, too
     gc.collect()
     gc.freeze()
-    gc.disable()  # calls inherit the collector's counters, which would tell them how many there were before
+    gc.disable()  # its counters would tell a call how many calls came before it
     jail.address_space_bytes = address_space_bytes()
     return jail
 
 
 class Zygote:
-    """Forks, watches and buries the processes of one worker's calls."""
+    """Forks the processes of one worker's calls, watches them, and reports how they ended."""
 
     def __init__(self, control_fd: int, slots: list[list[int]]) -> None:
-        """Take over the control socket and the slots, of which the first is the zygote's own."""
+        """Take over the control socket and the slots; the first slot is the zygote's own."""
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
         self.shared_bytes = 0
-        """The memory of packages, which every call's process has in common with this one: no use of a call."""
+        """Bytes of packages, which every call's process shares with the zygote; they do not count as a call's use."""
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
-        self._timers: list[tuple[float, int, int]] = []  # (when to look, pid, call)
+        self._timers: list[tuple[float, int, int]] = []  # (time of the next look, pid, call)
         self.threads: limits.Threads | None = None
-        """Answers when a call wants to start a thread; None if the kernel limits the threads by itself."""
+        """Decides whether a call may start a thread; None if the kernel limits the threads by itself."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._slots = [_Slot(*fds) for fds in slots]
         self._base_namespace = self._slots.pop(0).namespace
@@ -204,7 +204,7 @@ class Zygote:
             self._look_at_the_clock()
 
     def _answer(self, threads: limits.Threads) -> None:
-        """Answer one thread of a call; where there is no room for it the call has not failed, we have."""
+        """Let a call start a thread; if the machine has no room for it, end the call as a failure of the service."""
         try:
             pid, has_room = threads.decide()
         except OSError:  # the call has just ended
@@ -213,7 +213,7 @@ class Zygote:
             self._kill(pid, NOT_STARTED)
 
     def _receive(self) -> bool:
-        """Handle all waiting messages; False when the server is gone."""
+        """Handle all waiting messages; return False if the server has gone."""
         while True:
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._control, 256, 1)
@@ -235,7 +235,7 @@ class Zygote:
             testimony, witness = os.pipe2(os.O_CLOEXEC)
             opened += (testimony, witness)
             slot = self._slots.pop()
-            # Opened anew: a flag that a tool sets on a file holds for every process that shares it.
+            # Opened anew for each call: a flag that a tool sets on an open file holds for all processes that share it.
             linux.open_null_as(0, 1, 2)
             pid = self._fork(slot)
         except (OSError, IndexError) as error:
@@ -247,7 +247,7 @@ class Zygote:
             return
         if pid == 0:
             self._run(slot.user, channel, witness, cpu_seconds, memory_bytes)
-        # A process group of its own, from the outside: the tool cannot leave it, and all of its threads are in it.
+        # A process group of its own, which the tool cannot leave: all threads of the call can be demoted at once.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(pid, pid)
         os.close(channel)
@@ -259,9 +259,9 @@ class Zygote:
         heapq.heappush(self._timers, (started + first_look, pid, call))
 
     def _fork(self, slot: _Slot) -> int:
-        """Fork a call's process, where there are namespaces in its slot's /tmp and as process 1 of its own.
+        """Fork a call's process; in the tier `namespaces` in its slot's /tmp, as process 1 of a PID namespace.
 
-        The zygote enters them for it and comes back: in the child each system call more would touch cold pages.
+        The zygote enters the namespaces and comes back, since each system call in the child would copy pages of memory.
         """
         if self._itself < 0:
             return linux.fork()
@@ -272,7 +272,7 @@ class Zygote:
             linux.unshare(linux.CLONE_NEWPID)
             pid = linux.fork()
         finally:
-            if pid:
+            if pid:  # the child stays in the namespaces
                 linux.setns(self._itself, linux.CLONE_NEWPID)
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
         return pid
@@ -288,11 +288,11 @@ class Zygote:
             cpu_seconds = usage.ru_utime + usage.ru_stime
             why = child.why
             if why == BY_ITSELF and status == signal.SIGKILL and cpu_seconds >= child.cpu_seconds:
-                why = CPU_LIMIT  # the kernel's own RLIMIT_CPU was faster
+                why = CPU_LIMIT  # RLIMIT_CPU has ended it before the zygote looked
             testimony = child.testimony()
             if why == BY_ITSELF and testimony != harness.RESTRICTED:
                 why = NOT_RESTRICTED
-            if why == NOT_STARTED:
+            if why == NOT_STARTED:  # `_answer` has killed it for want of a thread
                 status = errno.EAGAIN
             if child.slot.is_dirty(child.started):
                 linux.setns(child.slot.namespace, linux.CLONE_NEWNS)
@@ -312,28 +312,28 @@ class Zygote:
                 self._control.send(message)
                 return
             except BlockingIOError:
-                select.select([], [self._control], [])
+                select.select([], [self._control], [])  # no report may be lost
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, pid, call = heapq.heappop(self._timers)
             child = self._children.get(pid)
-            if child is None or child.call != call:
+            if child is None or child.call != call:  # the call has ended, and another may have its pid
                 continue
             if now >= child.deadline:
                 self._kill(pid, WALL_LIMIT)
                 continue
             try:
                 used = _clock_gettime(child.cpu_clock())
-            except OSError:  # ended since; its SIGCHLD is on the way
+            except OSError:  # the process has just ended; its SIGCHLD is on the way
                 continue
             if used >= child.cpu_seconds:
                 self._kill(pid, CPU_LIMIT)
                 continue
             if not child.demoted and now - child.started >= DEMOTED_AFTER_SECONDS:
                 child.demoted = True
-                os.setpriority(os.PRIO_PGRP, pid, self._demoted_niceness)  # PRIO_PROCESS is one thread
+                os.setpriority(os.PRIO_PGRP, pid, self._demoted_niceness)  # PRIO_PROCESS would demote one thread
             next_look = min(child.deadline, now + max(child.cpu_seconds - used, 0.005))
             if not child.demoted:
                 next_look = min(next_look, child.started + DEMOTED_AFTER_SECONDS)
@@ -347,7 +347,7 @@ class Zygote:
 
 
 def _resident_bytes_of_a_child() -> int:
-    """Return the memory of a process that is forked here and ends at once."""
+    """Return the resident bytes of a process that is forked here and ends at once."""
     pid = linux.fork()
     if pid == 0:
         os._exit(0)
@@ -355,7 +355,7 @@ def _resident_bytes_of_a_child() -> int:
 
 
 def address_space_bytes() -> int:
-    """Return the size of this process's address space, found without /proc: the smallest RLIMIT_AS that grants a page.
+    """Return the bytes of this process's address space, found without /proc: the least RLIMIT_AS that grants a page.
 
     >>> address_space_bytes() > 1 << 20
     True

@@ -16,8 +16,8 @@ from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
     """Say whether the value that `tool` returned solves a sub-task.
 
-    The one rule shared by synthesis, `astra records verify` and the reward: the tool is the sub-task's own, and the
-    value is the same answer as the gold one.
+    It does if `tool` is the tool of the sub-task's gold call, and the value is the same answer as the gold answer.
+    Synthesis, `astra records verify` and the reward share this rule.
     """
     is_own = sub_task.call is not None and tool == sub_task.call.name
     return is_own and same_answer(sub_task.answer, value, sub_task.aliases)
@@ -38,7 +38,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
     0
     """
     open_tasks = list(sub_tasks)
-    # The first match will do: an outcome solves only sub-tasks of one tool and one answer, which are interchangeable.
+    # The first match is enough: sub-tasks that one outcome can solve have the same tool and the same answer.
     for tool, value in outcomes:
         for index, sub_task in enumerate(open_tasks):
             if is_solved(sub_task, tool, value):
@@ -71,11 +71,11 @@ def count_episode(
     """Count an episode for the F1 reward.
 
     `outcomes` are (tool name, value) of its successful calls in order; `num_tool_calls` counts the failed ones too.
-    Where an environment checks more than calls - the state that is left, that the agent refuses (`met_expectation`), or
-    that it asks back - this is one more sub-task and counts as one more call, so that precision stays within 1 and
-    calling less than was needed gains nothing.
+    If an environment checks its ending, too (the last state, a refusal or a question back), the ending is one more
+    sub-task and counts as one more call. So precision stays within 1, and an agent gains nothing by too few calls.
+    `met_expectation` says whether the agent refused or asked back as expected.
     """
-    # If a refusal is expected, the tools allow some sub-tasks; if a question back is, its answer allows them.
+    # Some sub-tasks can be solved before a refusal, and others after the user has answered a question back.
     solved = count_solved(environment.sub_tasks, outcomes)
     if environment.expectation != "answer":
         ends_well = met_expectation

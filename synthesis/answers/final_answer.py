@@ -46,7 +46,7 @@ from synthesis.nfkc import nfkc
 from synthesis.records import Environment, JsonValue
 
 MIN_OTHER_VALUES: Final = 3
-"""The number of values beside the answer that any message may hold."""
+"""Number of values beside the answer that any message may hold."""
 
 _DASHES = str.maketrans(dict.fromkeys("−–‒", "-") | {"，": ", ", "、": ", ", "⁄": "/"})
 _LIST_MARKER = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]+", re.MULTILINE)
@@ -71,7 +71,7 @@ def _number_pattern(with_digits: str, apart: str) -> re.Pattern[str]:
 
 _NUMBER = _number_pattern("", "[-/:.^~至]")
 _MEASURED = _number_pattern(rf"(?!(?i:{WITH_DIGITS})(?!{LETTER}))", "[-/:.,^~至]")
-"""A number of a quantity: its unit may be m2, and "1,5 km" are no 5 km."""
+"""Pattern of a number with a unit: the unit may be m2, and "1,5 km" are no 5 km."""
 _CLAUSE = r"(?:^|[\s,。;:]|答案是|回答是)"
 _CLAUSE_END = r"(?=\s*(?:[.,;:!*。\"')]|$))"
 _YES = re.compile(

@@ -1,4 +1,4 @@
-"""The fault of a value by a JSON Schema: arguments by a tool's parameters, a response by its output."""
+"""Checks a value by a JSON Schema: a call's arguments, or a tool's response."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from synthesis.records import JsonValue, canonical_json
 
 
 def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
-    """Return the first fault of a value by a schema (draft 2020-12), or None. `name` stands for the whole value.
+    """Return the first fault of a value by a schema (draft 2020-12); None if the value is valid.
 
-    If a schema cannot be used, every value has a fault.
+    The fault begins with the place of the wrong part; `name` stands for the whole value there. If the schema itself
+    cannot be used, every value has a fault.
 
     >>> schema_fault({"properties": {"stars": {"type": "integer"}}}, {"stars": "four"}, "response")
     "stars: 'four' is not of type 'integer'"
@@ -28,7 +29,7 @@ def schema_fault(schema: JsonValue, value: JsonValue, name: str) -> str | None:
     return None if error is None else f"{'/'.join(map(str, error.path)) or name}: {error.message[:160]}"
 
 
-@lru_cache(maxsize=8192)  # there are many calls of few tools
+@lru_cache(maxsize=8192)  # many calls share the schemas of few tools
 def _validator(schema_json: str) -> Draft202012Validator:
-    # An empty registry: the default one fetches the addresses of references.
+    # The registry is empty, since the default one would fetch the addresses in references.
     return Draft202012Validator(json.loads(schema_json), registry=Registry())

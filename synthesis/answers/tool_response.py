@@ -15,7 +15,7 @@ def tool_response(reply: ExecuteReply) -> str:
 
 
 def error_response(message: str) -> str:
-    """Return how an agent is told that a call failed.
+    """Return the text that tells an agent that a call failed.
 
     >>> error_response("unknown tool")
     '{"error": "unknown tool"}'

@@ -103,7 +103,7 @@ UNITS: Final[tuple[tuple[str, str, str], ...]] = (
     ("yen", "1", "JPY 日元 yen"),
     ("yen or yuan", "1", "¥ ￥"),
 )
-"""Kind, factor to the kind's unit of factor 1, names; an underscore stands for a space."""
+"""Each unit's kind, its factor to the kind's unit of factor 1, its names; an underscore stands for a space."""
 
 
 def _is_cased(name: str) -> bool:
@@ -117,12 +117,12 @@ _UNIT_BY_NAME: Final = {
     for name in (each.replace("_", " ") for each in nfkc(names).split())
     for spelling in ({name} if _is_cased(name) else {name, name.casefold()})
 }
-"""Kinds in capitals, which no counted word is in: 5 "length" are no 5 m."""
+"""Kind and factor by name of a unit. Kinds are in capitals and counted words are not, so 5 "length" are no 5 m."""
 _CURRENCIES: Final = ("US$", "HK$", "$", "€", "£", "¥", "USD", "HKD", "CAD", "AUD", "EUR", "GBP", "CNY", "RMB", "JPY")
 _MONEY: Final = {_UNIT_BY_NAME[name][0] for name in _CURRENCIES}
 
 LETTER: Final = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-"""A letter or digit of a script that puts something between words; Chinese characters may stand beside any value."""
+"""Pattern of a letter or digit in a script that separates words; a Chinese character may stand beside any value."""
 _NAMES: Final = sorted(_UNIT_BY_NAME, key=lambda name: (-len(name), name))
 _UNIT_AFTER: Final = re.compile(
     # The longest name first, and whole; Chinese puts nothing between words, so a few longer ones are named.
@@ -135,7 +135,7 @@ _CURRENCY_BEFORE: Final = re.compile(rf"(?<!{LETTER})(?P<name>{_BEFORE})\s?$")
 _SHORT_SCALE: Final = re.compile(rf"\s?(?i:k|mm?|mn|bn?|tn?)(?!{LETTER})")
 _RATE: Final = re.compile(r"\s?/\s?[^\W0-9]|\^|每")
 WITH_DIGITS: Final = "|".join(re.escape(name) for name in _NAMES if re.search("[0-9]", name))
-"""The pattern of the units whose names hold a digit, such as m2."""
+"""Pattern of the units whose names hold a digit, such as m2."""
 _ENGLISH_SCALES: Final = "|".join(name for name in SCALES if name.isascii())
 _CHINESE_SCALES: Final = "|".join(sorted((name for name in SCALES if not name.isascii()), key=len, reverse=True))
 SCALE: Final = (
@@ -143,7 +143,7 @@ SCALE: Final = (
     # an "i", and `lower` makes none of it.
     rf"(?:(?ai:(?:{_ENGLISH_SCALES})s?(?![a-z]))|(?!千(?:[米克瓦卡焦赫帕伏兆]|字节)|百[分帕])(?:{_CHINESE_SCALES}))"
 )
-"""The pattern of a scale."""
+"""Pattern of a scale, such as million or 万."""
 
 # Repeats are bounded: a text may be ten thousand digits.
 DIGITS: Final = r"(?:0|[1-9][0-9]{0,2}(?:,[0-9]{3}){1,10}|[1-9][0-9]{0,40})(?:\.[0-9]{1,20})?"
@@ -153,9 +153,9 @@ _QUANTITY: Final = re.compile(
 )
 _SCALED: Final = re.compile(rf" ?(?P<scale>{SCALE})(?P<after>.*)")
 POWER_OR_FRACTION: Final = re.compile("(?<=[0-9\u3400-\u9fff])(?=[²³¹¼-¾⁰-ₜ⅐-↉])")
-"""A place at which NFKC would lose a power or a fraction: 10² is no 102."""
+"""Pattern of the places where NFKC would lose a power or a fraction: 10² is no 102."""
 _EXACT: Final = Context(prec=500)
-"""More digits than any number that is read has."""
+"""Context of decimal arithmetic with more digits than any number that is read."""
 _MONTH: Final = "|".join(f"{name}|{name[:3]}" for name in MONTHS) + "|sept"
 _DATES: Final = tuple(
     re.compile(pattern)

@@ -1,9 +1,10 @@
-"""The audit of a judge: the share that passes of sound trajectories, and of each kind of planted fault.
+"""The audit of a judge: the share of sound trajectories that it passes, and of those with each kind of planted fault.
 
     trajectories ─► a sample ─┬─► judged again ─────────────────────────┬─► passes of each kind
                               └─► nine kinds planted ─► judged as well ─┘   AUC of each axis against the unmodified
 
-AUC: how often an unmodified trajectory scores higher than one with the badness, ties counted half; 0.5 is a blind axis.
+AUC of an axis: share of the pairs in which the unmodified trajectory scores higher than the one with the fault. Ties
+count half. An axis that cannot tell the two apart has an AUC of 0.5.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Verdict:
     """The verdict of a judge on one trajectory."""
 
     reward: RewardAxes | None
-    """The scores; None if a rule rejected it before any axis was judged."""
+    """Scores of the trajectory; None if a rule rejected it before any axis was judged."""
     passes: bool
 
 
@@ -46,18 +47,18 @@ class KindAudit:
 
     @property
     def share(self) -> float:
-        """The share of them that pass; 0 without any."""
+        """Share of these trajectories that pass; 0 if there is none."""
         return self.passes / self.count if self.count else 0.0
 
 
 async def audit(
     directory: Path, teacher: Teacher, thresholds: RewardThresholds, *, at_most: int, seed: int
 ) -> list[KindAudit]:
-    """Audit the judge that `teacher` is, on at most so many trajectories of a directory; the unmodified come first.
+    """Audit `teacher` as a judge, on at most `at_most` trajectories; the first result is for the unmodified ones.
 
     Raises:
         RecordDirectoryError: the directory is missing, damaged, empty or of another kind.
-        BadReply: a judgement stayed unusable.
+        BadReply: a judgement was unusable, also after the repairs.
         TeacherUnavailable: the teacher cannot be asked.
     """
     check_shards(directory)

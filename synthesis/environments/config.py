@@ -25,11 +25,11 @@ from synthesis.workers import RayConfig
 RL_SPLIT: Final = "rl_environments"
 NUM_RL: Final = 640
 NUM_HELD_OUT: Final = 256
-"""Environments in each held-out split, each tried once: an environment mostly fails in all of its episodes or in
-none."""
+"""Number of environments in each held-out split. Each is tried once, since mostly all of its episodes fail, or none
+does."""
 NUM_UNSEEN: Final = 48
 NUM_SELECTION: Final = 128
-"""Environments of the split on which temperatures are chosen; their F1 differ by a few hundredths."""
+"""Number of environments in the split on which temperatures are chosen; their F1 differ by a few hundredths."""
 _SEED_OFFSET: Final = 1_000_000
 
 
@@ -82,7 +82,7 @@ class EnvironmentsConfig(BaseModel):
         "multi_hop": {2: 0.1, 3: 0.3, 4: 0.4, 5: 0.2},
         "parallel_multi_hop": {3: 0.10, 4: 0.30, 5: 0.16, 6: 0.24, 8: 0.20},
     }
-    """Tool calls per environment of each scenario."""
+    """Shares of the numbers of tool calls per environment, for each scenario."""
     computations: float = Field(default=0.59, ge=0, le=1)
     """Share of the parallel environments that end in a sub-question that needs no tool."""
     name_parts: dict[Language, int] = {}
@@ -90,20 +90,20 @@ class EnvironmentsConfig(BaseModel):
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
     stateful_tools: int = Field(default=2, ge=2)
-    """Least number of tools of a stateful environment; tools that its task does not need use the same state."""
+    """Minimum number of tools of a stateful environment; tools that its task does not need use the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
-    """`hard`: questions in other words than the tools' documents, and siblings of the tools among the distractors."""
+    """Difficulty. A `hard` environment asks in other words than its tools' documents, and offers their siblings."""
     max_hops: int = Field(default=5, ge=1)
-    """Hops of the longest question."""
+    """Maximum number of hops of a question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
-    """Least QS(τ) of a kept environment."""
+    """Minimum QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
-    """Most distractors of each similarity band that an environment has (the paper's K)."""
+    """Maximum number of distractors of each similarity band in an environment (the paper's K)."""
     embedding: EmbeddingModel | None = None
     """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
     `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,
@@ -112,7 +112,7 @@ class EnvironmentsConfig(BaseModel):
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
-    """Items that are worked on at once."""
+    """Number of items that are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
 

@@ -60,7 +60,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
             something else (`MadeOtherwise`).
-        TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the
+        TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; finished work is kept for the
             next one.
         KnowledgeError: a file of `knowledge` is missing or cannot be read.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged, or the `dataset.json` of the earlier

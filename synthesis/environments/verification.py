@@ -122,7 +122,7 @@ def proofs_of(environment: Environment) -> list[Proof]:
 
 
 def check_shape(environment: Environment) -> None:
-    """Check what can be checked of a finished environment without running anything.
+    """Check a finished environment as far as that needs no tool to run.
 
     Raises:
         Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a withheld tool or

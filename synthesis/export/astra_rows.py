@@ -93,9 +93,9 @@ def read_astra_rows(path: Path) -> Iterator[Environment]:
                 columns = json.loads(line)
                 if isinstance(columns, dict) and "environment" not in columns and "sub_qa_dict" in columns:
                     raise ValueError(
-                        "expected the column environment, found none: the four published columns lack what a record "
-                        "must have: each sub-question in words with its gold call and what it depends on, the answer, "
-                        "domain, language, scenario and quality; export with --format astra writes a row that has them"
+                        "the row has no column environment; the four published columns lack parts of a record: "
+                        "each sub-question in words with its gold call and dependencies, the answer, domain, language, "
+                        "scenario and quality; export with --format astra writes rows that have them"
                     )
                 yield environment_of(AstraRow.model_validate(columns))
             except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -48,11 +48,11 @@ class Format:
     row_types: Mapping[str, type[BaseModel]]
     """Kind of record to the class of its rows."""
     row: Callable[[Any, int, str], BaseModel]
-    """Makes the row of a record, its number and the name of the split."""
+    """Function that makes a row from a record, its number and the name of the split."""
     notes: tuple[str, ...] = ()
     """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
-    """Writes rows of a class as a split into a folder; returns the file, or folder, that holds them."""
+    """Function that writes rows of a class as a split into a folder, and returns the file or folder that holds them."""
     has_reader: bool = True
     """Whether the hub and `datasets` read the file."""
 

@@ -1,7 +1,7 @@
 """The embedded teacher: seeded and offline, it answers by grammar and computation.
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
-argument_values     Values for arguments and outputs, drawn by what their name, type, format and limits say.
+argument_values     Values for arguments and outputs, drawn by their names, types, formats and limits.
 emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
@@ -10,7 +10,8 @@ hard_questions      Questions of hard worlds: frames around noun phrases that no
 hard_wording        The wording of a hard world: questions in a lay person's words, tools in words of the trade.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 made_up_worlds      Made-up worlds: types, properties, names and tool wording drawn anew for each.
-same_intent         Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
+same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
+                    parameters.
 stateful            Answers about tools on a state: moves of funds, a last read, and tools that no task needs.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.

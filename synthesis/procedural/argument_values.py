@@ -1,4 +1,4 @@
-"""Values for arguments and outputs, drawn by what their name, type, format and limits say.
+"""Values for arguments and outputs, drawn by their names, types, formats and limits.
 
 The vocabulary (`argument_vocabulary.toml`) is wide and its parts combine, so that a small model has to copy a value
 rather than remember it.

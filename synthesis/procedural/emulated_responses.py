@@ -1,7 +1,7 @@
 """The embedded teacher as tool server: responses by output schema, entities kept in the state.
 
-What is written is read again: an id that a call gave out stands for the same fields ever after; an id that was deleted
-is not found. What the state does not know is drawn from the call itself, so the same call gives the same response.
+Later calls read the writes of earlier ones: an id that a call gave out keeps its fields, and a deleted id is not found.
+Values that the state does not hold are drawn from the call itself, so the same call gives the same response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GENERIC_OUTPUTS: Final[dict[Effect, JsonObject]] = {
 
 
 def effect_of(tool_name: str) -> Effect:
-    """Tell from the words of a tool's name what a call does to the server's state.
+    """Tell the effect of a call on the server's state from the words of the tool's name.
 
     >>> effect_of("book_table"), effect_of("get_order"), effect_of("cancelOrder")
     ('create', 'read', 'delete')
@@ -55,7 +55,7 @@ def effect_of(tool_name: str) -> Effect:
 
 
 def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
-    """Answer one call and return the state after it; `seed` is not used: the call alone decides what is drawn."""
+    """Answer one call and return the state after it; `seed` is not used: draws depend on the call alone."""
     tool, arguments, state = request.tool, request.arguments, request.state
     effect = effect_of(tool.name)
     named = next((str(value) for name, value in arguments.items() if is_identifier(name)), None)
@@ -72,7 +72,7 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
 
 
 def _value(name: str, schema: JsonValue, context: JsonObject, rng: Random, language: Language) -> JsonValue:
-    """Draw a response that agrees with what is known: a field named like an argument or a stored field repeats it."""
+    """Draw a response that agrees with known values: a field named like an argument or a stored field repeats it."""
     if not isinstance(schema, dict):
         return drawn_value(name, schema, rng, language)
     if isinstance(properties := schema.get("properties"), dict) and properties:

@@ -54,7 +54,7 @@ from synthesis.records import EnvironmentTool, JsonObject, ToolDocument
 from synthesis.teacher.protocol import BadReply, Request
 
 DISTRACTOR_ROWS: Final = 4
-"""Rows of other entities in a tool's table beside the one that is asked for."""
+"""Number of rows of other entities in a tool's table, beside the row that is asked for."""
 
 
 def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
@@ -159,7 +159,7 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
-    """Add an optional parameter that fits what the tool returns.
+    """Add an optional parameter that fits the tool's value.
 
     Raises:
         BadReply: the knowledge cannot be read by rule.

@@ -83,7 +83,7 @@ def _pieces(token: str) -> set[str]:
 def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
     """Return the labels that stand in a text before something else, while their values do not stand in it.
 
-    `facts` are (label, value) of what was returned; a label before another one, or before `as follows`, claims nothing.
+    `facts` are (label, value) of the responses; a label before another one, or before `as follows`, claims nothing.
     A label that has several values, for several responses have the field, must have one for each time that it claims.
     A value that is a part of a label's own words does not stand there.
 
@@ -123,7 +123,7 @@ def mislabelled(text: str, facts: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _labels_in(text: str, labels: Iterable[str]) -> list[tuple[int, str]]:
-    """Return where labels stand; of those that begin alike the longest is the one that stands there."""
+    """Return the places of labels; of labels that begin alike, the longest one that stands there counts."""
     places = sorted(((place, label) for label in labels for place in _places(label, text)), key=_longest_first)
     found: list[tuple[int, str]] = []
     for place, label in places:

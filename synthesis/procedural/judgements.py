@@ -1,7 +1,7 @@
 """The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 
-The agent works along the same chain, so what it does is right by construction: these scores find faults that came into
-a conversation in another way. How many: docs/results.md, “Catch rates”.
+The agent works along the same chain, so its acts are right by construction. These scores find faults that came into a
+conversation in another way; docs/results.md, “Catch rates”, has the share that they find.
 """
 
 from __future__ import annotations

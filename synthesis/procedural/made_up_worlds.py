@@ -2,8 +2,8 @@
 
     words ─► types, properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
 
-What the tiny base model is pre-trained on. In a world of `domains` the tool that belongs to a question can be known
-by heart; here a label means nothing but itself, so that the only way to the tool is to read the documents. The words
+The tiny base model is pre-trained on these worlds. In a world of `domains` it could learn by heart which tool belongs
+to a question. Here a label means nothing but itself, so the model must read the documents to find the tool. The words
 are those of the domains, one by one and in any order, and syllables; the wording of unseen tools is never drawn.
 
 Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
@@ -47,7 +47,7 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
     "multi_hop": 2,
     "parallel_multi_hop": 3,
 }
-"""Lookups of a question, by scenario."""
+"""Number of lookups of a question, by scenario."""
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
 _VERBS: Final = (
@@ -64,7 +64,7 @@ _SYLLABLES: Final = tuple(first + vowel for first in _CONSONANTS for vowel in "a
 _MADE_UP_SHARE: Final = 0.12
 """Share of the words that are made of syllables; the tokenizer splits them into several pieces."""
 _MOST_WORDS: Final = 3
-"""Most words of a property's English label."""
+"""Maximum number of words in a property's English label."""
 
 
 class Dialogue(NamedTuple):
@@ -174,7 +174,7 @@ def made_up_world(rng: random.Random, language: Language) -> World:
 
 
 def draw_wording(rng: random.Random) -> ToolWording:
-    """Draw how the lookups of a world are named and documented; never as those of unseen tools are.
+    """Draw the wording of a world's lookups, in names and documents; that of unseen tools is never drawn.
 
     >>> import random
     >>> draw_wording(random.Random(0)).lookup_of("flat", "rent")

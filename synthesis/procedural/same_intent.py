@@ -1,6 +1,6 @@
-"""Whether two tools do the same: by the nouns of their names and the kinds of their parameters.
+"""The test whether two tools do the same, by the nouns of their names and the kinds of their parameters.
 
-A language model reads meaning; this reads words, and takes two words for one thing for two things.
+A language model reads meaning. These rules read words, so two words of the same meaning count as two things.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SAYS_NOTHING: Final = frozenset({
     "get", "find", "fetch", "retrieve", "look", "lookup", "up", "query", "search", "show", "check", "tell", "read",
     "return", "list", "of", "the", "a", "an", "for", "by", "which", "name",
 })  # fmt: skip
-"""Verbs of looking up, and words between nouns."""
+"""Words of names that do not count as nouns: verbs of looking up, and words between nouns."""
 
 
 def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:
@@ -33,7 +33,7 @@ def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> Homogeneou
 
 
 def nouns_of(name: str) -> frozenset[str]:
-    """Return the words of a name that say what it is about.
+    """Return the words of a name that state its subject.
 
     >>> nouns_of("get_flat_rent") == nouns_of("look_up_rent_of_flat"), nouns_of("get_flat_rent") == nouns_of("flat")
     (True, False)

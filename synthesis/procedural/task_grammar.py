@@ -39,7 +39,7 @@ _MAX_CHINESE: Final = 24
 
 
 def clause_of(tool: ToolDocument, language: Language) -> str:
-    """Return what a tool does as an imperative clause without a full stop, identifiers put in words.
+    """Return a tool's action as an imperative clause without a full stop, identifiers put in words.
 
     >>> text = "Retrieves the weather of a city. Use after list_cities."
     >>> clause_of(ToolDocument(name="f", description=text, parameters={}), "en")
@@ -88,7 +88,7 @@ def _imperative(verb: str) -> str:
 
 
 def label_of(argument: str, schema: JsonObject, language: Language) -> str:
-    """Return what people call an argument: its words, in Chinese its description where that is short."""
+    """Return an argument's everyday name: its words; in Chinese its description, if that is short."""
     described = str(schema.get("description", "")).strip().rstrip("。.")
     if language == "zh" and described and len(described) <= 8:
         return described

@@ -1,7 +1,7 @@
 """The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 
-It is no language model and says so in every record (`teacher = "procedural"`). What it says of a tool comes from that
-tool's document; what it says of the world comes from a generated relational world, so that gold answers are computed.
+It is no language model and says so in every record (`teacher = "procedural"`). Its words about a tool come from
+the tool's document. Its facts come from a generated relational world, so that gold answers are computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
 
 An option is written into the document, and everything else follows from there: the call sets it where the default
-does not give the plain value, the code obeys it, and the tables hold what the code needs for it.
+does not give the plain value, the code obeys it, and the tables hold the data that the code needs for it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ _LEAST_PAGED: Final = 100
 
 
 def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:
-    """Give a document an option that fits what its tool does; where none fits, it stays as it is."""
+    """Give a document an option that fits its tool; if none fits, the document stays as it is."""
     looked_up = next((key for key in world.values if document.name == world.lookup_name(*key)), None)
     if looked_up is not None:
         fitting = _fitting(world, *looked_up)

@@ -27,15 +27,15 @@ class ToolWording:
     swap: Mapping[Language, str]
     search_name: str
     search: Mapping[Language, str]
-    """Tools on a state that no task needs."""
+    """Descriptions, here and above, of tools on a state that no task needs."""
     year: str
-    """Parameter of a lookup whose value changes by year."""
+    """Name of the parameter of a lookup whose value changes by year."""
     source: str
     target: str
     amount: str
-    """Parameters of a move, with `source` and `target`, which a swap has as well."""
+    """Name of a move's parameter, like `source` and `target`, which a swap has as well."""
     value: str
-    """Parameter of a change and of a search."""
+    """Name of the parameter of a change and of a search."""
     options: Mapping[OptionKind, str]
     """Kind of an optional parameter to its name."""
 
@@ -44,7 +44,7 @@ class ToolWording:
         return self.lookup_name.format(entity=entity_type, asked=asked)
 
     def description_of(self, language: Language, entity: str, asked: str, *, yearly: bool = False) -> str:
-        """Return what a document says of a lookup, from the labels of the type and of the property.
+        """Return a document's description of a lookup, from the labels of the type and of the property.
 
         >>> KNOWN.description_of("en", "a flat", "rent", yearly=True), KNOWN.description_of("zh", "公寓", "租金")
         ('Rent of a flat in a year', '公寓的租金')
@@ -94,7 +94,7 @@ UNSEEN: Final = ToolWording(
 
 
 def wording_of(unseen: Unseen) -> ToolWording:
-    """Return how tools are worded where so much must be unseen.
+    """Return the wording of tools for a level of unseen contents.
 
     >>> wording_of("tools").lookup_of("tenant", "utility_cost")
     'find_utility_cost_of_tenant'

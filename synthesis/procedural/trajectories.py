@@ -53,7 +53,7 @@ _COMMON_WORDS: Final = frozenset({
 
 
 def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
-    """Begin with any tool, put before it what it needs, go on with tools that share data, arguments or a subject."""
+    """Begin with any tool, put the tools that it needs before it, go on with tools that share data or a subject."""
     rng = derived_random(seed, "chains")
     tools = request.server.tools
     documents = {tool.name: tool for tool in tools}
@@ -82,9 +82,9 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
 
 
 def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: int = 0) -> list[ToolDocument]:
-    """Return a tool preceded by the tools that give out what it needs."""
+    """Return a tool, preceded by the tools that give out its arguments."""
     chain: list[ToolDocument] = []
-    # At most three deep: tools may give out what another needs in a circle.
+    # At most three deep: tools may give out each other's arguments in a circle.
     for argument in tool.required if depth < 3 else ():
         schema = tool.parameters["properties"].get(argument, {})
         for producer in tools:
@@ -138,10 +138,10 @@ def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
 
 
 def write_task(request: WriteTask, seed: int) -> WrittenTask:
-    """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and what it needs.
+    """Draw a value for every fact and say the chain by grammar; without a chain, choose one tool and its arguments.
 
     Raises:
-        BadReply: there is no chain, and no tool can be called with what a user could say.
+        BadReply: there is no chain, and no tool can be called with values that a user could say.
     """
     rng = derived_random(seed, "task")
     server = request.server

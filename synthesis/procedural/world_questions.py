@@ -312,7 +312,7 @@ def _computation_question(world: World, composition: Composition, asked: Sequenc
 
 
 def _subject(world: World, walk: Walk) -> str:
-    """Name what the last fact of a walk is about by the way that leads there."""
+    """Name the entity of a walk's last fact by the relations that lead there."""
     phrase = _root(world, walk[0])
     for fact in walk[:-1]:
         phrase = _of(world, _label(world, fact), phrase)

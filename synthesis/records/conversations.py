@@ -26,7 +26,7 @@ class Message(Record):
     reasoning_content: str | None = None
     """The reasoning of the model, word for word."""
     reasoning_tokens: int | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
-    """Tokens of the reasoning; None if neither the endpoint nor a student's tokenizer counted them."""
+    """Number of tokens of the reasoning; None if neither the endpoint nor a student's tokenizer counted them."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """Id of the call that a message of role `tool` answers."""
@@ -190,6 +190,6 @@ class RejectedTrajectory(RejectedRecord):
     task_scores: TaskScores | None = None
     task: Task | None = None
     messages: tuple[Message, ...] = ()
-    """Messages of a conversation that was not judged, as far as it came."""
+    """Messages so far of a conversation that was not judged."""
     trajectory: Trajectory | None = None
     """Judged trajectory with its reward axes; another threshold may keep it. None if it was not judged."""

@@ -132,7 +132,7 @@ class Environment(KeptRecord):
     language: Language
     scenario: Scenario
     hops: int
-    """Sub-questions that need a tool on the longest path of the dependency graph."""
+    """Number of sub-questions that need a tool on the longest path of the dependency graph."""
     question: str
     answer: JsonValue
     aliases: tuple[str, ...] = Field(default=(), exclude_if=lambda aliases: not aliases)

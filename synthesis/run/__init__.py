@@ -1,6 +1,6 @@
 """A run on disk: its destination, its fingerprint, its manifest, and one process at a time in its folder.
 
-json_values  JSON values, the one form of them that hashes are taken of, and the texts inside them.
+json_values  JSON values: their canonical form, which hashes are taken of, and the texts inside them.
 destination  The destination of a command: the one rule that protects the user's files, and the one rename into place.
 fingerprint  The fingerprint of a result: config, contents of its inputs, and source of the code, as one flat table.
 code         The identity of code: a digest for each file that a module imports, blind to comments and docstrings.

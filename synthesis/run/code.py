@@ -17,7 +17,7 @@ from synthesis.python_source import syntax_tree
 from synthesis.run.fingerprint import Fingerprint, digest_of_files
 
 ROOT: Final = Path(__file__).parents[2]
-"""The folder that holds the packages."""
+"""Folder that holds the packages of this project."""
 _PACKAGES: Final = ("astra_jax", "synthesis", "sandbox")
 
 

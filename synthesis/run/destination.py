@@ -35,9 +35,9 @@ from typing import Any, Final
 from synthesis.errors import SynthesisError
 
 MARK: Final = ".astra.json"
-"""The manifest of results that have none of their own."""
+"""Name of the manifest in results whose kind has no manifest of its own."""
 _UNFINISHED: Final = ".astra-unfinished"
-"""The mark in a folder that is being made; it is removed when the folder is whole."""
+"""Name of the mark in an unfinished folder; the mark is removed when the folder is whole."""
 _REMOVALS: Final = 40
 _SECONDS_BETWEEN_REMOVALS: Final = 0.05
 _LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")
@@ -54,16 +54,16 @@ class Result:
     """A kind of folder that a command makes."""
 
     name: str
-    """The words for it, as in "an earlier NAME"."""
+    """Words for the result, as in "an earlier NAME"."""
     manifest: str
     kind: str
-    """The value of `kind` in the manifest, which is a JSON object."""
+    """Value of `kind` in the manifest, which is a JSON object."""
     companions: tuple[str, ...] = ()
     """Files that may lie beside those that the manifest names."""
     is_replaced: bool = False
     """Whether a new one takes its place, so that all files in it must be known to be ours."""
     advice: str = ""
-    """The advice to a user whose manifest is missing, because an older version wrote none."""
+    """Advice to a user whose manifest is missing, because an older version wrote none."""
 
 
 def records_of(kind: str) -> Result:

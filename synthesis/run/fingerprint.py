@@ -18,7 +18,7 @@ _SHOWN_AT_ONCE: Final = 8
 _ABSENT: Final = "absent"
 
 Fingerprint = dict[str, JsonValue]
-"""Each setting, input or file that decides a result (`seed`, `source of …`), to its value or digest."""
+"""Value or digest of each setting, input or file that decides a result, by name (`seed`, `source of …`)."""
 
 
 class MadeOtherwise(DestinationRefused):
@@ -86,7 +86,7 @@ def require_same(where: Path, before: Mapping[str, JsonValue], now: Mapping[str,
         more = f"; and {len(differing) - _SHOWN_AT_ONCE} more" if len(differing) > _SHOWN_AT_ONCE else ""
         listed = "; ".join(differing[:_SHOWN_AT_ONCE]) + more
         raise MadeOtherwise(
-            f"{where}: expected what this command makes, found it made with another: {listed}. {advice}"
+            f"{where}: this result was made with another config, other inputs or other code: {listed}. {advice}"
         )
 
 

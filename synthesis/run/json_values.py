@@ -1,4 +1,4 @@
-"""JSON values, the one form of them that hashes are taken of, and the texts inside them."""
+"""JSON values: their canonical form, which hashes are taken of, and the texts inside them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CANONICAL: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separat
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Write a JSON value in the one form that hashes are taken of: sorted keys, no spaces, UTF-8 kept.
+    """Return a JSON value in its canonical form: sorted keys, no spaces, characters beyond ASCII as they are.
 
     >>> canonical_json({"b": 1, "a": "房"})
     '{"a":"房","b":1}'
@@ -25,7 +25,7 @@ def canonical_json(value: JsonValue) -> str:
 
 
 def texts_in(value: JsonValue) -> Iterator[str]:
-    """Yield every text inside a JSON value, without keys.
+    """Yield every text inside a JSON value; keys of objects do not count.
 
     >>> list(texts_in({"a": ["x", {"b": "y"}], "c": 3}))
     ['x', 'y']

@@ -20,9 +20,9 @@ from synthesis.errors import SynthesisError
 from synthesis.run.destination import DestinationRefused, is_no_lock
 
 _MOST_ATTEMPTS = 1000
-"""The attempts to lock a file that other runs remove between its making and its locking."""
+"""Maximum number of attempts to lock a file that other runs remove between its making and its locking."""
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""The errors of flock on a file system without locks, e.g. Lustre without its mount option `flock`."""
+"""Errors of flock on a file system without locks, e.g. Lustre without its mount option `flock`."""
 
 
 class AnotherRun(SynthesisError):

@@ -20,7 +20,7 @@ from typing import Any, Final
 from synthesis.run.destination import Result, is_earlier_result, require_destination, whole_file
 from synthesis.run.fingerprint import Fingerprint, require_same
 
-ADVICE: Final = "Name another `out`, or give back what has changed to go on with this run"
+ADVICE: Final = "Name another `out`, or undo the changes to go on with this run"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final
 from anyio import CapacityLimiter
 
 _LATENCY_GROWTH: Final = 2.0
-"""Latency counts as flat up to this multiple of the best latency so far."""
+"""Multiple of the best latency so far, up to which latency counts as flat."""
 
 
 class AdaptiveConcurrency:

@@ -23,9 +23,9 @@ class Completion:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int | None = None
-    """Part of the completion tokens; None if the endpoint does not tell."""
+    """Number of the completion tokens that are reasoning; None if the endpoint does not tell."""
     is_cut: bool = False
-    """Whether it ended at the token limit."""
+    """Whether the message was cut off at the token limit."""
     is_refused: bool = False
 
 

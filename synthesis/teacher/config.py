@@ -73,7 +73,7 @@ class OpenAITeacherConfig(BaseModel):
     base_url: str = "https://api.openai.com/v1"
     """Address of the endpoint, with /v1."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; the key itself is nowhere in a configuration."""
+    """Name of the environment variable that holds the key; the key itself is nowhere in a configuration."""
     cache: Path | None = None
     """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
     the same file share the replies and the budget."""
@@ -84,7 +84,7 @@ class OpenAITeacherConfig(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Share of probability that tokens are drawn from; without it the endpoint's default."""
     max_completion_tokens: int = Field(default=4096, ge=1)
-    """Tokens of the longest reply; one that ends there is asked for once more with twice as many."""
+    """Maximum number of tokens of a reply; one that is cut off there is asked for once more with twice as many."""
     reasoning_effort: str | None = None
     """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
     earlier_reasoning: EarlierReasoning = "hidden"
@@ -94,21 +94,21 @@ class OpenAITeacherConfig(BaseModel):
     roles: dict[Role, RoleConfig] = {}
     """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Calls in flight at one endpoint, those of all its roles together."""
+    """Maximum number of calls in flight at one endpoint, those of all its roles together."""
     request_seconds: float = Field(default=120.0, gt=0)
-    """Time limit of one call."""
+    """Time limit of one call in seconds."""
     deadline_seconds: float = Field(default=900.0, gt=0)
-    """Time limit of one question, its retries and repair included."""
+    """Time limit of one question in seconds, its retries and repairs included."""
     max_retries: int = Field(default=3, ge=0)
-    """Calls that repeat one that failed."""
+    """Maximum number of times that a failed call is repeated."""
     max_repairs: int = Field(default=2, ge=0)
     """Number of times that a question is asked again if its reply cannot be read; the fault is quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
     """Number of unanswered questions in a row that count as an outage and stop the run."""
     max_usd: float | None = Field(default=None, gt=0)
-    """Dollars that the run may cost, all its commands together; then it stops until the limit is raised."""
+    """Maximum cost of the run in US dollars, all its commands together; at the limit it stops until that is raised."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of prompts and replies together that the run may use."""
+    """Maximum number of tokens of the run, prompts and replies together."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens in US dollars."""
     usd_per_million_completion_tokens: float = Field(default=0.0, ge=0)

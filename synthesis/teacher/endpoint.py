@@ -112,7 +112,7 @@ class Endpoint:
         return sent
 
     def _obey(self, question: str, sent: JsonObject, error: Any, costs: QuestionCosts) -> None:
-        """Do what the rule for a status says; return if the call goes on without a field.
+        """Follow the rule for a status; return if the call goes on without a field.
 
         Raises:
             BadReply: the question is refused.

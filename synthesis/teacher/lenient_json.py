@@ -22,7 +22,7 @@ from synthesis.records import JsonValue
 
 _MAX_DEPTH: Final = 100
 _MAX_STARTS: Final = 200
-"""Brackets of a text that are tried as the start of a value."""
+"""Maximum number of brackets in a text that are tried as the start of a value."""
 _TOKEN: Final = re.compile(
     r"""\s*+(?:
         (?P<mark>[][{}:,])

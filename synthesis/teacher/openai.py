@@ -34,7 +34,7 @@ _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
 )
 _LARGER: Final = 2
-"""A reply that is cut off at the token limit is asked for once more with so many times the limit."""
+"""Factor of the token limit with which a reply that was cut off at the limit is asked for once more."""
 
 
 class OpenAITeacher:

@@ -34,7 +34,7 @@ class Request(BaseModel, Generic[Reply]):
 
     role: ClassVar[Role]
     prompt_version: ClassVar[str]
-    """Changes whenever the wording or the reply changes; part of every record's provenance."""
+    """Version of the prompt and of the reply's form, raised with each change; every record's provenance has it."""
     reply_type: ClassVar[type[BaseModel]]
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""

@@ -23,7 +23,7 @@ Typed = TypeVar("Typed", bound=BaseModel)
 
 _MAX_CHANGES: Final = 20
 _MAX_NESTING: Final = 100
-"""Levels of lists and objects in a reply, as many as the sandbox takes. Pydantic's parser ends at 200."""
+"""Maximum number of levels of lists and objects in a reply; the sandbox takes as many, and pydantic's parser 200."""
 _LARGEST: Final = sys.float_info.max
 _LIST_TYPES: Final = frozenset({"list_type", "tuple_type", "set_type", "frozen_set_type"})
 _OBJECT_TYPES: Final = frozenset({"dict_type", "model_type", "model_attributes_type", "mapping_type"})

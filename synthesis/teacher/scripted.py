@@ -22,7 +22,7 @@ class ScriptedTeacher:
         self._queues = {kind: deque(replies) for kind, replies in script.items()}
         self._otherwise = otherwise
         self.asked: list[Request[Any]] = []
-        """Every request, in the order they came."""
+        """Requests so far, in the order in which they came."""
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer with the next reply of the queue, or raise the next exception.

@@ -21,7 +21,7 @@ from synthesis.records import JsonValue
 Action = Literal["stop", "budget", "again", "too_long", "drop", "reject"]
 
 REQUIRED_FIELDS: Final = frozenset({"model", "messages", "tools"})
-"""A call without one of these is another question."""
+"""Fields that no call can do without: without one of them it would ask another question."""
 
 _STOP: Final = frozenset({401, 403, 404})
 _AGAIN: Final = frozenset({408, 409, 425, 429})

@@ -57,7 +57,7 @@ class QuestionCosts:
     repairs: int = 0
     bad_replies: int = 0
     cut_off: int = 0
-    """Replies that ended at the token limit: the first time, asked for again with a larger one."""
+    """Number of replies that were cut off at the token limit; each is asked for once more with a larger limit."""
     seconds: float = 0.0
     mended: Counter[str] = field(default_factory=Counter)
     """Number of mended faults of form in replies that were read all the same, by kind."""

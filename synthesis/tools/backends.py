@@ -27,7 +27,7 @@ _FAILURE_TEXTS: Final[dict[FailureKind, tuple[str, ...]]] = {
     "malformed": (),
 }
 _LOST: Final = "\N{REPLACEMENT CHARACTER}"
-"""The end of a response that was cut."""
+"""Text that ends a response that was cut off."""
 
 
 def is_injected_failure(kind: FailureKind, content: str) -> bool:

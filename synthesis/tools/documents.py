@@ -51,7 +51,7 @@ _SPEAKS_TO_A_MODEL = re.compile(
     re.IGNORECASE,
 )
 _WORDS_OF_A_PHRASE: Final = 3
-"""The words from which on a description that repeats the tool's name is clear: "Get livestream by slug"."""
+"""Number of words from which a description that repeats the tool's name is clear, as in "Get livestream by slug"."""
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -63,7 +63,7 @@ class SourceTool:
     name: JsonValue
     description: JsonValue
     parameters: JsonValue
-    """The schema of the arguments; None if the source does not say it."""
+    """Schema of the arguments; None if the source does not state it."""
     output_schema: JsonValue = None
     reference_document: JsonValue = None
     """The document that `$ref`s lead into, if that is more than the schema itself."""
@@ -81,7 +81,7 @@ class SourceServer:
     language: Language | None = None
     argument_values: JsonObject = field(default_factory=dict)
     repairs: tuple[str, ...] = ()
-    """The rules by which the reader mended it."""
+    """Names of the rules by which the reader mended the document."""
 
 
 def object_in(found: JsonValue) -> JsonObject:
@@ -100,12 +100,12 @@ class ToolDocumentFilters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     min_tools: int = 3
-    """Usable tools that a server needs."""
+    """Minimum number of usable tools of a server."""
     min_description_words: int = 2
-    """Words of the shortest description that is not vague (Chinese: twice as many characters); an address, or the name
-    again, is vague as well."""
+    """Minimum number of words in a description (Chinese: twice as many characters). Shorter ones are vague, and so is
+    an address or the repeated name."""
     max_server_tokens: int = 32_000
-    """Tokens of the longest documents of a server, at about four characters a token; longer ones fit into no prompt."""
+    """Maximum number of tokens in a server's documents, to fit a prompt; a token has about four characters."""
 
 
 def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> ServerDocument:

@@ -70,15 +70,15 @@ class McpServerConfig(BaseModel):
     domain: str = "General"
     """Domain of the server in records."""
     language: Language | None = None
-    """Language of its tasks; without it both."""
+    """Language of the server's tasks; without it both languages."""
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
     """Values that exist on this server, by `argument` or `tool.argument`."""
     max_sessions: int = Field(default=2, ge=1)
-    """Sessions with the server at once."""
+    """Maximum number of sessions with the server at once."""
     start_seconds: float = Field(default=60.0, gt=0)
-    """Seconds that a server may take to start."""
+    """Maximum number of seconds for a server to start."""
     call_seconds: float = Field(default=30.0, gt=0)
-    """Seconds that a call may take."""
+    """Maximum number of seconds for a call."""
 
     @property
     def address(self) -> str:
@@ -119,7 +119,7 @@ class McpServerGroup(BaseModel):
     domain: str = "General"
     """Domain of the group in records."""
     language: Language | None = None
-    """Language of its tasks; without it both."""
+    """Language of the group's tasks; without it both languages."""
 
 
 def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpServerConfig]) -> None:

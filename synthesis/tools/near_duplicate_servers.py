@@ -10,7 +10,7 @@ from synthesis.tools.names import words_of
 
 OVERLAP_OF_DUPLICATES: Final = 0.8
 OVERLAP_OF_NAMESAKES: Final = 0.5
-"""Servers of the same name need to share fewer tools to be the same server."""
+"""Overlap of tools from which two servers of the same name are the same server; others need a larger one."""
 
 
 def signatures_of(server: ServerDocument) -> frozenset[str]:

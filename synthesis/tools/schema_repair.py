@@ -37,7 +37,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject, JsonValue, canonical_json
 
 MAX_SCHEMA_NODES: Final = 4000
-"""The most schemas inside one tool that a model can be offered."""
+"""Maximum number of schemas inside a tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
@@ -63,10 +63,10 @@ _SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitio
 
 _ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
 _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[?*])*\)(?:[*+]|\{{\d+,\}})")
-r"""A group that repeats, with nothing that must stand between its own repeats, as in `^(\w+\s?)+$`: of a text that does
-not match `re` tries every way to cut it up, twice as many with each character."""
+r"""Pattern of a repeated group that may match a text in many ways, as in `^(\w+\s?)+$`. If a text does not match, `re`
+tries all of them, and each further character doubles their number."""
 _NO_PATTERN: Final = (re.error, OverflowError, RecursionError)
-"""The errors of `re` for a text that it cannot compile."""
+"""Errors of `re` for a text that it cannot compile."""
 
 
 class SchemaUnconvertible(SynthesisError):

@@ -17,12 +17,12 @@ class ToolDocumentStatistics(BaseModel):
 
     tools: int = 0
     tools_without_parameters: int = 0
-    """Tools whose source says that they take none."""
+    """Number of tools whose source says that they take no parameters."""
     tools_of_unknown_parameters: int = 0
     parameters: int = 0
     parameters_without_description: int = 0
     numbers_typed_as_strings: int = 0
-    """Parameters of type `string` whose name is that of a number."""
+    """Number of parameters of type `string` whose name is that of a number."""
 
 
 def tool_document_statistics(servers: Iterable[ServerDocument]) -> ToolDocumentStatistics:

@@ -18,7 +18,7 @@ def require_language(
     `what` names the text in the reason, and `where` is put behind the words that are found.
 
     Raises:
-        Rejected: with the words of another language.
+        Rejected: it is not; the error has the words of another language.
     """
     if foreign := foreign_passages(text, language, given=texts_in(given), terms=terms):
         expected = "English" if language == "en" else "Chinese"

@@ -46,8 +46,8 @@ class TrackRun:
         card = read_card(out)
         if not card.made_with:
             raise MadeOtherwise(
-                f"{out}: expected records that say what they were made with, found those of an older version or "
-                "another program; name another `out`, or move these away"
+                f"{out}: these records have no fingerprint of their config, inputs and code, as an older version or "
+                "another program wrote them; name another `out`, or move them away"
             )
         require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
         for stage, path in self.journal_paths.items():

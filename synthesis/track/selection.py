@@ -19,7 +19,7 @@ from synthesis.stage import Rejected, StageReport
 from synthesis.track.run import TrackRun, rejected_beside
 
 NEVER_WORKED_ON: Final = "never worked on"
-"""The reason of an item whose scores would do now, but did not when they were given."""
+"""Reason of an item that would be worked on under the new thresholds, but was not under the old ones."""
 
 Kept = TypeVar("Kept", Trajectory, Environment)
 Other = TypeVar("Other", bound=RejectedRecord)
@@ -35,11 +35,11 @@ class Selection(Generic[Kept, Other]):
     thresholds: tuple[str, ...]
     """Prefixes of the settings that may differ from the finished run's."""
     whole: Callable[[Other], Kept | None]
-    """Returns the whole record of a rejected item; None if it was not made."""
+    """Function that returns the whole record of a rejected item; None if it was not made."""
     kept: Callable[[Kept | Other, int], Kept]
-    """Returns the record of an item, given the number of records kept before it, or raises `Rejected`."""
+    """Function that returns the record of an item, given the number of records kept before it, or raises `Rejected`."""
     rejection: Callable[[int, Rejected, Kept | Other], Other]
-    """Writes down why the item of a slot is not kept."""
+    """Function that returns the record of a slot's item that is not kept."""
 
     def is_due(self, run: TrackRun) -> bool:
         """Say whether a finished run lies in `out` that differs from this one in its thresholds alone."""
@@ -62,8 +62,8 @@ class Selection(Generic[Kept, Other]):
         before, beside = read_card(run.out).made_with, read_card(rejected_beside(run.out)).made_with
         if not self._is_same_work(before, beside):
             raise RecordDirectoryError(
-                f"expected in {rejected_beside(run.out)} what {run.out} did not keep, found that of another run; put "
-                "its own beside it"
+                f"{rejected_beside(run.out)} has the rejected items of another run than {run.out}; put those of this "
+                "run there"
             )
         kept = list(RecordSource(run.out, self.kept_type))
         ids = {record.id for record in kept}

@@ -1,7 +1,7 @@
 """Augmentation: a task in other words, harder, or said by another persona, with the same facts and language.
 
-A persona (who asks, for which purpose, in which manner, with which knowledge) is drawn for every task that a language
-model writes. The task writer puts the request in the persona's words, and the simulated user goes on as the same
+A persona (a speaker with a purpose, a manner and some knowledge) is drawn for every task that a language model
+writes. The task writer puts the request in the persona's words, and the simulated user goes on as the same
 person. The embedded teacher reads no persona, so its tasks have none.
 """
 

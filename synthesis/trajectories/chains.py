@@ -23,7 +23,7 @@ _CREDENTIALS: Final = frozenset(
 )
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 MAX_STATED_FIELDS: Final = 4
-"""Most required fields of an object argument that a request can state."""
+"""Maximum number of required fields in an object argument that a request can state."""
 
 
 @lru_cache(maxsize=65536)

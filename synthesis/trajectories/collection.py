@@ -42,7 +42,7 @@ async def collect_conversation(
     """Let the agent work on a task with the tools it is offered.
 
     A call of an unknown tool, or with arguments that the schema does not allow, never reaches the backend: its response
-    says what is wrong. If a fact was hidden and the agent asks for it, the simulated user answers once. If the task has
+    names the fault. If a fact was hidden and the agent asks for it, the simulated user answers once. If the task has
     follow-ups, the user says the next one when the agent has answered.
 
     Raises:
@@ -104,7 +104,7 @@ async def _converse(
                 tool_calls=calls,
             )
         )
-        for call in calls:  # one after the other: a later one may read what an earlier one wrote
+        for call in calls:  # one after the other: a later call may read the writes of an earlier one
             response = await _respond(call, documents, backend)
             messages.append(
                 Message(role="tool", content=response.content, tool_call_id=call.id, is_error=response.is_error)

@@ -38,20 +38,20 @@ class TrajectoriesConfig(BaseModel):
     """Limits on the documents of servers that are kept."""
 
     proposals_per_server: int = Field(default=24, ge=1)
-    """Pairs of task and chain that the teacher proposes for a server."""
+    """Number of pairs of task and chain that the teacher proposes for a server."""
     proposal_draws: int = Field(default=1, ge=1)
     """Number of questions in which a server's chains are proposed. A model seldom repeats itself within one answer; the
     weights of the tool graph count chains that several answers have in common."""
     walks_per_server: int = Field(default=64, ge=1)
-    """Random walks on a server's tool graph, each a candidate chain."""
+    """Number of random walks on a server's tool graph; each is a candidate chain."""
     min_chain_length: int = Field(default=2, ge=1)
-    """Tools of the shortest chain."""
+    """Minimum number of tools in a chain."""
     max_chain_length: int = Field(default=5, ge=1)
-    """Tools of the longest chain."""
+    """Maximum number of tools in a chain."""
     acyclic_chains: bool = True
     """Whether a chain has each tool at most once."""
     chain_votes: int = Field(default=3, ge=1)
-    """Votes of judges on the coherence of a chain; most of them decide."""
+    """Number of judges' votes on the coherence of a chain; the majority decides."""
 
     server_only_share: float = Field(default=0.35, ge=0, le=1)
     """Share of tasks written for a server as a whole, without a chain."""
@@ -66,37 +66,37 @@ class TrajectoriesConfig(BaseModel):
     augmentation_share: float = Field(default=0.5, ge=0, le=1)
     """Share of tasks that are varied along one of the three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
-    """Least scores of a kept task."""
+    """Minimum scores of a kept task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
     """Jaccard similarity from which two tasks of a server count as one; without it only equal words do."""
 
     failure_rate: float = Field(default=0.2, ge=0, le=1)
     """Share of emulated calls that are made to fail."""
     max_offered_tools: int = Field(default=24, ge=1)
-    """Most tools that a conversation offers; a larger server offers the chain's tools and a draw of the others."""
+    """Maximum number of tools in a conversation; a larger server offers the chain's tools and a draw of the others."""
     max_turns: int = Field(default=16, ge=1)
-    """Assistant messages of the longest conversation."""
+    """Maximum number of assistant messages in a conversation."""
     deadline_seconds: float = Field(default=600.0, gt=0)
-    """Seconds that a conversation may take."""
+    """Maximum number of seconds of a conversation."""
     student: Path | None = None
     """HuggingFace folder with the tokenizer of the model that is to learn from the samples; without one their length
     in tokens is not checked."""
     max_sample_tokens: int = Field(default=20_000, ge=1)
-    """The longest sample that is kept, in the student's tokens, tools included."""
+    """Maximum number of the student's tokens in a kept sample, tools included."""
     judges_at_once: bool = False
     """Whether one call asks all judges of a conversation. It takes less than half of the calls and tokens, and is less
     strict, since each judge sees later messages."""
     reward_thresholds: RewardThresholds = RewardThresholds()
-    """Least scores of a kept trajectory."""
+    """Minimum scores of a kept trajectory."""
 
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
     concurrency: int = Field(default=64, ge=1)
-    """Items that are worked on at once."""
+    """Number of items that are worked on at once."""
     ray: RayConfig | None = None
     """A cluster to work on; without one this machine does all the work. The records are the same."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
-    """Tasks per wanted trajectory; after `count` times as many the run ends with the trajectories it has."""
+    """Maximum number of tasks per wanted trajectory; after these the run ends with the trajectories that it has."""
 
     @model_validator(mode="after")
     def _hangs_together(self) -> TrajectoriesConfig:

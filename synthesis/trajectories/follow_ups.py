@@ -34,7 +34,7 @@ MAX_REQUESTS: Final = 3
 
 
 def calls_per_request(num_calls: int, rng: Random) -> tuple[int, ...]:
-    """Draw how many of a chain's calls each of two or three requests asks for: each for one at least.
+    """Draw the number of a chain's calls for each of two or three requests; each asks for at least one.
 
     >>> calls_per_request(2, Random(0)), calls_per_request(5, Random(3))
     ((1, 1), (2, 3))
@@ -56,7 +56,7 @@ def requests_of(task: Task) -> tuple[str, ...]:
 
 
 def request_positions(task: Task, messages: Sequence[Message]) -> list[int]:
-    """Return where the user's requests stand among the messages; an answer to a question back is none."""
+    """Return the positions of the user's requests among the messages, without answers to questions back."""
     said = [position for position, message in enumerate(messages) if message.role == "user"]
     # A task that is to be asked back has no follow-ups, so the user's answer is cut off here.
     return said[: 1 + len(task.follow_ups)]

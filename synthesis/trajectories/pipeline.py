@@ -4,7 +4,7 @@
 
 This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
 Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
-same bytes. What an item becomes depends on the configuration, the seed and the item alone, never on the order of work.
+same bytes. An item's outcome depends on the configuration, the seed and the item alone, never on the order of work.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def synthesize_trajectories(
         JournalError: a journal is damaged, or the disk is full or not writable.
         TokenizerMissing: there is no tokenizer in `config.student`.
         NothingKept: no trajectory was kept; an earlier `out` stays, and the same command starts anew.
-        TeacherUnavailable, WorkersUnavailable: the run stops; what is finished is kept for the next one.
+        TeacherUnavailable, WorkersUnavailable: the run stops; finished work is kept for the next one.
     """
     started, progress = time.monotonic(), progress or sys.stderr
     require_destination(config.out, TRAJECTORIES, sources=config.tool_documents)
@@ -193,7 +193,7 @@ class _Run:
     async def complete_tools(self) -> tuple[StageReport, StageReport]:
         """Have the parameters written of every tool without known parameters; leave out tools that stay without.
 
-        Returns what became of these tools, and of all servers.
+        Returns the outcomes of these tools, and of all servers.
         """
         config, documents = self.config, self.servers.documents
         unknown = [

@@ -2,14 +2,14 @@
 
     query understanding                    judge, per request; sees the assistant's reaction and nothing after it
     planning                               judge, sees the whole
-    tool-response understanding            judge, per turn that follows tool responses; sees only what came before
+    tool-response understanding            judge, per turn after tool responses; sees only messages before it
     tool-response-conditioned planning     judge, the same
     tool-call status                       rule: successful calls / calls; a failed call counts 0
     tool conciseness                       rule: calls that were needed / calls
     final answer                           per request, mean of relevance (judge) and summary (judge, rule: grounded);
                                            0 by rule where it is empty or in another language
 
-Judges of the same message are asked together, and none sees what came after it; `judges_at_once` asks all of them in
+Judges of the same message are asked together, and none sees a later message; `judges_at_once` asks all of them in
 one call, with the whole conversation before them.
 
 The lowest of several judgements on one axis counts, so that a long conversation hides no bad turn.
@@ -51,11 +51,11 @@ class RewardThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: float = Field(default=0.6, ge=0, le=1)
-    """Least mean of all seven axes, from 0 to 1."""
+    """Minimum mean of all seven axes, from 0 to 1."""
     every_axis: float = Field(default=0.5, ge=0, le=1)
-    """Least score on each axis that judges the agent alone."""
+    """Minimum score on each axis that judges the agent alone."""
     tool_call_status: float = Field(default=0.2, ge=0, le=1)
-    """Least share of calls that succeeded; low, since a failing tool is not the agent's fault."""
+    """Minimum share of calls that succeeded; low, since a failing tool is not the agent's fault."""
 
 
 def tool_call_status(messages: Sequence[Message]) -> float | None:

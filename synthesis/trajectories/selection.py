@@ -99,7 +99,7 @@ _WORD: Final = re.compile(r"[^\W_\u3400-\u9fff]+|[\u3400-\u9fff]")
 _SHINGLE_WORDS: Final = 3
 _NUM_PERMUTATIONS: Final = 128
 _LEAST_RECALL: Final = 0.999
-"""Least share of the pairs at the similarity limit that the bands find; they find a larger share of closer pairs."""
+"""Minimum share of the pairs at the similarity limit that the bands find; they find a larger share of closer pairs."""
 
 
 def shingles(text: str) -> frozenset[str]:
@@ -127,7 +127,7 @@ def similarity(some: frozenset[str], others: frozenset[str]) -> float:
 
 
 def bands_and_rows(least_similarity: float) -> tuple[int, int]:
-    """Return how many bands of how many signature rows find all but one in a thousand pairs of a similarity.
+    """Return the numbers of bands and of signature rows that find all but one in a thousand pairs of a similarity.
 
     A pair of similarity s shares one band of r rows with probability s^r, and one of b bands with 1 - (1 - s^r)^b.
 
@@ -168,7 +168,7 @@ REJECTED_KIND: Final = "rejected_trajectory"
 
 
 def selection_of(config: TrajectoriesConfig) -> Selection[Trajectory, RejectedTrajectory]:
-    """Return how a run with this configuration selects."""
+    """Return the selection of a run with this configuration."""
     return Selection(
         Trajectory,
         RejectedTrajectory,

@@ -38,25 +38,25 @@ class TrajectoryStatistics(BaseModel):
 
     trajectories: int
     teachers: dict[str, int]
-    """Trajectories by teacher."""
+    """Number of trajectories by teacher."""
     messages: int
     messages_per_trajectory: float
     tool_calls_per_trajectory: float
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
     requests_by_number: dict[int, int]
-    """Trajectories by the number of requests that their user makes."""
+    """Number of trajectories by the number of requests that their user makes."""
     roles: dict[str, float]
     """Share of all messages, by role."""
     distinct_functions: int
-    """Distinct (server, tool) pairs that were offered."""
+    """Number of distinct (server, tool) pairs that were offered."""
     distinct_functions_called: int
     functions_completed: int
-    """Offered tools with parameters that the teacher wrote, since their source has none."""
+    """Number of offered tools with parameters that the teacher wrote, since their source has none."""
     tools_of_unknown_parameters: dict[str, int]
-    """Tools of unknown parameters by outcome: `completed`, or the reason for which a tool was left out."""
+    """Number of tools of unknown parameters by outcome: `completed`, or the reason for which a tool was left out."""
     edges_by_weight: dict[int, int]
-    """Edges of the servers' tool graphs by the number of proposals; empty without a report of the run."""
+    """Number of edges of the tool graphs by the number of proposals; empty without a report of the run."""
     servers: int
     domains: dict[str, int]
     languages: dict[str, int]
@@ -64,9 +64,9 @@ class TrajectoryStatistics(BaseModel):
     augmentations: dict[str, int]
     tool_backends: dict[str, int]
     messages_by_number: dict[int, int]
-    """Trajectories by their number of messages."""
+    """Number of trajectories by their number of messages."""
     calls_by_number: dict[int, int]
-    """Trajectories by their number of calls."""
+    """Number of trajectories by their number of calls."""
     injected_failure_rate: float | None
     """Injected failures per call that reached the emulator; None without any.
 
@@ -76,11 +76,11 @@ class TrajectoryStatistics(BaseModel):
     reward: dict[str, float]
     """Mean of each axis over the trajectories it was judged on, and of the whole reward (`mean`)."""
     reward_tenths: dict[str, tuple[int, ...]]
-    """Trajectories by the tenth of [0, 1] that each axis, and the whole reward, lies in."""
+    """Number of trajectories by the tenth of [0, 1] that each axis, and the whole reward, lies in."""
     task_scores: dict[str, float]
     """Mean of each of the three scores."""
     task_score_tenths: dict[str, tuple[int, ...]]
-    """Trajectories by the tenth of [0, 1] that each score of their task lies in."""
+    """Number of trajectories by the tenth of [0, 1] that each score of their task lies in."""
     diversity: Diversity
 
 

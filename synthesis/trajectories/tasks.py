@@ -72,7 +72,7 @@ def check_facts(
     `needed` is of the form that `chains.task_slots` returns.
 
     Raises:
-        Rejected: with the slot and what is wrong.
+        Rejected: the error names the slot and its fault.
     """
     for slot, (tool, argument, schema) in needed.items():
         if slot not in slots:
@@ -131,7 +131,7 @@ def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:
     """Check length and language of a request, and that no tool name stands in it; `facts` may stand in any language.
 
     Raises:
-        Rejected: with what was found.
+        Rejected: the error quotes the text at fault.
     """
     if not text.strip() or len(text) > MAX_TASK_CHARACTERS:
         raise Rejected("empty or overlong task", f"{len(text)} characters")
@@ -181,11 +181,11 @@ class TaskThresholds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     clarity: float = Field(default=0.6, ge=0, le=1)
-    """Least score of clarity, from 0 to 1."""
+    """Minimum score of clarity, from 0 to 1."""
     realism: float = Field(default=0.5, ge=0, le=1)
-    """Least score of realism, from 0 to 1."""
+    """Minimum score of realism, from 0 to 1."""
     tool_necessity: float = Field(default=0.6, ge=0, le=1)
-    """Least score of tool necessity, from 0 to 1."""
+    """Minimum score of tool necessity, from 0 to 1."""
 
 
 async def score_task(

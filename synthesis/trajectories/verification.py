@@ -135,7 +135,7 @@ async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
         if call_error(call, documents) is not None:
             continue
         request = EmulateCall(language=language, tool=documents[call.name], arguments=call.arguments, state=state)
-        again = await embedded.ask(request, seed=0)  # the call alone decides what the embedded teacher draws
+        again = await embedded.ask(request, seed=0)  # the embedded teacher draws from the call alone
         whole = compact_json(again.value)
         if (kind := injected.get(call.id)) is not None:  # a failed call changes no state
             if kind == "malformed" and not whole.startswith(response.content[:-1]):

@@ -284,7 +284,7 @@ class TrajectoriesWorker:
             Rejected: the conversation did not end by itself, an axis is too low, a server died every time, or a reply
                 stayed unusable.
             TeacherUnavailable: the teacher cannot be asked.
-            ToolServerUnavailable: a real tool server does not start, or refuses who asks.
+            ToolServerUnavailable: a real tool server does not start, or refuses our keys.
         """
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))

@@ -210,7 +210,7 @@ def test_without_a_folder_there_are_none(client: SandboxClient) -> None:
     ("files", "line"),
     [
         (None, "holds no package; make it with `pip install --target"),
-        ("import ball\n", "ModuleNotFoundError: No module named 'ball'; install what it needs into"),
+        ("import ball\n", "ModuleNotFoundError: No module named 'ball'; install its dependencies into"),
         ("import os\nos._exit(7)\n", "a process that imported the packages of .* ended: exit status 7"),
     ],
 )

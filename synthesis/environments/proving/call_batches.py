@@ -1,4 +1,4 @@
-"""Call batches: the calls of many proofs at one moment travel to the sandbox in one request."""
+"""Call batches: calls that many proofs make at the same time go to the sandbox in one request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final, Protocol
 from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
 
 MAX_CALLS: Final = 1024
-"""Most calls of one request that the service takes."""
+"""Maximum number of calls that the service takes in one request."""
 
 
 class Sandbox(Protocol):
-    """Runs calls: the client itself, or `CallBatches` in front of it."""
+    """An object that runs calls: the sandbox's client itself, or `CallBatches` in front of it."""
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls; the replies are in the order of the requests.
@@ -25,9 +25,9 @@ class Sandbox(Protocol):
 
 
 class CallBatches:
-    """Joins the batches that are asked for while the event loop is busy into one request of the client.
+    """Collects the batches that tasks ask for while the event loop is busy, and sends them in one request.
 
-    More calls than the service takes at once are sent in several requests, one after the other.
+    More than `MAX_CALLS` calls are sent in several requests, one after the other.
     """
 
     def __init__(self, client: AsyncSandboxClient):
@@ -43,7 +43,7 @@ class CallBatches:
         """
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            # Two turns of the loop later: tasks that become ready in this turn still get into the batch.
+            # It sends two turns of the loop later, so that tasks that become ready in this turn get into the batch.
             loop.call_soon(loop.call_soon, self._send)
         replies: asyncio.Future[list[ExecuteReply]] = loop.create_future()
         self._waiting.append((requests, replies))
@@ -52,7 +52,7 @@ class CallBatches:
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
         task = asyncio.get_running_loop().create_task(self._deliver(waiting))
-        self._sending.add(task)  # the loop itself holds tasks only weakly
+        self._sending.add(task)  # the loop alone would let a running task be collected as garbage
         task.add_done_callback(self._sending.discard)
 
     async def _deliver(
@@ -70,6 +70,6 @@ class CallBatches:
                     future.set_exception(error)
             return
         for requests, future in waiting:
-            own = [next(replies) for _ in requests]  # taken even if the caller is gone: the next replies follow
+            own = [next(replies) for _ in requests]  # also for a caller that has gone: the next one's follow
             if not future.done():
                 future.set_result(own)

@@ -3,7 +3,7 @@
     calls_distractor    asks a tool that cannot help before it goes on as the gold episode does
     repeats_call        makes its first call a second time
     one_call_too_many   asks for a row that the task does not need, before it answers as the gold episode does
-    stops_early         leaves out its last call, and answers with what it has
+    stops_early         leaves out its last call, and answers with the values it has
     gives_up            makes a mistake in its first call, which fails, and says that it could not find the answer out
     recovers            makes the same mistake, and then goes through the gold episode
 

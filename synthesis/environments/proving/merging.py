@@ -28,10 +28,10 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 
 LEAST_COSINE: Final = 0.4
-"""Least cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have at
-least 0.6."""
+"""Minimum cosine at which the teacher is asked. With lexical similarity, documents of one property in other words have
+at least 0.6."""
 MAX_CANDIDATES: Final = 3
-"""Most tools that the teacher compares one with; in 182 of 184 cases the tool that does the same was the nearest."""
+"""Maximum number of tools that the teacher compares one with; in 182 of 184 cases the first of them did the same."""
 
 
 @dataclass

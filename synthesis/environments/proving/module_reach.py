@@ -1,8 +1,9 @@
 """The reach of a tool's code through its imports: other modules, and functions that run text as code.
 
 `enum.sys.modules['os']`, `from statistics import random`, `codes = re.enum`: every allowed module holds others that are
-not. The check resolves names and attributes against the real modules. It finds what a model writes, not what a
-determined author hides (Python has more ways to an object than its syntax tree tells): the sandbox is the wall.
+not. The check resolves names and attributes against the real modules. It finds the ways that a model
+writes. A determined author can hide others, as Python has more ways to an object than its syntax tree tells: the
+sandbox is the wall.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _Scope = (
 
 
 def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
-    """Check that what `tree` takes from its modules is neither a module outside `allowed` nor a way to one.
+    """Check that `tree` takes from its modules neither a module outside `allowed` nor a way to one.
 
     Raises:
         Rejected: it imports or names such a module, or uses a module otherwise than for its public attributes.

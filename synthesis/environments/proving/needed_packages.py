@@ -34,7 +34,7 @@ async def packages_of_sandbox(client: AsyncSandboxClient, names: Sequence[str]) 
         for module in package.modules:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise PackageNotHere(
-                    f"expected the package {name} here as well, where what tools import of it is checked, found no "
+                    f"the package {name} must be installed here, too, where the code of tools is checked; found no "
                     f"module {module}: pip install {name}"
                 )
     return tuple(

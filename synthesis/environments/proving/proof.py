@@ -32,7 +32,7 @@ from synthesis.records import EnvironmentTool, JsonObject, JsonValue, SubQuestio
 from synthesis.stage import Rejected
 
 Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
-"""A tool and the sub-questions that it is to answer."""
+"""A tool and the sub-questions that it must answer."""
 
 
 PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
@@ -106,7 +106,7 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
     """Check the replies to all calls that prove one gold call; `others` are the tool's other sub-questions.
 
     Raises:
-        Rejected: with the name of the first promise that is broken.
+        Rejected: a promise is broken; the error names the first one.
     """
     for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
         check_reply(trial, reply, others)
@@ -124,7 +124,7 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
     """Check the reply to one call of a proof; `others` are the tool's other sub-questions.
 
     Raises:
-        Rejected: with the name of the promise that is broken.
+        Rejected: the promise of this call is broken; the error names it.
     """
     gold = trial.sub_question.answer
     gives_gold = reply.ok and same_answer(gold, reply.value, trial.sub_question.aliases)
@@ -156,7 +156,7 @@ async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
 
     Raises:
         Rejected: the first promise that is broken, in the order given.
-        SandboxUnavailable: the sandbox cannot say.
+        SandboxUnavailable: the sandbox gives no answer.
     """
     await _run(sandbox, proofs, trials)
 

@@ -29,8 +29,8 @@ from synthesis.track.second_try import accepted_reply
 Proven = TypeVar("Proven")
 
 MAX_REQUESTS: Final = 12
-"""Questions to the teacher per sub-question: necessity if it is asked, document, scaling, call; the rest are
-implementations."""
+"""Maximum number of questions to the teacher per sub-question: necessity (if asked), document, scaling, call; the rest
+are implementations."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ async def proven_reply(
     """Ask until the proof of the reply passes; each failure goes back to the teacher with the reply that failed.
 
     Raises:
-        Rejected: every reply failed; the last failure.
+        Rejected: every reply failed; the error is the last failure.
         BadReply: a reply stayed unusable.
         TeacherUnavailable: the teacher cannot be asked.
     """

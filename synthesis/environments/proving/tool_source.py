@@ -46,7 +46,7 @@ def check_source(
     names that it uses.
 
     Raises:
-        Rejected: the document's schema cannot be used; or the code does not parse, uses what is not allowed, has
+        Rejected: the document's schema cannot be used; or the code does not parse, uses names that are not allowed, has
             another signature than its document, or tells a gold.
     """
     check_written(document)

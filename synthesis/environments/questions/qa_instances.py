@@ -39,7 +39,7 @@ async def write_qa_instance(
     """Have a QA instance of the planned shape written, and check its structure; once more if it breaks a rule.
 
     Raises:
-        BadReply: the teacher has none.
+        BadReply: the teacher gave no usable reply.
         Rejected: it breaks a rule, has another shape than planned, or is in another language.
         TeacherUnavailable: the teacher cannot be asked.
     """
@@ -70,7 +70,7 @@ def check_languages(instance: QAInstance, language: Language) -> None:
     """Check that every question is in its language; names and answers may be in any language.
 
     Raises:
-        Rejected: with the words of another one.
+        Rejected: a question is not; the error has the words of another language.
     """
     given = [*instance.entities, instance.answer, *(node.answer for node in instance.nodes)]
     for asked in (instance.question, *(node.question for node in instance.nodes)):
@@ -81,7 +81,7 @@ def check_structure(instance: QAInstance) -> None:
     """Check every structural rule that can be checked without understanding the questions.
 
     Raises:
-        Rejected: with the name of the first rule that is broken.
+        Rejected: a rule is broken; the error names the first one.
     """
     _check_graph(instance)
     _check_answers(instance)

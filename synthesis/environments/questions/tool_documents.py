@@ -70,7 +70,7 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
     """Check that a scaled document only has optional parameters more, each with a default that its schema allows.
 
     Raises:
-        Rejected: with the name of the rule that is broken.
+        Rejected: a rule is broken; the error names it.
     """
     check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))

@@ -1,4 +1,4 @@
-"""Selection: quotas of what is made, splits that share nothing, thresholds, and counts.
+"""Selection: quotas of environments, splits that share nothing, thresholds, and counts.
 
 quotas      Quotas: the scenario, language, domain and size of each environment, so that shares are exact.
 splits      Splits that share nothing: no world, tool or domain of another split occurs in this one.

@@ -4,7 +4,7 @@
     tools     and the tools: their names, their documents, and the wording of each description and parameter
     domains   and the domains
 
-Each level promises what the ones above it promise. `shared_between` counts it on the finished records.
+Each level keeps the promises of the levels above it, too. `shared_between` counts it on the finished records.
 
 Decided: docs/decisions/environments.md, “Held out means unseen worlds, unseen tools or unseen domains”.
 """

@@ -42,13 +42,13 @@ class EnvironmentStatistics(BaseModel):
 
     environments: int
     teachers: dict[str, int]
-    """Environments by teacher."""
+    """Number of environments by teacher."""
     languages: dict[str, float]
     domains: dict[str, float]
     scenarios: dict[str, float]
     sub_questions: int
     sub_questions_mean: float
-    """We read the paper's 4.37 hops as this mean: 28,794 sub-questions over 6,596 environments."""
+    """Sub-questions per environment. The paper's 4.37 hops are this mean: 28,794 sub-questions, 6,596 environments."""
     sub_questions_median: float
     sub_questions_histogram: dict[int, int]
     tool_calls_mean: float
@@ -62,7 +62,7 @@ class EnvironmentStatistics(BaseModel):
     tools_mean: float
     difficulties: dict[str, float]
     demonstrations: dict[str, float]
-    """Shares of the habits that SFT imitates, good and bad; `gold`: none."""
+    """Shares of the habits that SFT imitates, good and bad; `gold` is the share without a habit."""
     computed_answers_share: float
     """Share of the environments whose Φ computes, instead of passing on a tool's value."""
     similarity: Similarity | None = None

@@ -14,7 +14,7 @@ TOO_LOW: Final = "quality below threshold"
 
 
 def selection_of(threshold: float) -> Selection[Environment, RejectedEnvironment]:
-    """Return how a run with this quality threshold selects."""
+    """Return the selection of a run with this quality threshold."""
     return Selection(
         Environment,
         RejectedEnvironment,

@@ -2,7 +2,7 @@
 
 conditions     hold of the last state, not of the first one, nor of the last one with anything changed in it
 further tool   has two calls on the first state that end differently, and again so under another seed;
-               a changed argument changes what becomes of a call; defaults are as its document says
+               a changed argument changes the outcome of a call; defaults are as its document says
 """
 
 from __future__ import annotations

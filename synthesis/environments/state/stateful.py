@@ -64,7 +64,7 @@ async def write_stateful_task(
     """Have a stateful task written and proven, with at least so many tools, of which a share have scaled documents.
 
     Raises:
-        BadReply: the teacher has none.
+        BadReply: the teacher gave no usable reply.
         Rejected: after all tries a promise is still broken; the last one is named.
         TeacherUnavailable: the teacher cannot be asked.
         SandboxUnavailable: the sandbox gives no answer.

@@ -91,7 +91,7 @@ def test_a_run_with_another_config_is_refused_with_what_differs(request, untrain
     before = contents(tmp_path)
     with pytest.raises(MadeOtherwise) as refused:
         open_run(changed(config, **changes))
-    assert "made with another: " in str(refused.value)
+    assert "other inputs or other code: " in str(refused.value)
     assert f"{difference}. Name another `out`" in str(refused.value)
     assert contents(tmp_path) == before
 
@@ -201,7 +201,7 @@ def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_
     (config.out / "figures.json").write_text("{}")
     record.finish({"f1": 0.25})
     assert open_evaluation(config).figures == {"f1": 0.25, "already_complete": True}
-    with pytest.raises(MadeOtherwise, match="made with another: policy: changed"):
+    with pytest.raises(MadeOtherwise, match="other inputs or other code: policy: changed"):
         open_evaluation(config.model_copy(update={"policy": tmp_path / "other_init"}))
     command = ["evaluate", "environments", f"{ROOT}/configs/tiny_evaluation.toml", f"out={config.out}"]
     assert main([*command, f"policy={tmp_path}/init", f"environments={tmp_path}/environments"]) == 2

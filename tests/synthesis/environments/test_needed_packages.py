@@ -338,7 +338,7 @@ async def test_where_code_is_checked_the_package_must_be_installed(
         await packages_of_sandbox(client, ["kites"])
         monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "kites.py").exists()])
         monkeypatch.delitem(sys.modules, "kites", raising=False)
-        with pytest.raises(PackageNotHere, match="expected the package kites here as well"):
+        with pytest.raises(PackageNotHere, match="the package kites must be installed here, too"):
             await packages_of_sandbox(client, ["kites"])
 
 

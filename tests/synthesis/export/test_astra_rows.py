@@ -49,7 +49,7 @@ def changed(column: str, change: Callable[[Any], Any]) -> Callable[[dict[str, An
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a published row": (
         lambda row: {key: value for key, value in row.items() if key != "environment"},
-        "expected the column environment, found none: the four published columns lack what a record must have",
+        "the row has no column environment; the four published columns lack parts of a record",
     ),
     "no object": (lambda row: [], "expected a row of ASTRA's columns"),
     "another column": (lambda row: {**row, "more": 1}, "found more wrong"),

@@ -88,7 +88,7 @@ def test_a_journal_of_another_wording_or_code_is_refused_and_kept(tree, tmp_path
         synthesize(tmp_path / "out")
     message = str(refused.value)
     assert message.startswith(f"{journal}: ")
-    assert f"made with another: source of {prompt}: changed. To start afresh, name another `out`, or delete" in message
+    assert f"or other code: source of {prompt}: changed. To start afresh, name another `out`, or delete" in message
     assert finished_items(journal) == finished
     shutil.copyfile(ROOT / prompt, tree / prompt)
     with pytest.raises(TeacherUnavailable):  # the wording that it was begun with is gone on with
@@ -138,7 +138,7 @@ def test_records_without_a_fingerprint_are_not_replaced(tmp_path):
     older = DatasetCard.model_validate_json(card.read_text()).model_dump(exclude={"made_with", "read", "repaired"})
     card.write_text(DatasetCard.model_validate(older).model_dump_json(exclude={"made_with", "read", "repaired"}))
     assert read_card(tmp_path / "out").made_with == {}
-    with pytest.raises(MadeOtherwise, match="found those of an older version or another program"):
+    with pytest.raises(MadeOtherwise, match="as an older version or another program wrote them"):
         trajectories(tmp_path / "out")
 
 

@@ -130,7 +130,7 @@ def test_what_another_run_did_not_keep_is_never_selected_from(tmp_path):
     rejected_beside(tmp_path / "a").rename(tmp_path / "elsewhere")
     rejected_beside(tmp_path / "b").rename(rejected_beside(tmp_path / "a"))
     before = bytes_of(tmp_path / "a")
-    with pytest.raises(RecordDirectoryError, match="found that of another run"):
+    with pytest.raises(RecordDirectoryError, match="has the rejected items of another run"):
         synthesized(tmp_path / "a", Deaf(), reward_thresholds=STRICT)
     assert bytes_of(tmp_path / "a") == before
 
