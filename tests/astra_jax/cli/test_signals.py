@@ -34,7 +34,7 @@ from astra_jax.metrics_file import read_metrics, without_times
 from astra_jax.testing import tiny_environment
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
-from tests.astra_jax.checkpoints.test_convert import write_hf_folder
+from tests.astra_jax.checkpoints.test_convert import write_folder
 from tests.synthesis.journals import num_finished
 from tests.synthesis.run.test_lock import sft_command
 
@@ -379,7 +379,7 @@ sys.exit(main(sys.argv[1:]))
 )
 @pytest.mark.slow
 def test_a_conversion_leaves_what_was_there_and_no_half(astra, tmp_path, signum, direction, source, partial_file):
-    write_hf_folder(tmp_path / "hf")
+    write_folder(tmp_path / "hf")
     hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     command = ["convert", direction, str(tmp_path / source), str(tmp_path / "new")]
     running = astra(*command, script=SLOW_CONVERSION)
@@ -564,7 +564,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_pat
     """No file may grow beyond 2 kB."""
     write_records(tmp_path / "records", [tiny_environment(rent=rent) for rent in range(99)], kind="environment")
     if command[0] == "convert":
-        write_hf_folder(tmp_path / "hf")
+        write_folder(tmp_path / "hf")
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     if command[0] == "sft":
         command = sft_command(tmp_path, "steps=2", "model.hidden_size=256")
