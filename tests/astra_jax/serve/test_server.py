@@ -179,7 +179,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked(params={"seed": -1}), 400, "sampling_params.seed"),
         (asked(params={"seed": 2**62}), 400, "sampling_params.seed"),
         (b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
-        (asked(params={"max_tokens": 0}), 400, "at least one to sample"),
+        (asked(params={"max_tokens": 0}), 400, "a max_tokens of at least 1"),
         (asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
         (asked([1] * 160, {}), 400, "at most 160 tokens, found 160"),
         (asked(stream=True), 400, "stream"),

@@ -109,7 +109,7 @@ def test_rl_goes_on_after_an_edited_comment_and_is_refused_by_name_after_an_edit
     text = model.read_text()
     assert "x32 * x32" in text
     model.write_text(text.replace("x32 * x32", "2 * x32 * x32"))
-    with pytest.raises(MadeOtherwise, match=r"another: source of astra_jax/model/qwen3\.py: changed\. Name"):
+    with pytest.raises(MadeOtherwise, match=r"other code: source of astra_jax/model/qwen3\.py: changed\. Name"):
         open_rl_run(rl_config)
 
 
