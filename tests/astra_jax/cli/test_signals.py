@@ -574,7 +574,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing_half_written(tmp_pat
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))\nsys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", limited, *command],
+        [sys.executable, "-B", "-c", limited, *command],  # byte code that is cut at 2 kB would be read by other tests
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "XLA_FLAGS": ""},
         capture_output=True,
