@@ -1,4 +1,4 @@
-"""What is built can be used alone: a wheel has every config and template, and its command runs in an empty folder."""
+"""A built wheel can be used alone: it has every config and template, and its command runs in an empty folder."""
 
 from __future__ import annotations
 

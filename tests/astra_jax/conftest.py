@@ -1,4 +1,4 @@
-"""What the tests of rollout, RL and SFT share: a tokenizer, and a tiny policy that has learnt one gold episode."""
+"""Fixtures of the tests of rollout, RL and SFT: a tokenizer, and a tiny policy that has learnt one gold episode."""
 
 from __future__ import annotations
 

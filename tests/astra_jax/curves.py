@@ -1,4 +1,4 @@
-"""What a training run leaves: its metrics, episodes and weights, without the figures of clock and service."""
+"""Metrics, episodes and weights of a training run, without the figures of clock and service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was freed goes back to the system: by one call, and around each long compilation."""
+"""Freed memory goes back to the system: by one call, and around each long compilation."""
 
 from __future__ import annotations
 

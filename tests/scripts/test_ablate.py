@@ -1,4 +1,4 @@
-"""What the ablations have come to is kept from one call of the script to the next."""
+"""The results of the ablations are kept from one call of the script to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sandbox's benchmark asks for is answered by each service that it compares, with the tool's own value."""
+"""Each call of the sandbox's benchmark is answered by each service that it compares, with the tool's own value."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def reply(
 
 
 def says_hello(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """What a simulated user says."""
+    """Text of a simulated user."""
     return reply("I want to send a message.", tokens=(5, 2))
 
 

@@ -110,7 +110,7 @@ def of_a_checkout(tmp_path: Path, spy) -> None:
 
 
 async def set_up(capfd, *arguments: str) -> str:
-    """What a set-up that ends well prints."""
+    """The output of a set-up that ends well."""
     code = await asyncio.to_thread(main, ["evaluate", "setup", *arguments])
     said = capfd.readouterr()
     assert (code, said.err) == (0, "")

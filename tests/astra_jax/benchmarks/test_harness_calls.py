@@ -76,7 +76,7 @@ def function(body: str) -> str:
 
 
 async def in_a_harness(tmp_path, source: str):
-    """What the function of a source returns as a program of a harness."""
+    """Return the value of a source's function, run as a program of a harness."""
     (tmp_path / "program.py").write_text(f"{source}\nimport json\nprint(json.dumps(f()))\n")
     python = os.path.realpath(sys.executable)
     await run_harness([python, "program.py"], folder=tmp_path, log=tmp_path / "log", variables={})

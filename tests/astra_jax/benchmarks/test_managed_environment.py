@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def steps(monkeypatch, cache):
-    """What a set-up runs, without running it; the step of the number in it fails."""
+    """The commands of a set-up, without running them; the step of the number in it fails."""
     ran: list[list[str]] = []
 
     def run(command, *rest):

@@ -1,4 +1,4 @@
-"""What passes between a harness and an endpoint, and what does not."""
+"""Requests and replies that a relay passes on between a harness and an endpoint, and those that it refuses."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ STRICTER = [
     *('{"name": "f"}', '{"name": "f", "parameters": {"a": 1}}', '{"name": "f", "arguments": {}, "id": "c"}'),
     *('{"name": "f", "arguments": {"a": NaN}}', '{"name": "f", "arguments": {"a": "\\ud800"}}'),
 ]
-"""What they take for calls, though no tool can be given it."""
+"""Texts that the renderers take for calls, though no tool can be given them."""
 blocks = st.lists(st.sampled_from([*GOOD, *MALFORMED, *STRICTER]), max_size=4)
 
 

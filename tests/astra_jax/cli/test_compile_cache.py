@@ -1,4 +1,4 @@
-"""What was compiled once is not compiled again, gives the same bits, and a bad cache is no error."""
+"""A program that was compiled once is not compiled again, gives the same bits, and a bad cache is no error."""
 
 from __future__ import annotations
 

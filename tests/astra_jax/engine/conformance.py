@@ -1,4 +1,4 @@
-"""What every decoder does, whatever it is made of: `CLAUSES`, each a coroutine of a `Subject` that asserts.
+"""The contract of every decoder: `CLAUSES`, each a coroutine of a `Subject` that asserts.
 
 `test_conformance.py` runs them for the decoders there are. None knows a page or a row; none needs the time that it runs
 in to be real.

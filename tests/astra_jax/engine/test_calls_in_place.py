@@ -1,4 +1,4 @@
-"""What calls cost beside their tokens: they write into pages where these lie, and attend for no token too many."""
+"""Calls cost little beside their tokens: they write into pages where these lie, and attend for no token too many."""
 
 from __future__ import annotations
 

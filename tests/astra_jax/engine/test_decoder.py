@@ -28,7 +28,7 @@ PROMPTS = [[11, 12, 13], [14, 15], [11 + i % 40 for i in range(53)]]
 SLOTS_PER_PROMPT = 3
 LIMIT = 40
 GIVEN = [[21 + slot] * (slot * 5 % 23) for slot in range(9)]
-"""What each slot is given after its first message: nothing, less than a page, more than one, more than one read."""
+"""Tokens that each slot is given after its first message: none, less than a page, more than one, more than one read."""
 
 
 def limits(num_pages: int) -> Limits:

@@ -42,7 +42,7 @@ def pages() -> KV:
 
 @jax.jit
 def attended(of_layer: KV, histories: Histories) -> jax.Array:
-    """What the last of `FRESH` new tokens attends to in each row, [R, N, H]."""
+    """The attention output of the last of `FRESH` new tokens in each row, [R, N, H]."""
     starts = histories.starts_DR(PAGE_TOKENS)
     (rows,) = rows_of((of_layer,), histories.tables_DRn, starts, histories, "float32")
     kv = rows.put(rows.begin(FRESH), *map(jnp.asarray, FRESH_BTKH), jnp.int32(0), jnp.full(ROWS, FRESH))

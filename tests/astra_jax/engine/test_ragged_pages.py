@@ -40,7 +40,7 @@ HISTORIES = Histories(
 
 
 def stand_in(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, *, sm_scale, **_):
-    """What `ref_ragged_paged_attention` computes where all sequences have as many queries."""
+    """The result of `ref_ragged_paged_attention` if all sequences have as many queries."""
     rows, heads = len(kv_lens), q.shape[1] // (kv_pages.shape[2] // 2)
     q_RQNH = q.reshape(rows, -1, *q.shape[1:]).astype(jnp.float32)
     kv_RSXH = kv_pages[page_indices].reshape(rows, -1, *kv_pages.shape[2:])

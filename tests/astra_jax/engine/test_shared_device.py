@@ -24,7 +24,7 @@ NUM_HOSTS = 3
 
 
 class PartOfDevice(ClockDevice):
-    """What one host holds of a device; it keeps the calls, and how many rows of its own each has."""
+    """One host's part of a device; it keeps the calls, and how many rows of its own each has."""
 
     def __init__(self) -> None:
         super().__init__(

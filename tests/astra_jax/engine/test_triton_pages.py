@@ -59,7 +59,7 @@ def histories_of(prefix_pages: list[int], own_counts: list[int]) -> Histories:
 
 
 def attended(pages: KV, histories: Histories) -> jax.Array:
-    """What `FRESH` new tokens attend to in each row, [R, Q, N, H]."""
+    """The attention output of `FRESH` new tokens in each row, [R, Q, N, H]."""
     starts = histories.starts_DR(PAGE_TOKENS)
     (rows,) = rows_of((pages,), histories.tables_DRn, starts, histories, "float32")
     k_RTKH, v_RTKH = (normal(seed, ROWS, FRESH, KV_HEADS, HEAD_DIM) for seed in (4, 5))

@@ -1,4 +1,4 @@
-"""What truncation keeps, and draws from it: against an independent reference in float64."""
+"""Ids that truncation keeps, and draws from them: against an independent reference in float64."""
 
 from __future__ import annotations
 

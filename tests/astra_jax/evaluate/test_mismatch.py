@@ -1,4 +1,4 @@
-"""What sampler and learner differ by is split by cause: each cause that is planted is named, and the parts add up."""
+"""The difference of sampler and learner is split by cause: each planted cause is named, and the parts add up."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class StuckSandbox(InProcessSandbox):
         self._out, self._answers, self._signum = out, answers, signum
         self.num_cancelled = 0
         self.checkpoint_before: dict[str, tuple[int, str]] = {}
-        """What lay in the newest checkpoint when the signal came."""
+        """The newest checkpoint's content when the signal came."""
 
     async def execute(self, *arguments, **options):
         if self.num_calls < self._answers:

@@ -190,7 +190,7 @@ async def test_a_run_killed_at_any_moment_resumes_to_the_identical_curve(config,
 
 
 async def test_after_every_step_what_was_freed_goes_back(config, tmp_path, monkeypatch):
-    """What its threads have freed would else stay with the process, some MiB more a step."""
+    """Memory that its threads have freed would else stay with the process, some MiB more a step."""
     run = config.model_copy(update={"out": tmp_path / "run", "steps": 2})
     steps_done = []
     monkeypatch.setattr(train, "give_back", lambda: steps_done.append(len(read_metrics(run.out / "metrics.jsonl"))))

@@ -46,7 +46,7 @@ class Running:
         return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **kwargs)
 
     def end(self) -> None:
-        """What a signal does."""
+        """Stop the server as a signal does."""
         self.server.handle_exit(15, None)
 
 

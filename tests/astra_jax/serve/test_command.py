@@ -47,7 +47,7 @@ def astra(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 def url_of(command: Command) -> str:
-    """What it prints when it is ready."""
+    """The line that the command prints when it is ready."""
     output = command.errors.with_name("stdout")
     command.wait_until(lambda: " on http" in output.read_text())
     (line,) = output.read_text().splitlines()

@@ -74,7 +74,7 @@ def test_epochs_and_seeds_differ_in_their_order(packing):
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 10), max_size=300))
 def test_at_most_one_row_of_few_packed_ones_is_not_half_full(lengths):
-    """What first fit promises as long as all rows are open: two rows with half their room left would be one."""
+    """First fit's promise as long as all rows are open: two rows with half their room left would be one."""
     rows = pack(range(len(lengths)), lengths, row_tokens=10)
     assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
     filled = [sum(lengths[index] for index in row) for row in rows]

@@ -187,7 +187,7 @@ def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_co
 
 
 def save_product(out: Path) -> None:
-    """What makes a training count as finished."""
+    """Write the files by which a training counts as finished."""
     (out / "policy").mkdir(parents=True)
     (out / "policy" / "params.whole.json").write_text("{}")
 

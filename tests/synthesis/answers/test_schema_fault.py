@@ -1,4 +1,4 @@
-"""By any schema a value is right or has a named fault; no reference is fetched."""
+"""A value is right by its schema or has a named fault; no reference is fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for at one moment travels together, and in as many requests as the service can take."""
+"""Calls that are asked for at one moment travel together, and in as many requests as the service can take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run would ask a language model is said before anything is spent, prose and unknown domains included."""
+"""The questions of a run to a language model are told before anything is spent, prose and unknown domains included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the track writes: golds replay, splits share nothing, the same seed gives the same bytes, kills lose nothing."""
+"""Records of the track: golds replay, splits share nothing, the same seed gives the same bytes, kills lose nothing."""
 
 from __future__ import annotations
 

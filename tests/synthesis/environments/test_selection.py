@@ -1,4 +1,4 @@
-"""What a run of environments made is kept, and another quality threshold selects again and asks nobody."""
+"""Environments of a run are kept, and another quality threshold selects again without asking the teacher."""
 
 import pytest
 

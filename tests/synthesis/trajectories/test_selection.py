@@ -1,4 +1,4 @@
-"""What was paid for is kept, and another threshold selects again from it without a question to anybody."""
+"""Finished items are kept, and another threshold selects from them without a question to the teacher."""
 
 import asyncio
 import io
