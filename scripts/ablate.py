@@ -8,7 +8,7 @@ greedily, once beside distractors and once without any. An arm that is finished 
 Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
 means over the quickstarts, and adds its rows to those of OUT/ablations.json.
 
-    recall, precision, call_budget, partial_credit, f1_and_answer        what is rewarded
+    recall, precision, f1_and_answer                                     what is rewarded
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
                                                                          of its domain's, however similar
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
@@ -124,10 +124,7 @@ class Arm(NamedTuple):
 
 
 ARMS = {
-    **{
-        reward: Arm({"reward": reward})
-        for reward in ("recall", "precision", "call_budget", "partial_credit", "f1_and_answer")
-    },
+    **{reward: Arm({"reward": reward}) for reward in ("recall", "precision", "f1_and_answer")},
     **{
         f"{reward}_long".removeprefix("f1_"): Arm({"reward": reward, "steps": "40"}, limits=TWICE_AS_LONG)
         for reward in ("f1", "recall", "precision")

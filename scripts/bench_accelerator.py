@@ -35,10 +35,9 @@ import numpy as np
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said, XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
-from astra_jax.engine.kv_pages import KV, Histories, empty_pages
-from astra_jax.engine.page_attention import Part, attend_pages
+from astra_jax.engine.kv_pages import KV, empty_pages
+from astra_jax.engine.page_attention import rows_of
 from astra_jax.engine.programs import Asked, sample_rows
-from astra_jax.engine.rows import rows_of
 from astra_jax.engine.sizes import decode_limits
 from astra_jax.engine.tracks import Sample
 from astra_jax.episodes.rollout import RolloutConfig
@@ -222,36 +221,32 @@ def copied_bytes_per_second(num_bytes: int = 2**32) -> float:
 def page_attention_error(tokens: int) -> dict[str, float]:
     """Return the largest difference of attention over pages from the same in float32, over the largest value.
 
-    Two rows read one prefix, two another; the longest has so many tokens behind it, one has few.
+    The longest of four rows has so many tokens behind it, one has few.
     """
     config = ModelConfig(
         vocab_size=64, hidden_size=64, num_layers=1, num_heads=16, num_kv_heads=8, head_dim=128, intermediate_size=64,
         dtype="bfloat16",
     )  # fmt: skip
     pages_of_row = tokens // PAGE_TOKENS
-    tables = np.random.default_rng(0).permutation(6 * pages_of_row).astype(np.int32).reshape(1, 6, pages_of_row)
-    half = pages_of_row // 2
-    behind = Histories(
-        tables[:, :2, :half], np.array([[half, 1]], np.int32), tables[:, 2:, :half],
-        np.array([[half * PAGE_TOKENS, 33, 0, 1]], np.int32),
-    )  # fmt: skip
-    keys = jax.random.split(jax.random.key(0), 6)
-    pages = random_pages(config, 6 * pages_of_row, keys[0])[0]
+    tables = np.random.default_rng(0).permutation(4 * pages_of_row).astype(np.int32).reshape(1, 4, pages_of_row)
+    starts = np.array([[tokens, tokens // 2 + 33, PAGE_TOKENS, PAGE_TOKENS + 1]], np.int32)
+    keys = jax.random.split(jax.random.key(0), 4)
+    pages = random_pages(config, 4 * pages_of_row, keys[0])[0]
     q_R1NH = jax.random.normal(keys[1], (4, 1, 16, 128), jnp.bfloat16)
     k_R1KH, v_R1KH = (jax.random.normal(key, (4, 1, 8, 128), jnp.bfloat16) for key in keys[2:4])
-    starts_DR = behind.starts_DR(PAGE_TOKENS)
 
     @jax.jit
     def found(pages: KV) -> jax.Array:
-        (rows,) = rows_of((pages,), behind.tables_DRn, starts_DR, behind, "bfloat16")
+        (rows,) = rows_of((pages,), tables, starts, "bfloat16", one_by_one=True)
         put = rows.put(rows.begin(1), k_R1KH, v_R1KH, jnp.int32(0), jnp.ones(4, jnp.int32))
         return rows.attend(put, q_R1NH, jnp.int32(0))
 
     @jax.jit
     def expected(pages: KV) -> jax.Array:
         pages, q, k, v = jax.tree.map(lambda x: x.astype(jnp.float32), (pages, q_R1NH, k_R1KH, v_R1KH))
-        fresh = Part(KV(k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)), jnp.ones((1, 1, 1), bool))
-        return attend_pages(q, pages, behind.tables_DRn, starts_DR, fresh)
+        (rows,) = rows_of((pages,), tables, starts, "float32", one_by_one=False)
+        put = rows.put(rows.begin(1), k, v, jnp.int32(0), jnp.ones(4, jnp.int32))
+        return rows.attend(put, q, jnp.int32(0))
 
     with jax.default_matmul_precision("highest"):
         reference = expected(pages)
@@ -280,24 +275,18 @@ def random_params(config: ModelConfig) -> Params:
     return layers_apart(jax.tree_util.tree_map_with_path(of_leaf, abstract_params(config)))
 
 
-def arguments_of_call(rows: int, own_pages: int, start: int, context: int, temperature: float) -> tuple[Any, ...]:
-    """Return histories and questions of a call, with each row `start` tokens behind its prompt."""
-    prefix_pages = (context - NEW_TOKENS) // PAGE_TOKENS
-    of_row = prefix_pages + own_pages
-    tables = np.arange(rows * of_row, dtype=np.int32).reshape(1, rows, of_row)
-    histories = Histories(
-        tables[..., :prefix_pages],
-        np.full((1, rows), prefix_pages, np.int32),
-        tables[..., prefix_pages:],
-        np.full((1, rows), start, np.int32),
-    )
+def arguments_of_call(rows: int, own_pages: int, start: int, context: int, temperature: float) -> Asked:
+    """Return the arguments of a call, with each row `start` tokens behind its prompt."""
+    prompt_pages = (context - NEW_TOKENS) // PAGE_TOKENS
+    of_row = prompt_pages + own_pages
     ones = np.ones((1, rows), np.int32)
-    asked = Asked(
-        pending_DR=ones, limit_DR=ones * NEW_TOKENS, drawn_DR=ones * start, seed_DR=ones,
+    return Asked(
+        tables_DRn=np.arange(rows * of_row, dtype=np.int32).reshape(1, rows, of_row),
+        starts_DR=ones * (prompt_pages * PAGE_TOKENS + start), pending_DR=ones, limit_DR=ones * NEW_TOKENS,
+        drawn_DR=ones * start, seed_DR=ones,
         slot_DR=np.arange(rows, dtype=np.int32)[None], temperature_DR=np.full((1, rows), temperature, np.float32),
-        top_k_DR=0 * ones, top_p_DR=np.ones((1, rows), np.float32), min_p_DR=np.zeros((1, rows), np.float32),
+        top_k_DR=0 * ones, top_p_DR=np.ones((1, rows), np.float32),
     )  # fmt: skip
-    return histories, asked
 
 
 def measure_calls(config: ModelConfig, rows: int, context: int, call_tokens: int, temperature: float) -> dict[str, Any]:
@@ -311,7 +300,7 @@ def measure_calls(config: ModelConfig, rows: int, context: int, call_tokens: int
     for start in range(0, NEW_TOKENS - call_tokens + 1, call_tokens):
         given = arguments_of_call(rows, own_pages, start, context, temperature)
         started = time.perf_counter()
-        pages, sampled = call(params, pages, *given, np.int32(0))
+        pages, sampled = call(params, pages, given, np.int32(0))
         counts = np.asarray(sampled.counts_DR)
         seconds.append(time.perf_counter() - started)
         assert (counts == call_tokens).all(), counts
@@ -342,10 +331,10 @@ class TimedDevice(XLADevice):
         super().__init__(*arguments, **named)
         self.sampled: list[tuple[int, int, float, float]] = []
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+    async def sample(self, sample: Sample) -> Said:
         started, before = time.perf_counter(), self.row_steps
-        said = await super().sample(sample, own_pages)
-        rows = self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        said = await super().sample(sample)
+        rows = self.num_shards * sample.most_rows
         self.sampled.append((len(said), (self.row_steps - before) // rows, started, time.perf_counter()))
         return said
 

@@ -45,7 +45,7 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.shared_device import Proposal, SharedDevice
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.sizes import Limits
 from astra_jax.episodes.log import read_episodes
 from astra_jax.plan.clock import ClockDevice, Costs, Distribution, Lognormal, run_on_clock, uniform
 from astra_jax.rl.config import RLConfig
@@ -77,7 +77,6 @@ class Lengths:
     message: Distribution
     given: Distribution
     turns: Distribution
-    most_prompt: int
     most_message: int
     most: int
     """Tokens of the longest sequence; a longer draw ends there."""
@@ -87,7 +86,6 @@ def lengths_with(turns: Distribution, most_turns: int) -> Lengths:
     """Return given distributions."""
     return Lengths(
         *(Lognormal(1000, 0.0), Lognormal(120, 0.7), Lognormal(60, 0.7), turns),
-        most_prompt=1024,
         most_message=512,
         most=min(1000 + most_turns * 400, 8192),
     )
@@ -104,7 +102,6 @@ def lengths_in(log: Path, turns: int | None) -> Lengths:
         Observed(tuple(messages)),
         Observed(tuple(given or [0])),
         Observed(tuple(len(each.messages) for each in seen)) if turns is None else Lognormal(turns, 0.0),
-        most_prompt=max(each.prompt for each in seen),
         most_message=max(messages),
         most=max(len(episode.tokens) for episode in episodes),
     )
@@ -124,13 +121,12 @@ class Measured:
 
 def limits_for(hosts: int, episodes: int, rows: int, lengths: Lengths) -> Limits:
     """Return pages for half of all episodes at full length; several hosts sample in one shape."""
-    row_shapes = (RowShape(rows // 4, 4), RowShape(rows // 8, 4), RowShape(4, 1), RowShape(1, 1))
+    row_counts = (rows, rows // 2, 4, 1)
     return Limits(
-        max_prompt_tokens=lengths.most_prompt,
         max_tokens=lengths.most,
         num_pages=episodes * -(-lengths.most // 32) // 2,
         page_tokens=32,
-        row_shapes=row_shapes if hosts == 1 else row_shapes[:1],
+        row_counts=row_counts if hosts == 1 else row_counts[:1],
         sample_tokens=16,
         read_rows=8,
         first_read_rows=8,
@@ -212,7 +208,7 @@ def clock_devices_of_hosts(num_hosts: int, limits: Limits, **named: Any) -> list
         async def gather(proposal: Proposal) -> np.ndarray:
             return np.array(await meeting.of_all(host, proposal), np.int32)
 
-        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), limits.row_shapes[0], gather)
+        return SharedDevice(_ClockDeviceOfHost(meeting, host, limits, **named), gather)
 
     return [of_host(host) for host in range(num_hosts)]
 

@@ -38,7 +38,7 @@ _FLOORS = {
     """,
     "synthesis.environments": "selection questions proving state distractors verification config worker pipeline",
     "astra_jax": """
-        errors config_keys config named_functions user_cache freed_memory metrics_file transformers_library chat
+        errors config_keys config named_functions user_cache metrics_file transformers_library chat
         model mesh checkpoints engine episodes training sft rl evaluate benchmarks serve plan report testing recipes
         cli
     """,

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import jax
 
-from astra_jax.freed_memory import give_back_around_compiling, share_arenas
 from astra_jax.user_cache import processor, trim, user_cache
 
 _MOST_BYTES = 4 * 2**30
@@ -28,8 +27,6 @@ def keep_compiled_programs() -> None:
 
     A cache that cannot be read or written costs time, and nothing else.
     """
-    share_arenas()
-    give_back_around_compiling()
     if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

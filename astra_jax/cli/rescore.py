@@ -15,9 +15,9 @@ def add_rescore(commands: Commands) -> None:
         "rescore",
         help="other rewards for logged episodes, without a model",
         description="Reads the episode logs of a run (its episodes.jsonl, or those of its training steps) and prints "
-        "the mean of each reward beside the one that the run had: f1 (the paper's), recall, precision, call_budget, "
-        "partial_credit, refusals, f1_and_answer (astra_jax/episodes/rewards.py), or MODULE:FUNCTION of your own file "
-        "in the working directory.",
+        "the mean of each reward beside the one that the run had: f1 (the paper's), recall, precision, "
+        "refusals, f1_and_answer (astra_jax/episodes/rewards.py), or MODULE:FUNCTION of your own file in the working "
+        "directory.",
     )
     rescore.add_argument("source", type=Path, metavar="RUN", help="a run's folder, or one log")
     rescore.add_argument(

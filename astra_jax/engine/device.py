@@ -2,6 +2,9 @@
 
 Device       the contract: read, sample, take weights, idle, leave, close
 XLADevice    pages and programs of JAX, for the shards of one host
+given_of, asked_of, said_of    the arrays of a call, made of rows, and the rows made of its results
+
+Dimensions of arrays as in `programs`; those of the host are over the shards that it schedules.
 """
 
 from __future__ import annotations
@@ -9,39 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from astra_jax.engine.arguments import asked_of, given_of, said_of
 from astra_jax.engine.kv_pages import empty_pages
 from astra_jax.engine.page_attention import copies_pages
-from astra_jax.engine.programs import read_tokens, sample_rows
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
+from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample
-from astra_jax.freed_memory import give_back, give_back_around_compiling
 from astra_jax.mesh.placement import in_force, num_shards, on_devices, own_shards
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params, layers_apart
 from astra_jax.model.sharding import MESH_AXES, constrain, spec
 
 _T = TypeVar("_T")
-# Two threads, because a process has two decoders at most. glibc keeps freed memory for the thread that freed it: with
-# many threads, or new ones for each run, more memory would be kept than is in use.
-_THREADS = ThreadPoolExecutor(2, "decoder")
-
-
-class _Kind(NamedTuple):
-    """The sizes that a program for sampling is compiled for."""
-
-    shape: RowShape
-    own_table_pages: int
-
-
-Said = list[SaidRow]
+Said: TypeAlias = list[SaidRow]
 """Tokens of each row of a call, in the order of `Sample.all_rows`."""
 
 
@@ -92,19 +80,11 @@ class XLADevice:
     """Pages of one model on the devices of the mesh in force, or on the first device; a `Device`.
 
     With several hosts, each gives and gets the rows of its own shards, and all make the same calls in the same order
-    (`SharedDevice`); `own_pages` is then the size that they have agreed on.
+    (`SharedDevice`).
     """
 
-    def __init__(
-        self,
-        model_config: ModelConfig,
-        params: Params,
-        limits: Limits,
-        *,
-        end_ids: tuple[int, ...],
-    ):
+    def __init__(self, model_config: ModelConfig, params: Params, limits: Limits, *, end_ids: tuple[int, ...]):
         """Make the pages, with numbers of the model's type; a message ends with one of `end_ids`."""
-        give_back_around_compiling()
         self._model_config, self._limits, self._end_ids = model_config, limits, end_ids
         self._params = layers_apart(params)
         self._shards, self._mesh = own_shards(), jax.sharding.get_mesh()
@@ -114,26 +94,25 @@ class XLADevice:
         sizes = (num_shards(), limits.num_pages, limits.page_tokens)
         self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
-        self._copies_pages = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        self._shapes: set[tuple[Any, ...]] = set()
+        # A kernel reads no page beyond a row's own, however long its table is: one table is one program less.
+        copies = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
+        self._tables = limits.tables if copies else limits.tables[-1:]
+        self._compiled: set[tuple[Any, ...]] = set()
         self.row_steps = 0
 
     @property
     def num_programs(self) -> int:
         """Number of programs that were compiled."""
-        return len(self._shapes)
+        return len(self._compiled)
 
     def take_weights(self, params: Params) -> None:
         """Compute with other weights from the next call on; pages still hold keys of the old ones: forget them."""
         self._params = layers_apart(params)
 
     def close(self) -> None:
-        """Free the memory of pages and weights; no call follows."""
-        # At once, even if this object lives on: the learner's step needs the room.
-        for pages in jax.tree.leaves(self._pages):
-            pages.delete()
+        """Free the memory of pages and weights at once, even if this object lives on; no call follows."""
+        self._delete_pages()
         self._params = {}
-        _THREADS.submit(give_back)  # 3 to 100 ms, in a thread
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait: there is no other host."""
@@ -145,13 +124,12 @@ class XLADevice:
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
         with self._new_pages_after_failure():
-            await off_the_loop(self._read, read, threads=_THREADS)
+            await off_the_loop(self._read, read)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+    async def sample(self, sample: Sample) -> Said:
         """Sample in some rows; return the tokens of each."""
         with self._new_pages_after_failure():
-            own_pages = self.own_pages(sample) if own_pages is None else own_pages
-            return await off_the_loop(self._sample, sample, self._kind_of(sample, own_pages), threads=_THREADS)
+            return await off_the_loop(self._sample, sample)
 
     async def compile_all(self) -> None:
         """Compile every program that a later call may need, by calls whose rows are all padding.
@@ -162,14 +140,10 @@ class XLADevice:
         """
         nothing: list[list[Any]] = [[] for _ in range(self.num_shards)]
         for begins, most_rows, most_tokens in self._limits.read_kinds():
-            await off_the_loop(self._read, Read(nothing, begins, most_rows, most_tokens), threads=_THREADS)
-        for kind in [kind for shape in self._limits.row_shapes for kind in self._kinds(shape)]:
-            await off_the_loop(self._sample, Sample(kind.shape, nothing, leave_at=0), kind, threads=_THREADS)
-
-    def own_pages(self, sample: Sample) -> int:
-        """Return the most pages that a row of a call has behind its prefix."""
-        rows = sample.all_rows()
-        return max((len(row.track.table) - row.track.prefix_pages(self._limits) for row in rows), default=0)
+            await off_the_loop(self._read, Read(nothing, begins, most_rows, most_tokens))
+        for count in self._limits.row_counts:
+            for most_pages in self._tables:
+                await off_the_loop(self._sample, Sample(nothing, count, most_pages, leave_at=0))
 
     @contextlib.contextmanager
     def _new_pages_after_failure(self) -> Iterator[None]:
@@ -177,40 +151,33 @@ class XLADevice:
             yield
         except Exception:
             # The call that failed was given some of the old ones; memory may not suffice for old and new.
-            for pages in jax.tree.leaves(self._pages):
-                pages.delete()
+            self._delete_pages()
             self._pages = self._empty_pages()
             raise
 
+    def _delete_pages(self) -> None:
+        for pages in jax.tree.leaves(self._pages):
+            pages.delete()
+
     def _read(self, read: Read) -> None:
-        given = self._over_hosts(given_of(read, self._limits, self.num_shards))
-        self._shapes.add(("read", self.num_shards, read.most_rows, read.most_tokens, read.begins))
+        given = self._over_hosts(given_of(read, self._limits.longest_table))
+        self._compiled.add(("read", read.most_rows, read.most_tokens, read.begins))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
-    def _kind_of(self, sample: Sample, own_pages: int) -> _Kind:
-        return next(kind for kind in self._kinds(sample.shape) if kind.own_table_pages >= own_pages)
-
-    def _kinds(self, shape: RowShape) -> list[_Kind]:
-        """Return the programs that sample in rows of a shape, short tables first."""
-        # A kernel reads no page beyond a row's own, however long the table is: then the longest table is enough, and
-        # each other one would be one more program to compile.
-        sizes = self._limits.own_table_sizes(shape) if self._copies_pages else self._limits.own_table_pages[-1:]
-        return [_Kind(shape, size) for size in sizes]
-
-    def _sample(self, sample: Sample, kind: _Kind) -> Said:
-        asked = asked_of(sample, self._limits, self.num_shards, kind.own_table_pages)
-        self._shapes.add(("sample", *kind))
+    def _sample(self, sample: Sample) -> Said:
+        most_pages = next(table for table in self._tables if table >= sample.most_pages)
+        self._compiled.add(("sample", sample.most_rows, most_pages))
         self._pages, sampled = sample_rows(
             self._model_config,
             self._params,
             self._pages,
-            *self._over_hosts(asked),
+            self._over_hosts(asked_of(sample, most_pages)),
             np.int32(sample.leave_at),
             end_ids=self._end_ids,
             max_tokens=self._limits.sample_tokens,
         )
         said = said_of(sample, sampled, self._of_this_host)
-        self.row_steps += int(sampled.steps) * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        self.row_steps += int(sampled.steps) * self.num_shards * sample.most_rows
         return said
 
     def _over_hosts(self, rows: _T) -> _T:
@@ -248,17 +215,81 @@ def _of_first_device(rows: _T) -> _T:
     return jax.tree.map(lambda x: constrain(x[:, 0], "batch", *["slots"] * (x.ndim - 2)), rows)
 
 
-async def off_the_loop(call: Callable[..., _T], *args: Any, threads: Executor | None = None) -> _T:
-    """Make a blocking call in one of these `threads`, or in any, under the mesh that is in force here."""
+async def off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
+    """Make a blocking call in a thread, under the mesh that is in force here."""
     mesh = jax.sharding.get_mesh()
 
     def under_the_mesh() -> _T:  # a thread begins without one
         with in_force(None if mesh.empty else mesh):
             return call(*args)
 
-    called = asyncio.get_running_loop().run_in_executor(threads, under_the_mesh)
+    called = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
     try:
         return await asyncio.shield(called)
     except asyncio.CancelledError:
         await asyncio.wait([called])  # a thread cannot be stopped, and it holds weights and pages
         raise
+
+
+def given_of(read: Read, most_pages: int) -> Given:
+    """Return the arrays of a call that reads."""
+    shape = (len(read.rows), read.most_rows)
+    given = Given(
+        tables_DRn=np.zeros((*shape, most_pages), np.int32),
+        starts_DR=np.zeros(shape, np.int32),
+        tokens_DRT=np.zeros((*shape, read.most_tokens), np.int32),
+        counts_DR=np.zeros(shape, np.int32),
+    )
+    # Zeros behind a row's pages name page 0, which is not looked at.
+    for shard, of_shard in enumerate(read.rows):
+        for number, (track, ids) in enumerate(of_shard):
+            place = shard, number
+            given.tables_DRn[place][: len(track.table)] = track.table
+            given.tokens_DRT[place][: len(ids)] = ids
+            given.starts_DR[place], given.counts_DR[place] = track.num_cached, len(ids)
+    return given
+
+
+def asked_of(sample: Sample, most_pages: int) -> Asked:
+    """Return the arrays of a call that samples; a row without a sequence is padding, all zeros."""
+    shape = (len(sample.rows), sample.most_rows)
+    real = ("temperature_DR", "top_p_DR")
+    asked = Asked(
+        np.zeros((*shape, most_pages), np.int32),
+        *(np.zeros(shape, np.float32 if name in real else np.int32) for name in Asked._fields[1:]),
+    )
+    for shard, of_shard in enumerate(sample.rows):
+        for number, (track, max_tokens) in enumerate(of_shard):
+            sampling = track.sampling
+            assert sampling is not None
+            asked.tables_DRn[shard, number, : len(track.table)] = track.table
+            values: dict[str, float] = {
+                "starts_DR": track.num_cached,
+                "pending_DR": track.ids[-1],
+                "limit_DR": max_tokens,
+                "drawn_DR": len(track.ids) - track.num_prompt_tokens,
+                "seed_DR": track.session.seed,
+                "slot_DR": track.session.slot,
+                "temperature_DR": sampling.temperature,
+                "top_k_DR": sampling.top_k or 0,
+                "top_p_DR": sampling.top_p,
+            }
+            for name, value in values.items():
+                getattr(asked, name)[shard, number] = value
+    return asked
+
+
+def said_of(sample: Sample, sampled: Sampled, of_this_host: Callable[[jax.Array], np.ndarray]) -> Said:
+    """Return the tokens that each row said; here the host waits for the devices."""
+    ids, logprobs, counts = map(of_this_host, (sampled.ids_DRT, sampled.logprobs_DRT, sampled.counts_DR))
+    wants_kept = [row.track.sampling is not None and row.track.sampling.hands_out_kept for row in sample.all_rows()]
+    # Sixty times as large as all the others together: it stays on the devices unless a row wants it.
+    kept = of_this_host(sampled.kept_DRTK) if any(wants_kept) else None
+    places = [(shard, number) for shard, of_shard in enumerate(sample.rows) for number in range(len(of_shard))]
+    said = []
+    for place, wants in zip(places, wants_kept, strict=True):
+        count = counts[place]
+        of_tokens = kept[place][:count] if kept is not None and wants else []
+        kept_ids = [of_token[of_token >= 0].tolist() for of_token in of_tokens]
+        said.append(SaidRow(ids[place][:count].tolist(), logprobs[place][:count].tolist(), kept_ids))
+    return said

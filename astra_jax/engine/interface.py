@@ -29,13 +29,12 @@ class Sampling:
     """Rules by which one message is sampled, and its longest length.
 
     Truncation keeps the likeliest ids, of equally likely ones the lowest first: the first `top_k`; of those as few as
-    hold `top_p` of their probability; of those the ones at least `min_p` times as likely as the likeliest. One is
-    always kept.
+    hold `top_p` of their probability, at least one.
 
     Raises:
         DecoderError: there is no such temperature or truncation.
 
-    Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k, top-p and min-p kept”.
+    Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k and top-p kept”.
     """
 
     max_tokens: int
@@ -47,8 +46,6 @@ class Sampling:
     """Likeliest ids that are kept; None: all."""
     top_p: float = 1.0
     """Share of the probability that the kept ids hold; 1: all."""
-    min_p: float = 0.0
-    """Least probability of a kept id, relative to the likeliest; 0: all."""
     stop_ids: tuple[int, ...] = ()
     """Tokens that end this message, besides those that end every message of the decoder."""
 
@@ -58,14 +55,10 @@ class Sampling:
         if self.temperature < _LEAST_TEMPERATURE:  # frozen, so it is set behind the dataclass's back
             object.__setattr__(self, "temperature", 0.0)
         # Programs get them as 32-bit numbers: there a top_p below 2^-126 is 0 and would keep no id.
-        if (
-            (self.top_k is not None and not 1 <= self.top_k < 2**31)
-            or not 2.0**-126 <= self.top_p <= 1
-            or not 0 <= self.min_p <= 1
-        ):
+        if (self.top_k is not None and not 1 <= self.top_k < 2**31) or not 2.0**-126 <= self.top_p <= 1:
             raise DecoderError(
-                f"expected top_k from 1 to 2^31 - 1 or none, top_p from 2^-126 to 1, min_p from 0 to 1, found "
-                f"{self.top_k}, {self.top_p} and {self.min_p}"
+                "expected top_k from 1 to 2^31 - 1 or none, and top_p from 2^-126 to 1, found "
+                f"{self.top_k} and {self.top_p}"
             )
 
     @property

@@ -1,7 +1,7 @@
 """Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
 
-Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · M sequences, each
-read by R / M rows that follow each other · S keys · others as in `model.qwen3`.
+Dimensions: D shards of the batch · N pages of a shard, of B tokens each · R rows (shard by shard) · S keys · others as
+in `model.qwen3`.
 
 A sequence lies in several pages: token p in page `table[p // B]`, at place p % B.
 """
@@ -9,7 +9,6 @@ A sequence lies in several pages: token p in page `table[p // B]`, at place p % 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import jax
@@ -30,9 +29,9 @@ class KV(NamedTuple):
     """Keys and values of one layer, each laid out so that attention reads it in place, without a transpose."""
 
     keys: jax.Array
-    """Pages: [D, N, K, H, B]; rows: [M, K, H, S]."""
+    """Pages: [D, N, K, H, B]; rows: [R, K, H, S]."""
     values: jax.Array
-    """Pages: [D, N, K, B, H]; rows: [M, K, S, H]."""
+    """Pages: [D, N, K, B, H]; rows: [R, K, S, H]."""
 
 
 def _of_each(make: Callable[..., jax.Array], *kvs: KV) -> KV:
@@ -43,39 +42,6 @@ def _of_each(make: Callable[..., jax.Array], *kvs: KV) -> KV:
 
 Pages: TypeAlias = tuple[KV | jax.Array, ...]
 """Pages of each layer: a `KV`, or on a TPU one array in the layout of `ragged_pages`."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Histories:
-    """Pages with the earlier tokens of each row: a prefix of full pages, which rows may share, then its own pages."""
-
-    prefix_tables_DPn: Rows
-    prefix_pages_DP: Rows
-    """Number of pages in each prefix."""
-    own_tables_DRn: Rows
-    own_counts_DR: Rows
-    """Number of tokens in each row's own pages."""
-
-    @property
-    def rows_per_prefix(self) -> int:
-        """Number of rows that share a prefix."""
-        return int(self.own_counts_DR.shape[1] // self.prefix_pages_DP.shape[1])
-
-    @property
-    def tables_DRn(self) -> jax.Array:
-        """All pages of each row: those of its prefix, then its own."""
-        prefix_DRn = jnp.repeat(self.prefix_tables_DPn, self.rows_per_prefix, axis=1)
-        both_DRn = jnp.concatenate([prefix_DRn, self.own_tables_DRn], axis=2)
-        count_DR1 = jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1)[..., None]
-        number_n = jnp.arange(both_DRn.shape[2])
-        # Places that the prefix leaves unused are skipped. The same number of places at the end then name any page.
-        place_DRn = jnp.where(number_n < count_DR1, number_n, number_n - count_DR1 + prefix_DRn.shape[2])
-        return jnp.take_along_axis(both_DRn, place_DRn, axis=2, mode="clip")
-
-    def starts_DR(self, page_tokens: int) -> jax.Array:
-        """Return the number of tokens of each row that lie in its pages."""
-        return jnp.repeat(self.prefix_pages_DP, self.rows_per_prefix, axis=1) * page_tokens + self.own_counts_DR
 
 
 def empty_pages(config: ModelConfig, num_shards: int, num_pages: int, page_tokens: int) -> Pages:
@@ -99,12 +65,6 @@ def pages_shardings(pages: Pages, mesh: Mesh) -> Any:
     """Return the sharding of each array of the pages (arrays or their shapes), as a tree of the same form."""
     axes = PAGES_AXES if isinstance(pages[0], KV) else RAGGED_AXES
     return jax.tree.map(lambda x: NamedSharding(mesh, spec(*axes[: x.ndim])), pages)
-
-
-def page_tokens(pages: Pages) -> int:
-    """Return the number of tokens that a page holds."""
-    of_layer = pages[0]
-    return int(of_layer.values.shape[3] if isinstance(of_layer, KV) else of_layer.shape[2])
 
 
 def window(pages: KV, table_Drn: Rows) -> KV:

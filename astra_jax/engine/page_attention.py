@@ -1,10 +1,16 @@
-"""Attention to pages on a CPU and a GPU; its plain path is the specification.
+"""Attention of rows to pages: on a CPU by copies of pages, which is the specification, and on a GPU by a kernel.
 
-The plain path is the specification, and a CPU takes it: pages are copied side by side. On a GPU a kernel reads them
-where they lie (`triton_pages`). Either way a softmax over some keys is joined with the softmax over others.
+A computation over new tokens of some rows goes layer by layer: `begin` it, `put` each new token's keys and values,
+`attend`, and `end` it, which returns the pages.
 
-    attend        sampling: keys behind all rows are copied once per call, new ones are added step by step
-    attend_pages  reading: many new tokens at once, behind histories of any length, block by block
+    WindowRows   CPU and GPU: new tokens are kept beside the pages, and written to them once, at the end
+    KernelRows   TPU (`ragged_pages`): each token is written to its page at once, where the kernel finds it
+
+`WindowRows` attends in one of three ways:
+
+    sampling, plain    pages are copied side by side once per call; new tokens are added step by step
+    sampling, kernel   a GPU reads pages where they lie (`triton_pages`)
+    reading            many new tokens at once, behind pages of any number, block by block
 
 Dimensions as in `kv_pages`; Q queries of a row · T new tokens · Y queries × heads that share a key head.
 """
@@ -12,17 +18,17 @@ Dimensions as in `kv_pages`; Q queries of a row · T new tokens · Y queries × 
 from __future__ import annotations
 
 import functools
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from astra_jax.engine.kv_pages import KV, PAGES_AXES, ROWS_AXES, Histories, window
-from astra_jax.engine.ragged_pages import Rows, on_each_shard
+from astra_jax.engine.kv_pages import KV, PAGES_AXES, ROWS_AXES, Pages, window, write
+from astra_jax.engine.ragged_pages import KernelRows, Rows, on_each_shard
 from astra_jax.engine.triton_pages import has_kernel, softmax_over_pages
 from astra_jax.model.chunked_attention import MASKED
 from astra_jax.model.config import DType
-from astra_jax.model.sharding import platform
+from astra_jax.model.sharding import constrain, platform
 
 _QUERIES_AT_ONCE: Final = 64
 _SCORES_AT_ONCE: Final = 2**20
@@ -36,36 +42,106 @@ def copies_pages(dtype: DType, head_dim: int, page_tokens: int) -> bool:
     return not has_kernel(dtype, head_dim, page_tokens)
 
 
+class LayerRows(Protocol):
+    """Rows of one layer to which new tokens are added, several at once or one after the other."""
+
+    def begin(self, num_tokens: int) -> Any: ...
+    def put(self, kv: Any, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> Any: ...
+    def attend(self, kv: Any, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array: ...
+    def end(self, kv: Any, counts_DR: Rows, attended: jax.Array | None = None) -> Any: ...
+
+
+def rows_of(pages: Pages, tables_DRn: Rows, starts_DR: Rows, dtype: DType, *, one_by_one: bool) -> list[LayerRows]:
+    """Return the rows of each layer, for computing in `dtype`.
+
+    `tables` name all pages of a row, and `starts` the tokens that lie there. New tokens come `one_by_one` or at once.
+    """
+
+    def of_windows(of_layer: KV) -> WindowRows:
+        page_tokens, head_dim = of_layer.values.shape[3:]
+        copied = None
+        if one_by_one and copies_pages(dtype, head_dim, page_tokens):
+            kv = window(of_layer, tables_DRn)
+            is_behind_RS = jnp.arange(kv.values.shape[2]) < jnp.reshape(starts_DR, (-1, 1))
+            copied = Part(kv, is_behind_RS[:, None])
+        return WindowRows(of_layer, tables_DRn, starts_DR, copied, one_by_one)
+
+    return [
+        of_windows(of_layer) if isinstance(of_layer, KV) else KernelRows(of_layer, tables_DRn, starts_DR)
+        for of_layer in pages
+    ]
+
+
 class Part(NamedTuple):
     """Keys and values that rows attend to, and the ones that each query sees."""
 
     kv: KV
-    """Rows: [M, K, H, S] and [M, K, S, H]."""
+    """Rows: [R, K, H, S] and [R, K, S, H]."""
     seen: jax.Array
-    """Mask [M, 1, S] for all queries alike, or [M, Q, S]; one row may stand for all."""
+    """Mask [R, 1, S] for all queries alike, or [R, Q, S]; one row may stand for all."""
 
 
-class InPlace(NamedTuple):
-    """The first `counts` tokens in the pages of sequences, for a kernel that reads them where they lie."""
+class WindowRows(NamedTuple):
+    """Rows of one layer; a loop over their new tokens carries the keys and values of these."""
 
     pages: KV
-    tables_DMn: Rows
-    counts_DM: Rows
+    tables_DRn: Rows
+    starts_DR: Rows
+    copied: Part | None
+    """Keys of the pages, laid out once for all steps; None if `attend` reads the pages."""
+    one_by_one: bool
+
+    def begin(self, num_tokens: int) -> KV:
+        """Return rows of [K, H, T] and [K, T, H], which a loop over so many new tokens carries."""
+        shape, dtype = (self.starts_DR.size, self.pages.keys.shape[2]), self.pages.keys.dtype
+        head_dim = self.pages.values.shape[4]
+        kv = KV(jnp.zeros((*shape, head_dim, num_tokens), dtype), jnp.zeros((*shape, num_tokens, head_dim), dtype))
+        return jax.tree.map(lambda x: constrain(x, *ROWS_AXES), kv)
+
+    def put(self, kv: KV, k_RTKH: jax.Array, v_RTKH: jax.Array, step: jax.Array, counts_R: Rows) -> KV:
+        """Add new tokens at column `step`; those that do not count are never seen, and never written to a page."""
+        # All rows stand at the same column, so it is one slice.
+        keys = jax.lax.dynamic_update_slice_in_dim(kv.keys, k_RTKH.transpose(0, 2, 3, 1), step, 3)
+        return KV(keys, jax.lax.dynamic_update_slice_in_dim(kv.values, v_RTKH.swapaxes(1, 2), step, 2))
+
+    def attend(self, kv: KV, q_RQNH: jax.Array, step: jax.Array, counts_R: Rows | None = None) -> jax.Array:
+        """Attend from the tokens just put to all tokens before each and itself: [R, Q, N, H].
+
+        The first `counts` queries of a row count, or all; the output of others means nothing.
+        """
+        queries_Q = step + jnp.arange(q_RQNH.shape[1])
+        fresh = Part(kv, (jnp.arange(kv.values.shape[2]) <= queries_Q[:, None])[None])
+        if not self.one_by_one:
+            return _attend_blocks(q_RQNH, self.pages, self.tables_DRn, self.starts_DR, fresh, counts_R)
+        kv_heads = kv.keys.shape[1]
+        q_RKYH = _of_key_heads(q_RQNH, kv_heads)
+        if self.copied is not None:
+            softmax = _with_keys(_over_nothing(q_RKYH), q_RKYH, self.copied)
+        else:
+            # Axes behind those that are named are whole on every device.
+            over_pages = on_each_shard(
+                _over_pages, (ROWS_AXES, PAGES_AXES[:3], PAGES_AXES[:2], PAGES_AXES[:2]), ROWS_AXES[:2]
+            )
+            softmax = over_pages(q_RKYH, self.pages, self.tables_DRn, self.starts_DR)
+        seen_RYT = jnp.repeat(fresh.seen, q_RQNH.shape[2] // kv_heads, axis=1)
+        return _attended(_with_keys(softmax, q_RKYH, fresh._replace(seen=seen_RYT)), q_RQNH)
+
+    def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
+        """Return the pages with so many new tokens of each row; pages are read for `attended` before any is written."""
+        if attended is not None:
+            counts_DR = _after(counts_DR, attended, most=kv.values.shape[2])
+        return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)
 
 
-def behind(pages: KV, histories: Histories, dtype: DType) -> list[Part] | list[InPlace]:
-    """Return the keys behind the rows of one layer: prefixes that several rows read, and each row's own pages."""
-    page_tokens, head_dim = pages.values.shape[3:]
-    found = [
-        InPlace(pages, histories.prefix_tables_DPn, histories.prefix_pages_DP * page_tokens),
-        InPlace(pages, histories.own_tables_DRn, histories.own_counts_DR),
-    ]
-    return [_copied(sequences) for sequences in found] if copies_pages(dtype, head_dim, page_tokens) else found
+def _after(counts_DR: Rows, attended: jax.Array, most: int) -> jax.Array:
+    """Return the same counts, at most `most`, as values that depend on the rows' attention.
 
-
-def _copied(sequences: InPlace) -> Part:
-    kv = window(sequences.pages, sequences.tables_DMn)
-    return Part(kv, (jnp.arange(kv.values.shape[2]) < jnp.reshape(sequences.counts_DM, (-1, 1)))[:, None])
+    Without this dependence XLA does not know that pages are read before they are written, and copies all of them: on a
+    CPU that took ten times as long as the rest of a turn.
+    """
+    of_row_R = attended[:, *(0,) * (attended.ndim - 1)]
+    # Neither number limits a count, but the compiler cannot tell.
+    return jnp.minimum(counts_DR, jnp.where(jnp.isnan(of_row_R), most + 1, most).reshape(counts_DR.shape))
 
 
 class _Softmax(NamedTuple):
@@ -78,43 +154,19 @@ class _Softmax(NamedTuple):
     """Sum of values, each times its exponential."""
 
 
-def attend(q_RQNH: jax.Array, behind: list[Part] | list[InPlace], fresh: Part) -> jax.Array:
-    """Return one softmax over all keys behind a row and those of `fresh`: [R, Q, N, H].
-
-    Every query must see a key of `fresh`.
-    """
-    rows, kv_heads = len(q_RQNH), fresh.kv.keys.shape[1]
-    q_RKYH = _of_key_heads(q_RQNH, kv_heads)
-    seen_RYT = jnp.repeat(fresh.seen, q_RQNH.shape[2] // kv_heads, axis=1)
-    softmax = _with_keys(_over_nothing(q_RKYH), q_RKYH, fresh._replace(seen=seen_RYT))
-    for sequences in behind:
-        num_sequences = sequences.counts_DM.size if isinstance(sequences, InPlace) else len(sequences.seen)
-        q_MKYH = _together(q_RKYH, num_sequences)
-        if isinstance(sequences, InPlace):
-            # Axes behind those that are named are whole on every device.
-            over_pages = on_each_shard(
-                _over_pages, (ROWS_AXES, PAGES_AXES[:3], PAGES_AXES[:2], PAGES_AXES[:2]), ROWS_AXES[:2]
-            )
-            of_sequences = over_pages(q_MKYH, *sequences)
-        else:
-            of_sequences = _with_keys(_over_nothing(q_MKYH), q_MKYH, sequences)
-        softmax = _of_both(softmax, _Softmax(*(_apart(x, rows) for x in of_sequences)))
-    return _attended(softmax, q_RQNH)
+def _over_pages(q_RKYH: jax.Array, pages: KV, tables_1Rn: Rows, counts_1R: Rows) -> _Softmax:
+    """Attend on one shard to the first `counts` tokens of each of its rows."""
+    return _Softmax(*softmax_over_pages(q_RKYH, pages.keys[0], pages.values[0], tables_1Rn[0], counts_1R[0]))
 
 
-def _over_pages(q_MKYH: jax.Array, pages: KV, tables_1Mn: Rows, counts_1M: Rows) -> _Softmax:
-    """Attend on one shard to the first `counts` tokens of each of its sequences."""
-    return _Softmax(*softmax_over_pages(q_MKYH, pages.keys[0], pages.values[0], tables_1Mn[0], counts_1M[0]))
-
-
-def attend_pages(
-    q_RQNH: jax.Array, pages: KV, tables_DRn: Rows, starts_DR: Rows, fresh: Part, counts_R: Rows | None = None
+def _attend_blocks(
+    q_RQNH: jax.Array, pages: KV, tables_DRn: Rows, starts_DR: Rows, fresh: Part, counts_R: Rows | None
 ) -> jax.Array:
     """Return one softmax over the first `starts` tokens of each row's pages and those of `fresh`: [R, Q, N, H].
 
-    Every query must see a key of `fresh`. The first `counts` queries of a row count, or all; the output of others means
-    nothing. A block of pages is laid side by side at a time, so small that its scores stay in a cache. Nothing is
-    computed behind the longest row or the last query that counts, so a call costs the tokens that are there.
+    Every query must see a key of `fresh`. A block of pages is laid side by side at a time, so small that its scores
+    stay in a cache. Nothing is computed behind the longest row or the last query that counts, so a call costs the
+    tokens that are there.
     """
     rows, num_queries, heads, _ = q_RQNH.shape
     kv_heads, page_tokens = pages.keys.shape[2], pages.values.shape[3]
@@ -182,6 +234,7 @@ def _attended(softmax: _Softmax, q_RQNH: jax.Array) -> jax.Array:
 
 
 def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
+    """Join the softmax over more keys to one over others."""
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     scores_RKYS = jnp.where(keys.seen[:, None], einsum("rkyh,rkhs->rkys", q_RKYH, keys.kv.keys), MASKED)
     max_RKY = jnp.maximum(softmax.max_RKY, scores_RKYS.max(-1))
@@ -194,27 +247,3 @@ def _with_keys(softmax: _Softmax, q_RKYH: jax.Array, keys: Part) -> _Softmax:
         softmax.sum_RKY * before_RKY + p_RKYS.sum(-1),
         softmax.out_RKYH * before_RKY[..., None] + added_RKYH,
     )
-
-
-def _of_both(one: _Softmax, other: _Softmax) -> _Softmax:
-    """Return the softmax over the keys of either."""
-    max_RKY = jnp.maximum(one.max_RKY, other.max_RKY)
-    of_one_RKY, of_other_RKY = (jnp.exp(x.max_RKY - max_RKY) for x in (one, other))
-    return _Softmax(
-        max_RKY,
-        one.sum_RKY * of_one_RKY + other.sum_RKY * of_other_RKY,
-        one.out_RKYH * of_one_RKY[..., None] + other.out_RKYH * of_other_RKY[..., None],
-    )
-
-
-def _together(x_RKX: jax.Array, rows: int) -> jax.Array:
-    """Put the queries of all rows that read the same keys into one row: [R, K, X, …] → [M, K, (R / M) · X, …]."""
-    split = x_RKX.reshape(rows, -1, *x_RKX.shape[1:]).swapaxes(1, 2)
-    return split.reshape(rows, x_RKX.shape[1], -1, *x_RKX.shape[3:])
-
-
-def _apart(x_MKY: jax.Array, rows: int) -> jax.Array:
-    """Undo `_together`."""
-    sharing = rows // len(x_MKY)
-    split = x_MKY.reshape(*x_MKY.shape[:2], sharing, -1, *x_MKY.shape[3:]).swapaxes(1, 2)
-    return split.reshape(rows, x_MKY.shape[1], -1, *x_MKY.shape[3:])

@@ -2,11 +2,11 @@
 
 A call that samples goes on for up to 16 tokens in every row.
 
-Dimensions: D shards · P prefixes of a shard · R rows of a shard, R / P of them for each prefix in turn · T tokens · n
-pages. Arguments of the host have axes `DR`; inside a program these are one axis `R` of D·R rows, shard by shard.
+Dimensions: D shards · R rows of a shard · T tokens · n pages. Arguments of the host have axes `DR`; inside a program
+these are one axis `R` of D·R rows, shard by shard.
 
-Both programs go layer by layer: `put` the keys and values of new tokens, then `attend` (`rows`). A row of no tokens is
-padding: nothing of it is written, and its output means nothing.
+Both programs go layer by layer: `put` the keys and values of new tokens, then `attend` (`page_attention`). A row of no
+tokens is padding: nothing of it is written, and its output means nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from astra_jax.engine.kv_pages import Histories, Pages, page_tokens
+from astra_jax.engine.kv_pages import Pages
+from astra_jax.engine.page_attention import LayerRows, rows_of
 from astra_jax.engine.ragged_pages import Rows
-from astra_jax.engine.rows import LayerRows, rows_of
 from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
 from astra_jax.mesh.placement import on_devices
 from astra_jax.model.attention import attention
@@ -34,6 +34,10 @@ from astra_jax.model.sharding import constrain
 class Asked(NamedTuple):
     """The tokens to sample in each row, and how."""
 
+    tables_DRn: Rows
+    """Pages of each row, with those that new tokens go to."""
+    starts_DR: Rows
+    """Number of tokens of each row that lie in its pages."""
     pending_DR: Rows
     """Last token of each row so far, which is in no page yet."""
     limit_DR: Rows
@@ -47,7 +51,6 @@ class Asked(NamedTuple):
     top_k_DR: Rows
     """Number of likeliest ids that are kept; 0 keeps all."""
     top_p_DR: Rows
-    min_p_DR: Rows
 
 
 class Sampled(NamedTuple):
@@ -141,7 +144,7 @@ def read_layer(
         return Stream(embed_tokens(embedding_VD, tokens_RT, model_config.dtype), rope)
 
     x_RTD, rope = jax.lax.cond(place.is_first, begun, lambda: stream)
-    (rows,) = rows_of((of_layer,), given.tables_DRn, given.starts_DR, None, model_config.dtype)
+    (rows,) = rows_of((of_layer,), given.tables_DRn, given.starts_DR, model_config.dtype, one_by_one=False)
     _, k_RTKH, v_RTKH = layer.qkv(x_RTD, rope)
     kv = rows.put(rows.begin(num_tokens), k_RTKH, v_RTKH, jnp.int32(0), counts_R)
 
@@ -179,7 +182,6 @@ def sample_rows(
     model_config: ModelConfig,
     params: Params,
     pages: Pages,
-    histories: Histories,
     asked: Asked,
     leave_at: jax.Array | np.int32,
     *,
@@ -193,25 +195,17 @@ def sample_rows(
     """
     model, layers = bind_apart(model_config, params)
     shape = asked.pending_DR.shape
-    pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked)
+    starts_R, pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked[1:])
     num_rows = len(pending_R)
     # A draw follows from seed, slot and place alone, so neither other rows nor other calls change it.
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
-    starts_DR = histories.starts_DR(page_tokens(pages))
-    starts_R = _flat(starts_DR)
-    rows_of_layers = rows_of(pages, histories.tables_DRn, starts_DR, histories, model_config.dtype)
+    rows_of_layers = rows_of(pages, asked.tables_DRn, asked.starts_DR, model_config.dtype, one_by_one=True)
     layers_rows = list(zip(layers, rows_of_layers, strict=True))
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
         logits_RV, after = _next_logits(model, layers_rows, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
-        drawn = sample_tokens(
-            logits_RV,
-            keys_R,
-            drawn_R + step,
-            temperature_R,
-            Truncation(*truncation),
-        )
+        drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, Truncation(*truncation))
         # Rows that have ended go through the layers as well; nothing of them is counted or written.
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)

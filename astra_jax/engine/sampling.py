@@ -35,8 +35,6 @@ class Truncation(NamedTuple):
     """Number of likeliest ids that are kept; 0 is no bound."""
     top_p_E: jax.Array
     """Share of the probability that the kept ids hold; 1 is no bound."""
-    min_p_E: jax.Array
-    """Least probability of a kept id, relative to the likeliest; 0 is no bound."""
 
 
 class Drawn(NamedTuple):
@@ -78,8 +76,8 @@ def sample_tokens(
     logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
 
     # Ids are sorted only if a slot truncates, and no more of them than its `top_k` asks for.
-    top_k_E, top_p_E, min_p_E = truncation
-    is_truncated_E = ((top_k_E > 0) | (top_p_E < 1) | (min_p_E > 0)) & ~is_greedy_E
+    top_k_E, top_p_E = truncation
+    is_truncated_E = ((top_k_E > 0) | (top_p_E < 1)) & ~is_greedy_E
     is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
     draw = functools.partial(_draw_truncated, logits_EV, divisor_E1, uniform_E2, truncation)
     drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
@@ -104,12 +102,11 @@ def _draw_truncated(
     # Log-probs are relative to the likeliest id, which has exactly 0: no log-prob is above that.
     scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
     weights_EM = jnp.exp(scaled_EM)
-    top_k_E1, top_p_E1, min_p_E1 = (bound_E[:, None] for bound_E in truncation)
+    top_k_E1, top_p_E1 = (bound_E[:, None] for bound_E in truncation)
     is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
     cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
     # At 1 no id is cut, even if rounding keeps the running sum from growing.
     is_kept_EM &= (top_p_E1 == 1) | (cumulative_EM - weights_EM < top_p_E1 * cumulative_EM[:, -1:])
-    is_kept_EM &= weights_EM >= min_p_E1
     place_E, mass_E = _by_inverse_cdf(jnp.where(is_kept_EM, weights_EM, 0), uniform_E2)
     slots_E = jnp.arange(len(place_E))
     logprobs_E = scaled_EM[slots_E, place_E] - jnp.log(mass_E)

@@ -3,7 +3,7 @@
 It uses neither JAX nor a clock: the next call depends only on the sessions, the order in which they asked, and pages.
 
     next_read      a call that reads given tokens, until as many sessions can sample as there are rows
-    next_sample    a call with one row for each session that can sample, those of a shared prompt side by side
+    next_sample    a call with one row for each session that can sample, those that asked first
     has_read, has_sampled    take in the results of a call, so that other sessions find the full pages
 
 If pages run out, sessions that ask for nothing lose theirs first, then the sessions that asked last. No token is lost:
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from astra_jax.engine.interface import DecoderError, Sampling, Session
 from astra_jax.engine.pages import Content, PageBook, content_after, first_content
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, ReadRow, SaidRow, Sample, SampleRow, Track
 
 
@@ -145,74 +145,40 @@ class Schedule:
 
     def _lacks_rows(self, asking: Sequence[Track]) -> bool:
         """Say whether on some shard rows of sampling would stay empty, or a call that reads would be full."""
-        num_rows = self.limits.row_shapes[0].prefixes * self.limits.row_shapes[0].rows_per_prefix
+        num_rows = self.limits.row_counts[0]
         unread = collections.Counter(track.shard for track in asking if track.num_unread > 0)
         every = collections.Counter(track.shard for track in asking)
         return any(count >= self.limits.read_rows or every[shard] - count < num_rows for shard, count in unread.items())
 
     def next_sample(self) -> Sample | None:
-        """Return the next call that samples; None if no session can."""
-        ready: list[list[Track]] = [[] for _ in self.books]
-        for track in self._asking():
-            if track.num_unread == 0:
-                ready[track.shard].append(track)
-        if not any(ready):
-            return None
-        # A large shape serves more sessions, a small one costs less: the best ratio of used rows to cost wins.
-        placed = [[self._placed(tracks, shape) for tracks in ready] for shape in self.limits.row_shapes]
-        shape, chosen = max(zip(self.limits.row_shapes, placed, strict=True), key=lambda pair: _worth(pair[0], pair[1]))
-        rows = self._with_room(chosen)
-        num_rows = sum(len(of_prefix) for shard in rows for of_prefix in shard)
-        if num_rows == 0:
-            return None
-        # The call ends while its last rows still go on, so that waiting sessions can have the rows that are free.
-        return Sample(shape, rows, leave_at=int(num_rows * self.limits.leave_share) if num_rows > 1 else 0)
-
-    def _placed(self, tracks: Sequence[Track], shape: RowShape) -> list[list[Track]]:
-        """Put the sessions of one shard into rows, with sessions of the same prefix side by side.
-
-        The prefix of the session that asked first comes first, then prefixes that fill all their rows, then the others.
-        """
-        prefixes: list[list[Track]] = []
-        open_one: dict[int | None, list[Track]] = {}
-        num_full = 0
-        for track in tracks:
-            prefix = self._prefix(track)
-            rows = open_one.get(prefix)
-            if rows is None or len(rows) == shape.rows_per_prefix:
-                rows = open_one[prefix] = []
-                prefixes.append(rows)
-            rows.append(track)
-            num_full += len(rows) == shape.rows_per_prefix
-            if num_full == shape.prefixes:
-                break
-        rest = sorted(prefixes[1:], key=lambda rows: len(rows) < shape.rows_per_prefix)
-        return [*prefixes[:1], *rest][: shape.prefixes]
-
-    def _with_room(self, chosen: Sequence[Sequence[Sequence[Track]]]) -> list[list[list[SampleRow]]]:
-        order = sorted((track for shard in chosen for prefix in shard for track in prefix), key=lambda t: t.ticket)
-        made: dict[Session, SampleRow] = {}
+        """Return the next call that samples, for the sessions that asked first; None if no session can."""
+        limits = self.limits
+        rows: list[list[SampleRow]] = [[] for _ in self.books]
         taken: set[Session] = set()
-        for track in order:
-            if track.num_unread > 0:
-                continue  # it lost its pages to a session that asked earlier
-            first = self.limits.first_sample_tokens
-            most = self.limits.sample_tokens if first is None or track.said else first
-            count = min(most, track.num_left)
+        for track in self._asking():
+            of_shard = rows[track.shard]
+            # Tokens may be unread since an earlier session took pages just now.
+            if track.num_unread > 0 or len(of_shard) == limits.row_counts[0]:
+                continue
+            first = limits.first_sample_tokens
+            count = min(limits.sample_tokens if first is None or track.said else first, track.num_left)
             if self._make_room(track, count, taken):
                 taken.add(track.session)
-                made[track.session] = SampleRow(track, count)
-        return [
-            [[made[track.session] for track in of_prefix if track.session in made] for of_prefix in shard]
-            for shard in chosen
-        ]
+                of_shard.append(SampleRow(track, count))
+        if not taken:
+            return None
+        most_rows, num_rows = max(map(len, rows)), sum(map(len, rows))
+        most_pages = max(len(row.track.table) for of_shard in rows for row in of_shard)
+        return Sample(
+            rows,
+            most_rows=min(count for count in limits.row_counts if count >= most_rows),
+            most_pages=min(table for table in limits.tables if table >= most_pages),
+            # The call ends while its last rows still go on, so that waiting sessions can have the rows that are free.
+            leave_at=int(num_rows * limits.leave_share) if num_rows > 1 else 0,
+        )
 
     def _asking(self) -> list[Track]:
         return [track for track in self.tracks.values() if track.sampling is not None]
-
-    def _prefix(self, track: Track) -> int | None:
-        count = self.limits.num_prefix_pages(track.num_prompt_tokens)
-        return track.table[count - 1] if count else None
 
     # --- pages ---
 
@@ -297,10 +263,3 @@ class Schedule:
             content = content_after(self._content_before(track, number), ids)
             track.contents.append(content)
             self.books[track.shard].know(track.table[number], content)
-
-
-def _worth(shape: RowShape, placed: Sequence[Sequence[Sequence[Track]]]) -> tuple[float, int]:
-    """Return used rows per unit of cost (a row costs 1, a prefix 2, each call 4), and the number of used rows."""
-    used = sum(len(of_prefix) for shard in placed for of_prefix in shard)
-    cost = len(placed) * (shape.prefixes * (shape.rows_per_prefix + 2) + 4)
-    return used / cost, used

@@ -25,13 +25,12 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from astra_jax.engine.device import Device, Said, XLADevice, off_the_loop
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.device import Device, Said, off_the_loop
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd, gather_from_hosts, hosts_are_to_end
 
@@ -60,25 +59,25 @@ class Proposal(NamedTuple):
 
     kind: int
     rows: int = 0
-    """Rows per shard of a call that reads."""
+    """Rows per shard, at most; all calls that sample have the same number."""
     tokens: int = 0
     """Tokens that a row reads, at most."""
-    own_pages: int = 0
-    """Pages of a row behind its prefix, at most."""
+    pages: int = 0
+    """Pages of a row of a call that samples, at most."""
     leave_at: int = 0
     """Number of rows at which a call that samples ends."""
 
     def is_part_of(self, call: Proposal) -> bool:
-        """Say whether a call has room for the rows of this proposal; all calls that sample have the same shape."""
+        """Say whether a call has room for the rows of this proposal."""
         return self[:3] == call[:3]
 
 
 def agreed(proposals: Sequence[Proposal]) -> Proposal:
     """Return the next call of all hosts: reading goes before sampling. It has room for every proposal of its kind.
 
-    >>> few, many = Proposal(Kind.SAMPLE, own_pages=3, leave_at=1), Proposal(Kind.SAMPLE, own_pages=2, leave_at=12)
+    >>> few, many = Proposal(Kind.SAMPLE, pages=3, leave_at=1), Proposal(Kind.SAMPLE, pages=2, leave_at=12)
     >>> agreed([few, many, Proposal(Kind.NOTHING)])
-    Proposal(kind=<Kind.SAMPLE: 4>, rows=0, tokens=0, own_pages=3, leave_at=13)
+    Proposal(kind=<Kind.SAMPLE: 4>, rows=0, tokens=0, pages=3, leave_at=13)
     >>> agreed([few, Proposal(Kind.DONE), Proposal(Kind.READ, 8, tokens=32)])[1:]
     (8, 32, 0, 0)
     """
@@ -86,17 +85,12 @@ def agreed(proposals: Sequence[Proposal]) -> Proposal:
     first = min(proposals)
     parts = [proposal for proposal in proposals if proposal.is_part_of(first)]
     # `leave_at` counts the rows of all hosts.
-    return first._replace(
-        own_pages=max(part.own_pages for part in parts), leave_at=sum(part.leave_at for part in parts)
-    )
+    return first._replace(pages=max(part.pages for part in parts), leave_at=sum(part.leave_at for part in parts))
 
 
-def shared(device: XLADevice, limits: Limits) -> Device:
+def shared(device: Device) -> Device:
     """Return the device for calls that all hosts make together; with one host, the device itself."""
-    if jax.process_count() == 1:
-        return device
-    (shape,) = limits.row_shapes
-    return SharedDevice(device, shape, _gather)
+    return device if jax.process_count() == 1 else SharedDevice(device, _gather)
 
 
 async def _gather(proposal: Proposal) -> np.ndarray:
@@ -105,24 +99,12 @@ async def _gather(proposal: Proposal) -> np.ndarray:
     return await off_the_loop(gather_from_hosts, np.array(proposal, np.int32))
 
 
-class PartOfDevice(Device, Protocol):
-    """A host's shards of a device, in calls with room for the rows of other hosts."""
-
-    def own_pages(self, sample: Sample) -> int:
-        """Return the most pages that a row of a call has behind its prefix."""
-        ...
-
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
-        """Sample as `Device` does, with the `own_pages` that all hosts have agreed on."""
-        ...
-
-
 class SharedDevice:
     """This host's shards of a device, and calls that all hosts make together; a `Device`."""
 
-    def __init__(self, device: PartOfDevice, shape: RowShape, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
-        """`gather` takes the proposal of this host and returns the proposals of all; a call samples in `shape`."""
-        self._device, self._shape, self._gather = device, shape, gather
+    def __init__(self, device: Device, gather: Callable[[Proposal], Awaitable[np.ndarray]]):
+        """`gather` takes the proposal of this host and returns the proposals of all."""
+        self._device, self._gather = device, gather
         self.num_shards, self.vocab_size = device.num_shards, device.vocab_size
         self._ended: Exception | None = None
         """Error that ended the calls; None while they go on."""
@@ -153,10 +135,10 @@ class SharedDevice:
 
     async def sample(self, sample: Sample) -> Said:
         """Sample in some rows, as soon as all hosts agree; return as `Device.sample` does."""
-        own_pages = self._device.own_pages(sample)
-        call = await self._its_turn(Proposal(Kind.SAMPLE, own_pages=own_pages, leave_at=sample.leave_at))
-        sample = dataclasses.replace(sample, leave_at=call.leave_at)
-        return await self._called(self._device.sample(sample, call.own_pages))
+        own = Proposal(Kind.SAMPLE, sample.most_rows, pages=sample.most_pages, leave_at=sample.leave_at)
+        call = await self._its_turn(own)
+        sample = dataclasses.replace(sample, most_pages=call.pages, leave_at=call.leave_at)
+        return await self._called(self._device.sample(sample))
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait for the event; meanwhile take part in the calls of others, or hold them up."""
@@ -229,7 +211,7 @@ class SharedDevice:
             read = Read(no_rows, call.kind == Kind.FIRST_READ, call.rows, call.tokens)
             await self._called(self._device.read(read))
         elif call.kind == Kind.SAMPLE:
-            await self._called(self._device.sample(Sample(self._shape, no_rows, call.leave_at), call.own_pages))
+            await self._called(self._device.sample(Sample(no_rows, call.rows, call.pages, call.leave_at)))
         else:
             return False
         return True

@@ -1,16 +1,14 @@
-"""Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
+"""Tokens, pages and rows of a decoder: every number that decides which programs are compiled.
 
-`Limits` holds every number that decides which programs are compiled. Two functions make it:
-
-    decode_limits    a rollout: all episodes start at once, and the episodes of a group share their prompt
-    serving_limits   a server: conversations come at any time, and no two prompts are known to be alike
+decode_limits    a rollout: all episodes start at once, and the episodes of a group share the pages of their prompt
+serving_limits   a server: conversations come at any time
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from astra_jax.engine.interface import DecoderError
 from astra_jax.mesh.placement import num_hosts, num_shards
@@ -20,9 +18,7 @@ from astra_jax.model.sharding import TPU_LANES, platform
 _SAMPLE_TOKENS: Final = 16
 _FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
 _READ_ROWS: Final = 8
-_ROWS_PER_PREFIX: Final = 4
 _LAST_ROWS: Final = (8, 2)
-_ROWS_WITH_SHORT_TABLES: Final = 8
 _PAGE_TOKENS: Final = 32
 # Sizes on a CPU, where a row costs the same in a call of few rows as in a call of many:
 _READ_ROWS_OF_CPU: Final = 4  # seldom more answers of tools wait at once
@@ -35,27 +31,18 @@ _SERVED_READ_TOKENS: Final = 32
 _SHORTER_SERVED_READS: Final = (128, 256)  # a turn is longer than a tool's answer, and mostly shorter than a prompt
 
 
-class RowShape(NamedTuple):
-    """Rows of one compiled program, on each shard: so many prefixes, each read by so many rows."""
-
-    prefixes: int
-    rows_per_prefix: int
-
-
 @dataclass(frozen=True)
 class Limits:
     """Tokens, pages and rows of a decoder; "per shard" means per shard of the batch (`data` × `fsdp`)."""
 
-    max_prompt_tokens: int
-    """Prompt tokens that rows may share as a prefix; the rest of a longer prompt is stored per row."""
     max_tokens: int
     """Tokens of the longest sequence, prompt and all messages."""
     num_pages: int
     """Pages per shard."""
     page_tokens: int
     """Tokens per page."""
-    row_shapes: tuple[RowShape, ...]
-    """Shapes in which a call can sample, the largest first."""
+    row_counts: tuple[int, ...]
+    """Rows per shard in which a call can sample, the largest number first; each is a program."""
     sample_tokens: int
     """Tokens that a call samples in a row, at most."""
     read_rows: int
@@ -70,6 +57,8 @@ class Limits:
     """Tokens of the first call of a message, so that its reader sees it begin early; None: `sample_tokens`."""
     shorter_read_tokens: tuple[int, ...] = ()
     """Shorter rows of the calls with `first_read_tokens`, in rising order: short texts then cost less."""
+    shorter_tables: tuple[int, ...] = ()
+    """Pages per row of shorter tables for sampling, in rising order: where pages are copied, short rows cost less."""
     leave_share: float = 7 / 8
     """Share of rows, below 1: a call that samples ends when so many of its rows, or fewer, go on."""
 
@@ -78,54 +67,25 @@ class Limits:
             raise DecoderError(
                 f"expected a leave_share from 0 to below 1, found {self.leave_share}: no call would sample"
             )
-        least = self.pages_for(self.max_tokens)
-        if self.num_pages < least:
+        if self.num_pages < self.longest_table:
             raise DecoderError(
-                f"expected pages for one sequence of {self.max_tokens} tokens, {least} of {self.page_tokens} tokens, "
-                f"found {self.num_pages}"
+                f"expected pages for one sequence of {self.max_tokens} tokens, {self.longest_table} of "
+                f"{self.page_tokens} tokens, found {self.num_pages}"
             )
 
     def pages_for(self, num_tokens: int) -> int:
         """Return how many pages so many tokens take."""
         return -(-num_tokens // self.page_tokens)
 
-    # --- the tables of a call that samples: which pages its rows read ---
-
-    def num_prefix_pages(self, num_prompt_tokens: int) -> int:
-        """Return how many full pages of a prompt are shared; its last token is in no page before it is sampled after.
-
-        >>> serving_limits(64, 1).num_prefix_pages(40)  # a server shares no prefix
-        0
-        """
-        return min(num_prompt_tokens - 1, self.max_prompt_tokens) // self.page_tokens
+    @property
+    def longest_table(self) -> int:
+        """Number of pages of the longest sequence."""
+        return self.pages_for(self.max_tokens)
 
     @property
-    def prefix_table_pages(self) -> int:
-        """Number of places in a table of prefix pages."""
-        return max(1, self.pages_for(self.max_prompt_tokens))
-
-    @property
-    def own_table_pages(self) -> tuple[int, ...]:
-        """Numbers of places in a table of a row's own pages: for half of the longest response, all of it, a sequence.
-
-        A response may begin within the last page of its prefix; and a first call may be short, so that nearly the whole
-        sequence is the row's own. On a server: a sixteenth of the longest sequence, a quarter, all.
-        """
-        longest = self.pages_for(self.max_tokens)
-        if self.max_prompt_tokens == 0:
-            return -(-longest // 16), -(-longest // 4), longest
-        response = self.pages_for(self.max_tokens - self.max_prompt_tokens + self.page_tokens - 1)
-        return -(-response // 2), response, max(response, longest)
-
-    def own_table_sizes(self, shape: RowShape) -> tuple[int, ...]:
-        """Return the sizes of `own_table_pages` for which calls of a shape are compiled.
-
-        Calls of many rows have the shortest as well. Calls of few rows read little, and each size is one more program.
-        """
-        is_large = shape == self.row_shapes[0] and shape.prefixes * shape.rows_per_prefix >= _ROWS_WITH_SHORT_TABLES
-        return self.own_table_pages if is_large else self.own_table_pages[1:]
-
-    # --- the calls that read ---
+    def tables(self) -> tuple[int, ...]:
+        """Pages per row in the tables of calls that sample, in rising order; each is a program."""
+        return (*(short for short in self.shorter_tables if short < self.longest_table), self.longest_table)
 
     def read_shape(self, num_tokens: int, *, begins: bool) -> tuple[int, int]:
         """Return the rows per shard, and the tokens per row, of the call that reads so many tokens of a sequence.
@@ -172,32 +132,24 @@ def limits_of_decoders(config: RolloutSizes, num_groups: int, group_size: int) -
 
 
 def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Limits:
-    """Return pages and rows for so many groups at once; with a `kv_share` of 1 all episodes may be of full length.
-
-    >>> from types import SimpleNamespace
-    >>> config = SimpleNamespace(max_prompt_tokens=384, max_response_tokens=160, read_tokens=32, kv_share=1.0)
-    >>> decode_limits(config, num_groups=4, group_size=8).row_shapes[0].rows_per_prefix
-    4
-    """
+    """Return pages and rows for so many groups at once; with a `kv_share` of 1 all episodes may be of full length."""
     shards = num_shards()
     groups = -(-num_groups // shards)
-    width = max(width for width in (1, 2, _ROWS_PER_PREFIX) if width <= group_size)
-    rows = groups * width * -(-group_size // width)
     max_tokens = config.max_prompt_tokens + config.max_response_tokens
     prompt_pages = -(-config.max_prompt_tokens // _PAGE_TOKENS)
     response_pages = -(-config.max_response_tokens // _PAGE_TOKENS) + 1
     all_pages = groups * (prompt_pages + group_size * response_pages)
     most_read = min(-(-config.max_prompt_tokens // TPU_LANES) * TPU_LANES, _FIRST_READ_TOKENS)
     is_cpu = platform() == "cpu" and shards == 1
-    row_shapes = _row_shapes(min(rows, _ROWS_OF_CPU) if is_cpu else rows, width)
+    rows = groups * group_size
+    row_counts = _row_counts(min(rows, _ROWS_OF_CPU) if is_cpu else rows)
     return Limits(
-        max_prompt_tokens=config.max_prompt_tokens,
         max_tokens=max_tokens,
         # At least one sequence has room.
         num_pages=max(math.ceil(all_pages * config.kv_share), -(-max_tokens // _PAGE_TOKENS)),
         page_tokens=_PAGE_TOKENS,
-        # Several hosts sample in one shape: then each call holds the rows of all of them.
-        row_shapes=row_shapes if num_hosts() == 1 else row_shapes[:1],
+        # Several hosts sample in one number of rows: then each call holds the rows of all of them.
+        row_counts=row_counts if num_hosts() == 1 else row_counts[:1],
         sample_tokens=_SAMPLE_TOKENS,
         read_rows=min(_READ_ROWS_OF_CPU if is_cpu else _READ_ROWS, groups * group_size),
         read_tokens=config.read_tokens,
@@ -205,39 +157,33 @@ def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Lim
         first_read_tokens=most_read,
         # On a CPU the padding behind the end of a prompt costs as much as a prompt.
         shorter_read_tokens=(most_read // 2,) if is_cpu else (),
+        shorter_tables=(prompt_pages + response_pages // 2,),
         leave_share=_LEAVE_SHARE_OF_CPU if is_cpu else Limits.leave_share,
     )
 
 
-def _row_shapes(rows: int, width: int) -> tuple[RowShape, ...]:
-    """Return the shapes of a call: all rows, half of them, and for the last episodes fewer that share no prefix.
+def _row_counts(rows: int) -> tuple[int, ...]:
+    """Return the numbers of rows of a call: all rows, half of them, and fewer for the last episodes.
 
-    On a CPU a row costs nearly the same in any number of them, so that few rows, always full, are the best.
-
-    >>> [tuple(shape) for shape in _row_shapes(16, 4)], [tuple(shape) for shape in _row_shapes(2, 2)]
-    ([(4, 4), (2, 4), (8, 1), (2, 1)], [(1, 2)])
+    >>> _row_counts(256), _row_counts(10), _row_counts(1)
+    ((256, 128, 8, 2), (10, 8, 5, 2), (1,))
     """
-    prefixes = -(-rows // width)
-    shapes = [RowShape(prefixes, width), RowShape(-(-prefixes // 2), width)]
-    shapes += [RowShape(last, 1) for last in _LAST_ROWS if last < rows]
-    return tuple(dict.fromkeys(shapes))
+    return tuple(sorted({rows, -(-rows // 2), *(last for last in _LAST_ROWS if last < rows)}, reverse=True))
 
 
 def serving_limits(most_tokens: int, rows: int) -> Limits:
     """Return pages and rows for so many conversations at once, all of which may have `most_tokens`.
 
-    No two prompts are known to be alike, so no row shares a prefix; two rows may still read the same pages.
-
-    >>> [shape.prefixes for shape in serving_limits(4096, 16).row_shapes]
-    [16, 4, 1]
+    >>> serving_limits(4096, 16).row_counts, serving_limits(4096, 16).tables
+    ((16, 4, 1), (16, 64, 256))
     """
     first_read_tokens = min(_FIRST_READ_TOKENS, -(-most_tokens // TPU_LANES) * TPU_LANES)
+    longest = -(-most_tokens // _SERVED_PAGE_TOKENS)
     return Limits(
-        max_prompt_tokens=0,
         max_tokens=most_tokens,
-        num_pages=rows * -(-most_tokens // _SERVED_PAGE_TOKENS),
+        num_pages=rows * longest,
         page_tokens=_SERVED_PAGE_TOKENS,
-        row_shapes=tuple(RowShape(count, 1) for count in dict.fromkeys((rows, _FEW_SERVED_ROWS, 1)) if count <= rows),
+        row_counts=tuple(count for count in dict.fromkeys((rows, _FEW_SERVED_ROWS, 1)) if count <= rows),
         sample_tokens=_SAMPLE_TOKENS,
         first_sample_tokens=1,
         read_rows=min(_FEW_SERVED_ROWS, rows),
@@ -245,4 +191,5 @@ def serving_limits(most_tokens: int, rows: int) -> Limits:
         first_read_rows=1,
         first_read_tokens=first_read_tokens,
         shorter_read_tokens=tuple(most for most in _SHORTER_SERVED_READS if most < first_read_tokens),
+        shorter_tables=(-(-longest // 16), -(-longest // 4)),
     )

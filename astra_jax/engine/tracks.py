@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.pages import Content
-from astra_jax.engine.sizes import Limits, RowShape
 
 
 @dataclass(eq=False)
@@ -54,10 +53,6 @@ class Track:
     def num_left(self) -> int:
         """Number of tokens that the message may still get."""
         return 0 if self.sampling is None else self.sampling.max_tokens - len(self.said)
-
-    def prefix_pages(self, limits: Limits) -> int:
-        """Return the pages that are read as its prefix: fewer than its prompt fills while the prompt is being read."""
-        return min(limits.num_prefix_pages(self.num_prompt_tokens), self.num_cached // limits.page_tokens)
 
     def begin(self, ids: list[int], sampling: Sampling, ticket: int) -> None:
         """Begin a message after all tokens so far, `ids`."""
@@ -123,12 +118,15 @@ class Read:
 class Sample:
     """A call that samples."""
 
-    shape: RowShape
-    rows: list[list[list[SampleRow]]]
-    """Rows of each prefix, shard by shard."""
+    rows: list[list[SampleRow]]
+    """Rows of each shard."""
+    most_rows: int
+    """Number of rows per shard that the call is compiled for; unused rows are padding."""
+    most_pages: int
+    """Number of pages per row that the call is compiled for."""
     leave_at: int
     """Number of rows: the call ends as soon as only so many, or fewer, go on."""
 
     def all_rows(self) -> Iterable[SampleRow]:
-        """Return the rows of all shards and prefixes."""
-        return itertools.chain.from_iterable(itertools.chain.from_iterable(self.rows))
+        """Return the rows of all shards."""
+        return itertools.chain.from_iterable(self.rows)

@@ -2,7 +2,7 @@
 
 It is written with Pallas and its Triton backend, and copies no page.
 
-Dimensions as in `kv_pages`; Y queries, of all rows and heads, that read the same pages · C parts of a sequence, so that
+Dimensions as in `kv_pages`; R rows · Y queries × heads of a row that share a key head · C parts of a sequence, so that
 few sequences keep the whole GPU busy.
 
 Decided: docs/decisions/rl.md, “A GPU kernel of our own reads pages in place”.
@@ -42,13 +42,13 @@ def has_kernel(dtype: Any, head_dim: int, page_tokens: int) -> bool:
 
 
 def softmax_over_pages(
-    q_MKYH: jax.Array,
+    q_RKYH: jax.Array,
     keys_NKHB: jax.Array,
     values_NKBH: jax.Array,
-    tables_Mn: jax.Array,
-    counts_M: jax.Array,
+    tables_Rn: jax.Array,
+    counts_R: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return maximum [M, K, Y], sum [M, K, Y] and values [M, K, Y, H] of a softmax over the first `counts` tokens.
+    """Return maximum [R, K, Y], sum [R, K, Y] and values [R, K, Y, H] of a softmax over the first `counts` tokens.
 
     Queries come scaled. Exponentials are relative to the maximum, and values are not divided by their sum, so that it
     can be joined with one over other keys.
@@ -56,12 +56,12 @@ def softmax_over_pages(
     from jax.experimental import pallas as pl  # which only GPUs and TPUs need
     from jax.experimental.pallas import triton
 
-    sequences, kv_heads, queries, head_dim = q_MKYH.shape
+    sequences, kv_heads, queries, head_dim = q_RKYH.shape
     page_tokens = values_NKBH.shape[2]
     rows = max(_LEAST_QUERIES, pl.next_power_of_2(queries))
     parts = min(_MOST_PARTS, pl.next_power_of_2(-(-_PROGRAMS // (sequences * kv_heads))))
-    q_MKYH = jnp.pad(q_MKYH, ((0, 0), (0, 0), (0, rows - queries), (0, 0)))
-    whole = [keys_NKHB, values_NKBH, tables_Mn, counts_M]
+    q_RKYH = jnp.pad(q_RKYH, ((0, 0), (0, 0), (0, rows - queries), (0, 0)))
+    whole = [keys_NKHB, values_NKBH, tables_Rn, counts_R]
 
     def kernel(
         q_ref: Any, keys: Any, values: Any, tables: Any, counts: Any, max_ref: Any, sum_ref: Any, out_ref: Any
@@ -94,16 +94,16 @@ def softmax_over_pages(
         triton.store(out_ref.at[...], softmax[2], mask=jnp.broadcast_to(is_asked[:, None], (rows, head_dim)))
 
     def of_program(*block: int) -> Any:
-        return pl.BlockSpec((None, None, None, *block), lambda m, k, c: (c, m, k, *(0,) * len(block)))
+        return pl.BlockSpec((None, None, None, *block), lambda r, k, c: (c, r, k, *(0,) * len(block)))
 
     shape = (parts, sequences, kv_heads, rows)
-    max_CMKY, sum_CMKY, out_CMKYH = (
+    max_CRKY, sum_CRKY, out_CRKYH = (
         x[:, :, :, :queries]
         for x in pl.pallas_call(
             kernel,
             grid=(sequences, kv_heads, parts),
             in_specs=[
-                pl.BlockSpec((None, None, rows, head_dim), lambda m, k, c: (m, k, 0, 0)),
+                pl.BlockSpec((None, None, rows, head_dim), lambda r, k, c: (r, k, 0, 0)),
                 *(pl.BlockSpec(x.shape, lambda m, k, c, axes=x.ndim: (0,) * axes) for x in whole),
             ],
             out_specs=[of_program(rows), of_program(rows), of_program(rows, head_dim)],
@@ -111,8 +111,8 @@ def softmax_over_pages(
             compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
             interpret=platform() == "cpu",  # how the tests run it
             name="softmax_over_pages",
-        )(q_MKYH, *whole)
+        )(q_RKYH, *whole)
     )
-    max_MKY = max_CMKY.max(0)
-    weights_CMKY = jnp.exp(max_CMKY - max_MKY)
-    return max_MKY, (sum_CMKY * weights_CMKY).sum(0), (out_CMKYH * weights_CMKY[..., None]).sum(0)
+    max_RKY = max_CRKY.max(0)
+    weights_CRKY = jnp.exp(max_CRKY - max_RKY)
+    return max_RKY, (sum_CRKY * weights_CRKY).sum(0), (out_CRKYH * weights_CRKY[..., None]).sum(0)

@@ -105,16 +105,6 @@ class FinishedEpisode:
         """Whether the final message refuses."""
         return self.is_answer_accurate if self.must_refuse else meets_expectation("refuse", self.final_text)
 
-    @property
-    def num_attempted(self) -> int:
-        """Number of unsolved sub-tasks whose tool was called, but in vain; each call counts once."""
-        names = [call.name for call in self.calls]
-        by_tool: dict[str, list[bool]] = {}
-        for each in self.sub_questions:
-            if each.tool is not None and each.solved is not None:
-                by_tool.setdefault(each.tool, []).append(each.solved)
-        return sum(min(len(solved), names.count(tool)) - sum(solved) for tool, solved in by_tool.items())
-
 
 def finished_episode(episode: Episode, tokenizer: Tokenizer) -> FinishedEpisode:
     """Return the view of an episode that has ended.

@@ -11,7 +11,7 @@ in; nothing is ever tokenised again. The loss mask is 1 on sampled tokens and no
     kept_counts       [tokens]    0    │  kept   │           0             │  kept   │ …
     kept_ids                             the ids kept of each token, one after the other
 
-Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k, top-p and min-p kept”.
+Decided: docs/decisions/rl.md, “The loss uses the token ids that top-k and top-p kept”.
 """
 
 from __future__ import annotations

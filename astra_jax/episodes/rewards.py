@@ -120,31 +120,6 @@ def precision_reward(episode: FinishedEpisode) -> float:
     return precision(episode.num_solved, episode.num_tool_calls)
 
 
-def call_budget_reward(episode: FinishedEpisode) -> float:
-    """Return r · min(1, n / c): recall, scaled down by as much as the calls exceed those of the gold chain.
-
-    >>> call_budget_reward(FinishedEpisode(num_solved=2, num_subtasks=2, num_tool_calls=2))
-    1.0
-    >>> call_budget_reward(FinishedEpisode(num_solved=2, num_subtasks=2, num_tool_calls=8))
-    0.25
-    """
-    return recall_reward(episode) * min(1.0, episode.num_subtasks / max(1, episode.num_tool_calls))
-
-
-def partial_credit_reward(episode: FinishedEpisode) -> float:
-    """Return 2ŝ / (n + c + ε) with ŝ = n̂ + a/2: F1 in which the right tool, called in vain, is half of a solution.
-
-    >>> from astra_jax.episodes.finished import CallOutcome, SubQuestionOutcome
-    >>> in_vain = CallOutcome(name="find_flat", arguments={}, ok=False, response="error")
-    >>> open_sub_task = SubQuestionOutcome(question="Where?", answer="Paris", tool="find_flat", solved=False)
-    >>> tried = FinishedEpisode(num_subtasks=1, num_tool_calls=1, calls=(in_vain,), sub_questions=(open_sub_task,))
-    >>> round(partial_credit_reward(tried), 4)
-    0.5
-    """
-    solved = episode.num_solved + episode.num_attempted / 2
-    return 2 * solved / (episode.num_subtasks + episode.num_tool_calls + PRECISION_EPSILON)
-
-
 def refusals_reward(episode: FinishedEpisode) -> float:
     """Return F1, or 0 for a wrong refusal; where a refusal is right, return r for refusing and 0 for not refusing.
 
@@ -175,8 +150,6 @@ REWARDS: Final[Mapping[str, Reward]] = {
     "f1": f1_reward,
     "recall": recall_reward,
     "precision": precision_reward,
-    "call_budget": call_budget_reward,
-    "partial_credit": partial_credit_reward,
     "refusals": refusals_reward,
     "f1_and_answer": f1_and_answer_reward,
 }

@@ -80,8 +80,6 @@ class RolloutConfig(BaseModel):
     order the three truncate, and which ids are kept where several are equally likely."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    """Least probability of an id that a token is drawn from, as a share of the likeliest id's."""
     reproducible: bool = True
     """Whether the same seed gives the same bytes: episodes come back from their tools in an order that follows from
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
@@ -274,10 +272,7 @@ class RolloutEngine:
         params = layers_apart(params)  # once for all
         return [
             PagedDecoder(
-                shared(
-                    XLADevice(self.model_config, params, limits, end_ids=self._end_ids),
-                    limits,
-                ),
+                shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
                 limits,
                 end_ids=self._end_ids,
                 policy_version=policy_version,
@@ -293,7 +288,7 @@ class RolloutEngine:
         while episode.stop_reason is None:
             config = self.config
             room = config.max_response_tokens - ledger.num_response_tokens
-            sampling = Sampling(room, temperature, config.top_k, config.top_p, config.min_p)
+            sampling = Sampling(room, temperature, config.top_k, config.top_p)
             message = await decoder.generate(ledger.ids, sampling, session)
             await self._finish_turn(episode, message)
         decoder.forget(session)

@@ -104,7 +104,7 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     largest, difference, num_calls = 0.0, "", 0
     try:
         for turn, start, stop in _messages(logged.tokens):
-            sampling = Sampling(most_tokens - start, config.temperature, config.top_k, config.top_p, config.min_p)
+            sampling = Sampling(most_tokens - start, config.temperature, config.top_k, config.top_p)
             message = await decoder.generate([token.id for token in logged.tokens[:start]], sampling, session)
             new = _as_logged(message, turn, policy.tokenizer)
             apart, difference = _first_difference(logged.tokens[start:stop], new, tolerance, first_place=start)

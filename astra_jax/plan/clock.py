@@ -106,16 +106,12 @@ class ClockDevice:
     def close(self) -> None:
         """Do nothing: there is no memory to free."""
 
-    def own_pages(self, sample: Sample) -> int:
-        """Return 0: however many pages rows have, a step takes as long."""
-        return 0
-
     async def read(self, read: Read) -> None:
         """Take as long as all given tokens take."""
         num_tokens = max(await self.of_all_hosts(sum(len(row.ids) for row in read.all_rows())))
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
-    async def sample(self, sample: Sample, own_pages: int | None = None) -> Said:
+    async def sample(self, sample: Sample) -> Said:
         """Make up the tokens of some rows."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
@@ -127,7 +123,7 @@ class ClockDevice:
             self._say(track, min(count, steps), left) for track, count, left in zip(tracks, counts, lefts, strict=True)
         ]
         self.num_steps += steps
-        self.row_steps += steps * self.num_shards * sample.shape.prefixes * sample.shape.rows_per_prefix
+        self.row_steps += steps * self.num_shards * sample.most_rows
         await asyncio.sleep(steps * self._costs.seconds_per_step)
         return said
 

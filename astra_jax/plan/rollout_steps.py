@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.engine.kv_pages import Histories, Pages, empty_pages, pages_shardings
+from astra_jax.engine.kv_pages import Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.engine.sizes import Limits, limits_of_decoders
@@ -229,24 +229,22 @@ class _Calls:
     def sample(self) -> AbstractStep:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""
         limits = self.limits
-        prefixes, rows_per_prefix = limits.row_shapes[0]
-        rows = prefixes * rows_per_prefix
+        rows = limits.row_counts[0]
         sequences = rows * rows_shards(self.mesh)
         per_row = self._by_shard(rows)
-        histories = self._histories(prefixes, rows_per_prefix)
-        real = self._by_shard(rows, dtype=jnp.float32)
-        asked = Asked(*(per_row,) * 5, temperature_DR=real, top_k_DR=per_row, top_p_DR=real, min_p_DR=real)
+        tables, real = self._by_shard(rows, limits.longest_table), self._by_shard(rows, dtype=jnp.float32)
+        asked = Asked(tables, *(per_row,) * 6, temperature_DR=real, top_k_DR=per_row, top_p_DR=real)
         return AbstractStep(
             work=f"a token in each of {sequences} rows, behind {limits.max_tokens:,}",
             mesh=self.mesh,
             trace=functools.partial(
                 sample_rows.trace,
-                *(self.model, self.params, self.pages, histories, asked),
+                *(self.model, self.params, self.pages, asked),
                 jax.ShapeDtypeStruct((), jnp.int32),
                 end_ids=(0, 1),
                 max_tokens=limits.sample_tokens,
             ),
-            bytes_by_category=self._bytes((histories, asked)),
+            bytes_by_category=self._bytes(asked),
             resident_bytes=self.resident_bytes,
             model_flops=sequences * forward_flops(self.model, 1, limits.max_tokens, logits_tokens=1),
             kernels=self._ragged(rows, 1, limits.max_tokens),
@@ -254,16 +252,6 @@ class _Calls:
             weight_bytes=matrix_bytes(self.model, self.mesh),
             while_trips=1,
             tokens=sequences,
-        )
-
-    def _histories(self, prefixes: int, rows_per_prefix: int) -> Histories:
-        rows, limits = prefixes * rows_per_prefix, self.limits
-        return Histories(
-            prefix_tables_DPn=self._by_shard(prefixes, limits.prefix_table_pages),
-            prefix_pages_DP=self._by_shard(prefixes),
-            # The second of three sizes: RL does not need the third, for sessions whose first call was not their prompt.
-            own_tables_DRn=self._by_shard(rows, limits.own_table_pages[1]),
-            own_counts_DR=self._by_shard(rows),
         )
 
     def _by_shard(self, *shape: int, dtype: Any = jnp.int32) -> Any:
@@ -279,7 +267,7 @@ class _Calls:
         return lambda name: KernelCosts(0.0) if name == MOVE_TOKENS else costs(name)
 
     def _ragged(self, rows: int, queries: int, tokens: int) -> Kernels:
-        """Each row reads all of its pages, those that it shares as well, once for every block of queries."""
+        """Each row reads all of its pages once for every block of queries."""
         model, tensor = self.model, self.mesh.shape["tensor"]
         flops = ragged_flops(rows, queries, tokens, model.num_heads // tensor, model.head_dim)
         kv_heads, itemsize = model.num_kv_heads // tensor, jnp.dtype(model.dtype).itemsize

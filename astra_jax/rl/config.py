@@ -35,10 +35,10 @@ class SampledRollout(RolloutConfig):
 
     @model_validator(mode="after")
     def _keeps_few_ids(self) -> SampledRollout:
-        truncates = self.top_k is not None or self.top_p < 1 or self.min_p > 0
+        truncates = self.top_k is not None or self.top_p < 1
         if truncates and (self.top_k is None or self.top_k > MOST_KEPT_IDS):
             raise ValueError(
-                f"expected top_k of at most {MOST_KEPT_IDS} beside top_p and min_p: the ids that truncation keeps are "
+                f"expected top_k of at most {MOST_KEPT_IDS} beside top_p: the ids that truncation keeps are "
                 "recorded for the loss, which renormalises over them"
             )
         return self

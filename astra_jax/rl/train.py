@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
-from astra_jax.freed_memory import give_back
 from astra_jax.mesh.placement import in_force, in_memory, place_batch, segment_multiple
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import kept_logprobs, token_logprobs
@@ -234,5 +233,4 @@ async def train_rl(
         if held_out is not None and held_out.is_due(state.step):
             state, metrics = await evaluated(config, run, held_out, state, metrics)
         run.end_step(state, metrics)
-        give_back()
     return state

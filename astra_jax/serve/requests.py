@@ -32,7 +32,7 @@ MOST_SEED: Final = 2**62
 _NOT_SUPPORTED: Final = "this server does not do that"
 _NEUTRAL_SAMPLING: Final[_Neutral] = {
     "min_tokens": (0,), "ignore_eos": (False,), "logit_bias": ({},), "bad_words": ([],),
-    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,),
+    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "min_p": (0,),
     **dict.fromkeys(("allowed_token_ids", "prompt_logprobs", "structured_outputs"), ()),
 }  # fmt: skip
 """Fields of sampling that are not supported, each with the values that ask for nothing; null always does."""
@@ -139,7 +139,6 @@ class _SamplingFields(_Body):
     top_p: float = 1.0
     top_k: int = -1
     """Number of the likeliest ids that are kept; -1 and 0 keep all."""
-    min_p: float = 0.0
     stop_token_ids: list[int] = []
     place: ClassVar[str | None] = None
     """Field of the body that holds these fields; None if they are the body's own."""

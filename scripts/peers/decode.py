@@ -29,10 +29,8 @@ def ours() -> Callable[[], None]:
     import jax
 
     from astra_jax.engine.interface import Sampling, Session
-    from astra_jax.freed_memory import share_arenas
     from astra_jax.model.qwen3 import init_params, layers_apart
 
-    share_arenas()  # as every command does
     config = our_config(SMALL)
     params = layers_apart(jax.device_put(init_params(config, seed=0)))
     rows = random_rows(SMALL, ROWS, PROMPT_TOKENS).tolist()

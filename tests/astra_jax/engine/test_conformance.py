@@ -14,7 +14,7 @@ from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Device, Said, XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.model.qwen3 import init_params
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
@@ -23,11 +23,10 @@ from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS,
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
 # Pages for hardly more than one session of full length; one shape, so that little is compiled.
 LIMITS = Limits(
-    max_prompt_tokens=24,
     max_tokens=160,
     num_pages=24,
     page_tokens=8,
-    row_shapes=(RowShape(2, 2),),
+    row_counts=(4,),
     sample_tokens=4,
     read_rows=2,
     read_tokens=8,

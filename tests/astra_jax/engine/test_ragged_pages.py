@@ -1,6 +1,5 @@
 """Pages as TPU's kernel reads them, on the CPU: beside the kernel's own reference, by a stand-in that can be jitted."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -14,10 +13,10 @@ import pytest
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as kernel_lib
 
 from astra_jax.engine import kv_pages
-from astra_jax.engine.kv_pages import Histories, empty_pages, page_tokens
+from astra_jax.engine.kv_pages import empty_pages
+from astra_jax.engine.page_attention import WindowRows, rows_of
 from astra_jax.engine.programs import Asked, Given, read_tokens, sample_rows
 from astra_jax.engine.ragged_pages import KernelRows
-from astra_jax.engine.rows import WindowRows, rows_of
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import init_params, layers_apart
 from astra_jax.model.sharding import MeshConfig, make_mesh
@@ -30,13 +29,9 @@ CONFIG = ModelConfig(
 )
 PAGE_TOKENS, NUM_PAGES = 4, 40
 STEP = jnp.int32(0)
-# Two prefixes of 2 and 1 pages, read by two rows each; the third row's own pages begin with half a page more.
-HISTORIES = Histories(
-    prefix_tables_DPn=np.array([[[7, 3, 0], [9, 0, 0]]], np.int32),
-    prefix_pages_DP=np.array([[2, 1]], np.int32),
-    own_tables_DRn=np.array([[[11, 12, 13], [14, 15, 16], [17, 18, 19], [20, 21, 22]]], np.int32),
-    own_counts_DR=np.array([[1, 4, 6, 0]], np.int32),
-)
+# Two prompts of 2 and 1 pages, each of two rows; the third row's other pages begin with half a page more.
+TABLES = np.array([[[7, 3, 11, 12, 13], [7, 3, 14, 15, 16], [9, 17, 18, 19, 0], [9, 20, 21, 22, 0]]], np.int32)
+STARTS = np.array([[9, 12, 10, 4]], np.int32)
 
 
 def stand_in(q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, *, sm_scale, **_):
@@ -77,26 +72,19 @@ def in_order(pages):
     return pages[..., 0::2, :], pages[..., 1::2, :]
 
 
-def test_a_row_has_one_table_of_its_prefix_and_its_own_pages():
-    tables = np.asarray(HISTORIES.tables_DRn)[0]
-    assert tables[:, :5].tolist() == [[7, 3, 11, 12, 13], [7, 3, 14, 15, 16], [9, 17, 18, 19, 19], [9, 20, 21, 22, 22]]
-    assert np.asarray(HISTORIES.starts_DR(PAGE_TOKENS)).tolist() == [[9, 12, 10, 4]]
-
-
 def test_the_stand_in_computes_what_the_kernels_own_reference_does():
     rng = np.random.default_rng(3)
     _, pages = filled(rng)
     q = jnp.asarray(rng.normal(size=(4 * 3, 4, 128)), jnp.float32)
-    lens = jnp.asarray(HISTORIES.starts_DR(PAGE_TOKENS)[0] + 3, jnp.int32)
-    args = (q, pages[0], lens, HISTORIES.tables_DRn[0], 3 * jnp.arange(5, dtype=jnp.int32), jnp.array([4], jnp.int32))
+    lens = jnp.asarray(STARTS[0] + 3)
+    args = (q, pages[0], lens, jnp.asarray(TABLES[0]), 3 * jnp.arange(5, dtype=jnp.int32), jnp.array([4], jnp.int32))
     expected = kernel_lib.ref_ragged_paged_attention(*args, sm_scale=128**-0.5)
     np.testing.assert_allclose(stand_in(*args, sm_scale=128**-0.5), expected, atol=2e-6)
 
 
 @jax.jit
 def put_attend_and_end(pages, q, k, v, counts):
-    tables, starts = HISTORIES.tables_DRn, HISTORIES.starts_DR(PAGE_TOKENS)
-    (rows,) = rows_of((pages,), tables, starts, HISTORIES, "float32")
+    (rows,) = rows_of((pages,), jnp.asarray(TABLES), jnp.asarray(STARTS), "float32", one_by_one=True)
     assert type(rows) is (WindowRows if isinstance(pages, kv_pages.KV) else KernelRows)
     kv = rows.put(rows.begin(k.shape[1]), k, v, STEP, counts)
     return rows.attend(kv, q, STEP), rows.end(kv, counts[None])
@@ -114,8 +102,7 @@ def test_both_layouts_put_attend_and_end_alike(on_tpu, num_tokens, counts):
     is_real = np.arange(num_tokens) < counts[:, None]
     np.testing.assert_allclose(np.asarray(attended)[is_real], np.asarray(expected)[is_real], atol=2e-6)
     is_sure = np.ones((NUM_PAGES, PAGE_TOKENS), bool)  # what follows a row's last token in its page may be anything
-    tables, starts = np.asarray(HISTORIES.tables_DRn)[0], np.asarray(HISTORIES.starts_DR(PAGE_TOKENS))[0]
-    for table, end, count in zip(tables, starts + counts, counts, strict=True):
+    for table, end, count in zip(TABLES[0], STARTS[0] + counts, counts, strict=True):
         if count and end % PAGE_TOKENS:
             is_sure[table[end // PAGE_TOKENS], end % PAGE_TOKENS :] = False
     for theirs, ours in zip(in_order(pages), in_order(written), strict=True):
@@ -134,20 +121,16 @@ def roll_out(params):
     pages = read_tokens(CONFIG, params, pages, given, begins=True)
     given = Given(tables, lengths, ids[..., :6], np.array([[0, 6]], np.int32))
     pages = read_tokens(CONFIG, params, pages, given, begins=False)
-    histories = dataclasses.replace(
-        HISTORIES,
-        own_counts_DR=np.array([[1, 0, 6, 0]], np.int32),
-    )
+    starts = np.array([[9, 8, 10, 4]], np.int32)
     limits, slots = np.array([[4, 2, 3, 0]], np.int32), np.arange(4, dtype=np.int32)[None]
     ones = np.ones((1, 4), np.float32)
-    asked = Asked(slots + 5, limits, slots, slots, slots, ones * [[1.0, 1.0, 0.0, 1.0]], slots * 0, ones, ones * 0)
+    of_rows = (slots + 5, limits, slots, slots, slots, ones * [[1.0, 1.0, 0.0, 1.0]], slots * 0, ones)
     said = []
     for _ in range(2):
-        pages, sampled = sample_rows(CONFIG, params, pages, histories, asked, np.int32(0), end_ids=(1,), max_tokens=4)
+        asked = Asked(TABLES, starts, *of_rows)
+        pages, sampled = sample_rows(CONFIG, params, pages, asked, np.int32(0), end_ids=(1,), max_tokens=4)
         said.append(sampled)
-        histories = dataclasses.replace(
-            histories, own_counts_DR=histories.own_counts_DR + np.asarray(sampled.counts_DR)
-        )
+        starts = starts + np.asarray(sampled.counts_DR)
     return pages, said
 
 
@@ -164,7 +147,6 @@ def test_programs_say_the_same_in_both_layouts(monkeypatch, on_tpu, mesh):
     else:
         pages, found = roll_out(params)
     assert not isinstance(pages[0], kv_pages.KV)
-    assert page_tokens(pages) == PAGE_TOKENS
     for theirs, ours in zip(found, expected, strict=True):
         is_said = np.arange(4) < np.asarray(ours.counts_DR)[..., None]
         np.testing.assert_array_equal(theirs.counts_DR, ours.counts_DR)

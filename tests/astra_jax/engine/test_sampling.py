@@ -15,7 +15,7 @@ sample = jax.jit(sample_tokens)
 
 def draw(logits_EV, keys_E, counts_E, temperature):
     slots = len(logits_EV)
-    whole = Truncation(np.zeros(slots, np.int32), np.ones(slots, np.float32), np.zeros(slots, np.float32))
+    whole = Truncation(np.zeros(slots, np.int32), np.ones(slots, np.float32))
     return sample(logits_EV, keys_E, counts_E, temperature, whole)
 
 

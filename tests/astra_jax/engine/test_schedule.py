@@ -17,7 +17,7 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.schedule import Schedule
-from astra_jax.engine.sizes import Limits, RowShape
+from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
@@ -57,22 +57,15 @@ class CheckedDevice(ClockDevice):
         rows = list(sample.all_rows())
         assert len(sample.rows) == self.num_shards
         for shard, of_shard in enumerate(sample.rows):
-            assert len(of_shard) <= sample.shape.prefixes
-            assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_prefix in of_shard)
-            for of_prefix in of_shard:
-                assert {row.track.shard for row in of_prefix} <= {shard}
-                prefixes = [self._limits.num_prefix_pages(row.track.num_prompt_tokens) for row in of_prefix]
-                tables = [row.track.table[:prefix] for row, prefix in zip(of_prefix, prefixes, strict=True)]
-                assert all(self._lie_the_same(shard, tables[0], table) for table in tables)
+            assert len(of_shard) <= sample.most_rows
+            assert {row.track.shard for row in of_shard} <= {shard}
+        assert all(len(row.track.table) <= sample.most_pages for row in rows)
         assert all(row.track.num_unread == 0 for row in rows)
         self._check([(row.track, row.max_tokens) for row in rows])
         said = await super().sample(sample)
         for row, (ids, *_) in zip(rows, said, strict=True):
             self._write(row.track, [row.track.ids[-1], *ids[:-1]])
         return said
-
-    def _lie_the_same(self, shard: int, one: Sequence[int], other: Sequence[int]) -> bool:
-        return [self.pages[shard][page] for page in one] == [self.pages[shard][page] for page in other]
 
     def _check(self, rows: Sequence[tuple[Track, int]]) -> None:
         self.num_calls += 1
@@ -168,11 +161,10 @@ async def run_all(
 def some_limits(**changes) -> Limits:
     return Limits(
         **{
-            "max_prompt_tokens": 10,
             "max_tokens": 30,
             "num_pages": 200,
             "page_tokens": 4,
-            "row_shapes": (RowShape(2, 2), RowShape(1, 1)),
+            "row_counts": (4, 1),
             "sample_tokens": 4,
             "read_rows": 2,
             "read_tokens": 4,
@@ -186,11 +178,10 @@ def some_limits(**changes) -> Limits:
 @st.composite
 def limits_of_any_kind(draw) -> Limits:
     page_tokens = draw(st.integers(1, 5))
-    shapes = draw(st.sampled_from([((1, 1),), ((2, 2), (1, 1)), ((1, 3), (2, 1)), ((4, 2), (2, 2), (4, 1), (1, 1))]))
     return some_limits(
         page_tokens=page_tokens,
         num_pages=-(-30 // page_tokens) + 1 + draw(st.sampled_from([0, 0, 0, 1, 3, 12])),
-        row_shapes=tuple(RowShape(*shape) for shape in shapes),
+        row_counts=draw(st.sampled_from([(1,), (4, 1), (3, 2), (8, 4, 1)])),
         sample_tokens=draw(st.integers(1, 6)),
         read_rows=draw(st.integers(1, 3)),
         read_tokens=draw(st.integers(1, 6)),
@@ -278,7 +269,7 @@ def test_given_tokens_are_read_however_many_others_are_ready():
     """Others are given nothing, so that they are ready as soon as they ask; a call of reads is never full."""
 
     async def main() -> None:
-        limits = some_limits(row_shapes=(RowShape(1, 1),), read_rows=4)
+        limits = some_limits(row_counts=(1,), read_rows=4)
         _, decoder = checked(limits, 2)
         busy = [Caller([1, 2, 3], [(2, 0, 0.0)] * 13) for _ in range(3)]
         others = [asyncio.create_task(caller.run(decoder, slot, 30)) for slot, caller in enumerate(busy)]
@@ -294,7 +285,7 @@ def test_given_tokens_are_read_however_many_others_are_ready():
 
 def test_a_shard_that_has_rows_free_reads_however_many_are_ready_on_another():
     async def main() -> None:
-        limits = some_limits(row_shapes=(RowShape(1, 2),), read_rows=4)
+        limits = some_limits(row_counts=(2,), read_rows=4)
         device = CheckedDevice(limits, num_shards=2, message_tokens=Lognormal(20, 0.0))
         decoder = PagedDecoder(device, limits, end_ids=END_IDS)
         device.schedule = decoder._schedule
@@ -313,7 +304,7 @@ def test_several_calls_read_before_one_samples_in_rows_that_are_free():
     """Else rows run empty wherever more messages end in a call than another one reads."""
 
     async def main() -> None:
-        limits = some_limits(row_shapes=(RowShape(16, 1),), first_read_rows=2)
+        limits = some_limits(row_counts=(16,), first_read_rows=2)
         device, decoder = checked(limits, 4)
         await asyncio.gather(*(said_by(decoder, slot, [1 + slot % 7, 1 + slot // 7, 3], 4) for slot in range(8)))
         assert device.num_calls == 4 + 1
@@ -327,7 +318,7 @@ def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
     async def main() -> None:
-        device, decoder = checked(some_limits(num_pages=9, max_prompt_tokens=4), 100)
+        device, decoder = checked(some_limits(num_pages=9), 100)
         device.most_calls = 200
         async with asyncio.timeout(100):
             found = await asyncio.gather(*(said_by(decoder, slot, [1 + slot, 2, 3], 27) for slot in range(2)))
@@ -335,28 +326,6 @@ def test_who_asked_first_gets_pages_even_if_all_are_sampling():
         await decoder.close()
 
     run_on_clock(main())
-
-
-def test_prefixes_whose_rows_are_all_taken_come_first_but_for_who_asked_first():
-    schedule = Schedule(some_limits(row_shapes=(RowShape(2, 2),), num_pages=60, read_rows=1), 1, vocab_size=8)
-    for prompt, sibling in [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (4, 1)]:
-        session = Session(prompt, sibling)
-        schedule.ask(session, [prompt, 1, 2, 3, 4, 5], Sampling(4), policy_version=0)
-
-    def taken() -> list[list[tuple[int, int]]]:
-        while (read := schedule.next_read()) is not None:
-            for row in read.all_rows():
-                schedule.has_read(row)
-        return [
-            [(row.track.session.seed, row.track.session.slot) for row in of_prefix]
-            for of_prefix in schedule.next_sample().rows[0]
-        ]
-
-    assert taken() == [[(1, 0)], [(3, 0), (3, 1)]]
-    schedule.forget(Session(1, 0))
-    assert taken() == [[(2, 0)], [(3, 0), (3, 1)]]
-    schedule.forget(Session(2, 0))
-    assert taken() == [[(3, 0), (3, 1)], [(4, 0), (4, 1)]]
 
 
 @pytest.mark.parametrize("leave_share", [1.0, -0.1])
@@ -398,7 +367,7 @@ def test_a_prompt_of_a_group_is_read_once(num_prompt_tokens):
     groups, group_size = 3, 5
 
     async def main() -> None:
-        limits = some_limits(row_shapes=(RowShape(4, 4), RowShape(1, 1)))
+        limits = some_limits(row_counts=(16, 1))
         device = CheckedDevice(limits)
         decoder = PagedDecoder(device, limits, end_ids=END_IDS)
         device.schedule = decoder._schedule

@@ -33,19 +33,15 @@ class PartOfDevice(ClockDevice):
         self.calls: list[tuple] = []
         self.num_rows: list[int] = []
 
-    def own_pages(self, sample: Sample) -> int:
-        return max((len(row.track.table) for row in sample.all_rows()), default=0)
-
     async def read(self, read: Read) -> None:
         self._note(read, ("read", read.begins, read.most_rows, read.most_tokens))
         assert all(len(of_shard) <= read.most_rows for of_shard in read.rows)
         await super().read(read)
 
-    async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
-        self._note(sample, ("sample", sample.shape, own_pages, sample.leave_at))
-        assert self.own_pages(sample) <= own_pages
-        assert all(len(of_shard) <= sample.shape.prefixes for of_shard in sample.rows)
-        assert all(len(of_prefix) <= sample.shape.rows_per_prefix for of_shard in sample.rows for of_prefix in of_shard)
+    async def sample(self, sample: Sample) -> Said:
+        self._note(sample, ("sample", sample.most_rows, sample.most_pages, sample.leave_at))
+        assert all(len(row.track.table) <= sample.most_pages for row in sample.all_rows())
+        assert all(len(of_shard) <= sample.most_rows for of_shard in sample.rows)
         if self.num_rows[-1] == 0:
             return []
         return await super().sample(dataclasses.replace(sample, leave_at=0))
@@ -65,7 +61,7 @@ class Hosts:
         self.devices = [PartOfDevice() for _ in range(NUM_HOSTS)]
         self.decoders = [
             PagedDecoder(
-                SharedDevice(device, LIMITS.row_shapes[0], self._gather_of(host)),
+                SharedDevice(device, self._gather_of(host)),
                 LIMITS,
                 end_ids=(1,),
                 calls_away=calls_away,
@@ -143,9 +139,9 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_secon
 
 @pytest.mark.parametrize("kinds", list(itertools.permutations(Kind, 2)))
 def test_whatever_hosts_propose_all_reach_the_same_call_and_the_first_kind_has_it(kinds):
-    proposals = [Proposal(kind, own_pages=number, leave_at=1) for number, kind in enumerate(kinds)]
+    proposals = [Proposal(kind, pages=number, leave_at=1) for number, kind in enumerate(kinds)]
     assert agreed(proposals) == agreed(proposals[::-1]) == min(proposals)
-    both = [Proposal(kinds[0], own_pages=pages, leave_at=1) for pages in (3, 2)]
+    both = [Proposal(kinds[0], pages=pages, leave_at=1) for pages in (3, 2)]
     assert agreed(both)[3:] == (3, 2), "a call has room for all of its kind"
 
 
@@ -246,7 +242,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
     asked: list[Proposal] = []
 
     class Breaks(PartOfDevice):
-        async def sample(self, sample: Sample, own_pages: int = 99) -> Said:
+        async def sample(self, sample: Sample) -> Said:
             raise MemoryError("of this host")
 
     async def gather(proposal: Proposal) -> np.ndarray:
@@ -254,7 +250,7 @@ def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
         return np.array([proposal], np.int32)
 
     async def main() -> None:
-        decoder = PagedDecoder(SharedDevice(Breaks(), LIMITS.row_shapes[0], gather), LIMITS, end_ids=(1,))
+        decoder = PagedDecoder(SharedDevice(Breaks(), gather), LIMITS, end_ids=(1,))
         with pytest.raises(MemoryError, match="of this host"):
             await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
         num_asked = len(asked)

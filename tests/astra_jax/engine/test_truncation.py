@@ -15,7 +15,7 @@ SLOTS, VOCABULARY = 4, 307
 KEYS_E = slot_keys(0, 0, SLOTS)
 sample = jax.jit(sample_tokens)
 BEYOND_32_BITS = {"top_k": 2**31}, {"top_p": 1e-40}
-NOTHING = Truncation(np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32), np.zeros(SLOTS, np.float32))
+NOTHING = Truncation(np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32))
 
 
 def draw(logits_EV, truncation: Truncation, *, temperature=1.0, count=0) -> Drawn:
@@ -24,10 +24,10 @@ def draw(logits_EV, truncation: Truncation, *, temperature=1.0, count=0) -> Draw
     return jax.device_get(sample(logits_EV, KEYS_E, np.full(SLOTS, count), temperature_E, truncation))
 
 
-def truncation_of(*bounds: tuple[int, float, float]) -> Truncation:
-    """Of each slot `top_k`, `top_p` and `min_p`."""
-    top_k, top_p, min_p = zip(*bounds, strict=True)
-    return Truncation(np.array(top_k, np.int32), np.array(top_p, np.float32), np.array(min_p, np.float32))
+def truncation_of(*bounds: tuple[int, float]) -> Truncation:
+    """Of each slot `top_k` and `top_p`."""
+    top_k, top_p = zip(*bounds, strict=True)
+    return Truncation(np.array(top_k, np.int32), np.array(top_p, np.float32))
 
 
 def in_order(logits_V) -> list[int]:
@@ -35,7 +35,7 @@ def in_order(logits_V) -> list[int]:
     return np.argsort(-logits_V, kind="stable").tolist()
 
 
-def kept_of(logits_V, temperature, top_k, top_p, min_p) -> tuple[list[int], float]:
+def kept_of(logits_V, temperature, top_k, top_p) -> tuple[list[int], float]:
     """The ids that are kept, and how near the decision on any of them was, in relative probability; in float64."""
     left = in_order(logits_V)[: top_k or None]
     nearest = np.inf
@@ -44,10 +44,7 @@ def kept_of(logits_V, temperature, top_k, top_p, min_p) -> tuple[list[int], floa
     if top_p < 1:
         before = np.concatenate([[0.0], p.cumsum()[:-1]]) / p.sum()
         nearest = min(nearest, np.abs(before - top_p).min())
-        left, p = left[: (before < top_p).sum()], p[: (before < top_p).sum()]
-    if min_p > 0:
-        nearest = min(nearest, np.abs(p - min_p)[p < 1].min(initial=np.inf))
-        left = left[: (p >= min_p).sum()]
+        left = left[: (before < top_p).sum()]
     return left, nearest
 
 
@@ -67,7 +64,6 @@ def make_logits(seed: int, kind: str) -> np.ndarray:
 bounds = st.tuples(
     st.sampled_from([0, 1, 2, 5, 63, 64, 65, 200, 1000]),
     st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.1, 1e-6]),
-    st.sampled_from([0.0, 0.001, 0.05, 0.6, 1.0]),
 )
 
 
@@ -77,9 +73,9 @@ def test_what_is_kept_is_the_references_and_the_token_has_its_probability_among_
     logits_EV, bounds, temperature, count
 ):
     drawn = draw(logits_EV, truncation_of(*bounds), temperature=temperature, count=count)
-    for slot, (top_k, top_p, min_p) in enumerate(bounds):
+    for slot, (top_k, top_p) in enumerate(bounds):
         # Bounds are float32 as they reach the program.
-        kept, nearest = kept_of(logits_EV[slot], temperature, top_k, float(np.float32(top_p)), float(np.float32(min_p)))
+        kept, nearest = kept_of(logits_EV[slot], temperature, top_k, float(np.float32(top_p)))
         if nearest < 1e-5:
             continue  # the rounding of float32 decides
         token, found = int(drawn.ids_E[slot]), [int(i) for i in drawn.kept_EK[slot] if i >= 0]
@@ -92,7 +88,7 @@ def test_what_is_kept_is_the_references_and_the_token_has_its_probability_among_
 
 @given(logits, st.sampled_from([0.3, 1.0, 2.0]))
 def test_the_likeliest_one_alone_is_what_greedy_takes(logits_EV, temperature):
-    one = draw(logits_EV, truncation_of(*[(1, 1.0, 0.0)] * SLOTS), temperature=temperature)
+    one = draw(logits_EV, truncation_of(*[(1, 1.0)] * SLOTS), temperature=temperature)
     greedy = draw(logits_EV, NOTHING, temperature=0.0)
     np.testing.assert_array_equal(one.ids_E, greedy.ids_E)
     np.testing.assert_array_equal(one.logprobs_E, 0)
@@ -101,8 +97,8 @@ def test_the_likeliest_one_alone_is_what_greedy_takes(logits_EV, temperature):
 
 def test_kept_tokens_come_as_often_as_they_are_likely_and_their_probabilities_add_up_to_1():
     logits_V = np.random.default_rng(3).normal(size=VOCABULARY).astype(np.float32) * 2
-    logits_EV, truncation = np.broadcast_to(logits_V, (SLOTS, VOCABULARY)), truncation_of(*[(9, 0.95, 0.0)] * SLOTS)
-    kept, _ = kept_of(logits_V, 0.8, 9, 0.95, 0.0)
+    logits_EV, truncation = np.broadcast_to(logits_V, (SLOTS, VOCABULARY)), truncation_of(*[(9, 0.95)] * SLOTS)
+    kept, _ = kept_of(logits_V, 0.8, 9, 0.95)
     found: dict[int, float] = {}
     times = np.zeros(VOCABULARY)
     for count in range(600):
@@ -121,7 +117,7 @@ def test_kept_tokens_come_as_often_as_they_are_likely_and_their_probabilities_ad
 def test_who_shares_a_call_changes_no_bit(order, count):
     """One slot of each kind: whole, few, many, greedy; each is drawn as among others of its own kind, and as ever."""
     logits_EV = make_logits(count, "distinct")
-    kinds = [(0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.9, 0.01), (0, 1.0, 0.0)]
+    kinds = [(0, 1.0), (20, 0.9), (0, 0.9), (0, 1.0)]
     temperatures = [1.0, 0.7, 0.7, 0.0]
     mixed = draw(
         logits_EV,
@@ -137,7 +133,7 @@ def test_who_shares_a_call_changes_no_bit(order, count):
 
 def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
     logits_EV = make_logits(5, "distinct")[:, :40]
-    drawn = draw(logits_EV, truncation_of(*[(64, 1.0, 0.0), (0, 0.9, 0.0)] * 2), temperature=0.9)
+    drawn = draw(logits_EV, truncation_of(*[(64, 1.0), (0, 0.9)] * 2), temperature=0.9)
     assert drawn.kept_EK.shape == (SLOTS, MOST_KEPT_IDS)
     for slot in (0, 2):
         assert [int(i) for i in drawn.kept_EK[slot] if i >= 0] == in_order(logits_EV[slot])
@@ -145,8 +141,8 @@ def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
 
 
 def test_what_no_truncation_can_be_is_refused_in_one_line():
-    for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"min_p": -0.1}, {"min_p": 2.0}, *BEYOND_32_BITS):
-        with pytest.raises(DecoderError, match=r"^expected top_k from 1 to 2\^31 - 1 or none, [^\n]*$"):
+    for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, *BEYOND_32_BITS):
+        with pytest.raises(DecoderError, match=r"^expected top_k from 1 to 2\^31 - 1 or none, and [^\n]*$"):
             Sampling(8, **wrong)
     for temperature in (-1.0, 100.1, 1e308, float("nan"), float("inf")):
         with pytest.raises(DecoderError, match=r"^expected a temperature from 0 to 100, found [^\n]*$"):
@@ -154,6 +150,6 @@ def test_what_no_truncation_can_be_is_refused_in_one_line():
 
 
 def test_kept_ids_are_handed_out_where_few_are_left():
-    few = [Sampling(8, 1.0, 1), Sampling(8, 0.5, 64, 0.9, 0.1)]
+    few = [Sampling(8, 1.0, 1), Sampling(8, 0.5, 64, 0.9)]
     none = [Sampling(8), Sampling(8, 1.0, 65), Sampling(8, 1.0, None, 0.9), Sampling(8, 0.0, 5)]
     assert [each.hands_out_kept for each in [*few, *none]] == [True] * 2 + [False] * 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astra_jax.chat.format import Source, user_segment
 from astra_jax.config import ConfigError
 from astra_jax.episodes.episode import Episode, ToolOutcome
-from astra_jax.episodes.finished import CallOutcome, FinishedEpisode, SubQuestionOutcome, finished_episode
+from astra_jax.episodes.finished import CallOutcome, FinishedEpisode, finished_episode
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import LoggedEpisode, episode_to_json
 from astra_jax.episodes.rewards import PRECISION_EPSILON, REWARDS, earned, reward_named
@@ -22,23 +22,16 @@ from synthesis.records import Environment
 
 @st.composite
 def finished(draw) -> FinishedEpisode:
-    """Sub-tasks with a tool each; some are solved, some attempted, and other calls are made in vain."""
+    """Sub-tasks, some solved, and calls, some in vain."""
     num_subtasks = draw(st.integers(1, 8))
     num_solved = draw(st.integers(0, num_subtasks))
-    num_attempted = draw(st.integers(0, num_subtasks - num_solved))
-    called = [*(f"tool_{k}" for k in range(num_solved + num_attempted)), *["another"] * draw(st.integers(0, 20))]
     return FinishedEpisode(
-        sub_questions=tuple(
-            SubQuestionOutcome(question="?", answer=k, tool=f"tool_{k}", solved=k < num_solved)
-            for k in range(num_subtasks)
-        ),
-        calls=tuple(CallOutcome(name=name, arguments={}, ok=True, response="1") for name in called),
         expectation=draw(st.sampled_from(["answer", "refuse"])),
         final_text=draw(st.sampled_from(["It is 2150.", "I cannot look that up."])),
         is_answer_accurate=draw(st.booleans()),
         num_solved=num_solved,
         num_subtasks=num_subtasks,
-        num_tool_calls=len(called),
+        num_tool_calls=num_solved + draw(st.integers(0, 20)),
     )
 
 
@@ -61,8 +54,6 @@ def test_rewards_differ_from_f1_as_their_formulas_say(episode):
     assert earns["recall"] == REWARDS["recall"](in_vain) == solved / subtasks
     assert earns["precision"] == pytest.approx(solved / (calls + PRECISION_EPSILON))
     assert earns["precision"] == REWARDS["precision"](dataclasses.replace(episode, num_subtasks=subtasks + 1))
-    assert earns["call_budget"] == pytest.approx(solved / max(subtasks, calls))
-    assert earns["partial_credit"] == pytest.approx(f1 + episode.num_attempted / (subtasks + calls + PRECISION_EPSILON))
     assert earns["f1_and_answer"] == pytest.approx((f1 + episode.is_answer_accurate) / 2)
     if episode.has_refused:
         assert earns["refusals"] == (solved / subtasks if episode.must_refuse else 0)
@@ -87,26 +78,16 @@ def the_outcomes(environment: Environment) -> dict[str, ToolOutcome]:
     return {"solved": solved, "failed": failed, "elsewhere": elsewhere}
 
 
-@pytest.mark.parametrize(
-    ("asked", "num_attempted"),
-    [
-        (["failed"], 1),
-        (["failed", "failed"], 1),
-        (["failed", "solved"], 0),
-        (["elsewhere"], 0),
-        ([], 0),
-    ],
-)
+@pytest.mark.parametrize("asked", [["failed"], ["failed", "solved"], ["elsewhere"], []])
 @pytest.mark.parametrize("final_text", ["It is 2150.", "I cannot look that up."])
-def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, num_attempted, final_text):
+def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, final_text):
     environment = tiny_environment(rent=2150)
     episode = an_episode(environment, [the_outcomes(environment)[name] for name in asked], final_text)
     seen = finished_episode(episode, taught.tokenizer)
-    assert seen.num_attempted == num_attempted
     assert seen.has_refused == ("cannot" in final_text)
-    line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=earned("partial_credit", seen))
+    line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=earned("f1_and_answer", seen))
     assert LoggedEpisode.model_validate(line).finished == seen
-    assert line["reward"] == REWARDS["partial_credit"](seen)
+    assert line["reward"] == REWARDS["f1_and_answer"](seen)
 
 
 def test_the_conversation_is_seen_in_order_with_the_texts_that_were_sampled(taught):

@@ -107,8 +107,8 @@ async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its
         assert [episode.ledger.ids for episode in group] == [episode.ledger.ids for episode in same]
 
 
-TOP_K, TOP_P, MIN_P = 3, 0.95, 0.01
-TRUNCATED = LIMITS.model_copy(update={"top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P})
+TOP_K, TOP_P = 3, 0.95
+TRUNCATED = LIMITS.model_copy(update={"top_k": TOP_K, "top_p": TOP_P})
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +147,9 @@ def test_what_an_episode_kept_is_what_the_full_forward_pass_keeps(taught, trunca
             order = np.argsort(-logits_V, kind="stable")
             p = np.exp(logits_V[order[:TOP_K]] - logits_V[order[0]])
             before = (p.cumsum() - p) / p.sum()
-            margins = [*np.abs(before - TOP_P), *np.abs(p - MIN_P), *np.diff(logits_V[order[: TOP_K + 1]])]
+            margins = [*np.abs(before - TOP_P), *np.diff(logits_V[order[: TOP_K + 1]])]
             if min(np.abs(margins)) > 1e-4:
-                assert kept == order[:TOP_K][(before < TOP_P) & (p >= MIN_P)].tolist()
+                assert kept == order[:TOP_K][before < TOP_P].tolist()
                 sizes.append(len(kept))
     assert len(sizes) > 200
     assert set(sizes) == {1, 2, 3}

@@ -141,7 +141,7 @@ def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
 def test_a_log_of_an_older_version_is_replayed_without_what_it_does_not_say(taught, logged, tmp_path):
     line = logged[0].model_dump(mode="json")
     line["tokens"] = [token[:5] for token in line["tokens"]]
-    for key in ("top_k", "top_p", "min_p"):
+    for key in ("top_k", "top_p"):
         del line["rolled_out"]["limits"][key]
     write_episodes(tmp_path / "log.jsonl", [line])
     (old,) = read_episodes(tmp_path / "log.jsonl")

@@ -29,12 +29,11 @@ def test_every_log_is_shown_under_every_reward(run, capsys):
     assert main(["rescore", str(run)]) == 0
     head, first, last, closing = capsys.readouterr().out.splitlines()
     assert head.split() == [
-        *("log", "episodes", "logged", "f1", "recall", "precision", "call_budget", "partial_credit", "refusals"),
-        "f1_and_answer",
+        *("log", "episodes", "logged", "f1", "recall", "precision", "refusals", "f1_and_answer"),
     ]
-    expected = ["0.1250", "0.6667", "0.5000", "1.0000", "0.5000", "0.6667", "0.6667", "0.3333"]
+    expected = ["0.1250", "0.6667", "0.5000", "1.0000", "0.6667", "0.3333"]
     assert first.split() == ["step_000000.jsonl", "1", *expected]
-    expected = ["0.1250", "0.3333", "0.5000", "0.2500", "0.2500", "0.3333", "0.3333", "0.1667"]
+    expected = ["0.1250", "0.3333", "0.5000", "0.2500", "0.3333", "0.1667"]
     assert last.split() == ["step_000010.jsonl", "1", *expected]
     assert closing.startswith("rescore: 2 episodes of 2 logs under f1, recall,")
 

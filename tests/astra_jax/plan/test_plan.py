@@ -322,8 +322,7 @@ def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, nu
         of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
         assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
         assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
-        prefixes, rows_per_prefix = made[0].row_shapes[0]
-        assert step.tokens == data * prefixes * rows_per_prefix
+        assert step.tokens == data * made[0].row_counts[0]
     said = episodes_in_flight(config, decode_mesh)
     assert (", in 2 decoders that take turns on the same chips" in said) == (num_decoders == 2)
     assert said.endswith("; at another time up to 6 in held-out environments")

@@ -268,10 +268,10 @@ def test_log_probs_are_those_of_the_tokens(client, says):
 @pytest.mark.parametrize(
     ("asked", "sampled"),
     [
-        ({}, {"temperature": 1.0, "top_k": None, "top_p": 1.0, "min_p": 0.0}),
+        ({}, {"temperature": 1.0, "top_k": None, "top_p": 1.0}),
         ({"temperature": 0}, {"temperature": 0.0}),
         ({"temperature": 0.001, "top_p": 0.9}, {"temperature": 0.001, "top_p": 0.9}),
-        ({"extra_body": {"top_k": -1, "min_p": 0.1}}, {"top_k": None, "min_p": 0.1}),
+        ({"extra_body": {"top_k": -1, "min_p": 0}}, {"top_k": None}),
         ({"extra_body": {"top_k": 20}}, {"top_k": 20}),
         ({"max_tokens": 7}, {"max_tokens": 7}),
         ({"max_completion_tokens": 9, "max_tokens": 7}, {"max_tokens": 9}),
@@ -415,7 +415,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(http, says, field: st
     says("Yes.")
     error = refused(http.post(CHAT, json={"messages": ASKED, field: value}))
     assert field in error["message"]
-    assert error["param"] == (None if field in ("top_p", "top_k", "min_p") else field)
+    assert error["param"] == (None if field in ("top_p", "top_k") else field)
 
 
 @pytest.mark.parametrize(
