@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -19,7 +19,7 @@ from astra_jax.engine.device import Device, Said
 from astra_jax.engine.interface import DecoderError, Finish, Generated, Load, Sampling, Session, Told
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.sizes import Limits
-from astra_jax.engine.tracks import Sample, Track
+from astra_jax.engine.tracks import SaidRow, Sample, Track
 
 _READS_PER_SAMPLE = 4
 
@@ -70,15 +70,13 @@ class PagedDecoder:
         """Sessions whose message was handed out, and the number of the call before which each must be back."""
         self._back: dict[Session, _Message | None] = {}
         """Messages of sessions that are back before they are scheduled; None: the session is to be forgotten."""
+        self._calling = asyncio.Lock()
+        """Held from the choice of a call's rows until its results are taken in."""
         self._in_call: set[Session] = set()
         """Sessions of the call that is running."""
         self._driver: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_closing = False
-        self._call_ended = asyncio.Event()
-        self._is_paused = False
-        self._taking_weights = asyncio.Lock()
-        self._is_idle = asyncio.Event()
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
         self._sampled_tokens = self._read_tokens = 0
@@ -99,12 +97,7 @@ class PagedDecoder:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
     ) -> Generated:
-        """Sample the message that follows `ids`, all tokens of the session so far; `told` gets each call's new tokens.
-
-        Raises:
-            DecoderError: the sequence is too long; an id is not in the vocabulary; the session has a message under way;
-                or the decoder is closed.
-        """
+        """Sample the message that follows `ids`, as `Decoder.generate` says; a closed decoder raises DecoderError."""
         if self._is_closing:
             raise DecoderError("the decoder is closed; make a new one")
         self._schedule.require_room(ids, sampling)
@@ -125,7 +118,8 @@ class PagedDecoder:
             self._due.pop(session, None)  # its message may have been handed out just now
             while session in self._in_call:  # also if the caller is cancelled once more
                 with contextlib.suppress(asyncio.CancelledError):
-                    await self._call_ended.wait()
+                    async with self._calling:
+                        pass
             raise
 
     def _begin(self, session: Session, message: _Message) -> None:
@@ -133,7 +127,7 @@ class PagedDecoder:
         self._messages[session] = message
 
     def abort(self, session: Session) -> None:
-        """End the session's message where it stands: its `generate` returns the tokens so far."""
+        """End the session's message where it stands; it may be in a call that runs."""
         self._wake.set()
         if session in self._in_call:
             self._messages[session].is_aborted = True
@@ -144,11 +138,7 @@ class PagedDecoder:
             _answer(message, Generated([], [], [], "aborted"))
 
     def forget(self, session: Session) -> None:
-        """Give up the pages of a session that has ended.
-
-        Raises:
-            DecoderError: a message of the session is under way.
-        """
+        """Give up the pages of a session that has ended, as `Decoder.forget` says."""
         if session in self._messages or self._back.get(session) is not None:
             raise DecoderError(f"{_name(session)} has a message under way; wait for it or abort it first")
         if session in self._due:
@@ -188,21 +178,12 @@ class PagedDecoder:
 
     async def update_weights(self, params: Any, version: int) -> None:
         """Sample with other weights from the next token on; pages of the old ones are forgotten."""
-        async with self._taking_weights:
-            self._is_paused = True
-            self._wake.set()
-            try:
-                if self._driver is not None and not self._driver.done():
-                    self._is_idle.clear()
-                    await self._is_idle.wait()  # no call is running then: the driver waits in `_wait`, or has ended
-                self._device.take_weights(params)
-                self._schedule.forget_contents()
-                self._policy_version = version
-                for track in self._schedule.tracks.values():
-                    track.policy_version = version
-            finally:
-                self._is_paused = False
-                self._wake.set()
+        async with self._calling:
+            self._device.take_weights(params)
+            self._schedule.forget_contents()
+            self._policy_version = version
+            for track in self._schedule.tracks.values():
+                track.policy_version = version
 
     # --- the driver ---
 
@@ -210,20 +191,19 @@ class PagedDecoder:
         try:
             while not self._is_closing:
                 await asyncio.sleep(0)  # a caller whose message was handed out may ask again at once
-                if not self._take_in_due():
-                    await self._wait()
-                elif await self._call_once():
+                self._wake.clear()  # before looking for work, so that a caller who comes meanwhile is not missed
+                is_back = self._take_in_due()
+                if is_back and await self._call_once():
                     self._num_calls += 1
-                elif self._due and not self._messages and not self._is_paused:
+                elif is_back and self._due and not self._messages:
                     self._num_calls = min(self._due.values())  # nothing to do before the next session is due
-                else:
-                    await self._wait()
+                elif not self._is_closing:
+                    # With `calls_away` other hosts must not go on: their calls would depend on how long tools take.
+                    await self._device.idle(self._wake, holds_up=self._calls_away is not None)
         except Exception as error:  # noqa: BLE001 - every caller that waits is told
             self._failure = error
             self._has_failed.set()
             self._fail(error)
-        finally:
-            self._is_idle.set()
 
     def _fail(self, error: Exception) -> None:
         for message in [*self._messages.values(), *self._back.values()]:
@@ -235,14 +215,6 @@ class PagedDecoder:
         self._due.clear()
         self._back.clear()
         self._schedule.forget_contents()  # a call that failed may have written anything
-
-    async def _wait(self) -> None:
-        self._wake.clear()
-        self._is_idle.set()
-        if self._is_closing:
-            return
-        # With `calls_away` other hosts must not go on meanwhile: their calls would depend on how long tools take.
-        await self._device.idle(self._wake, holds_up=self._calls_away is not None)
 
     def _take_in_due(self) -> bool:
         """Schedule the sessions that are due, sorted by call and session; return False if one of them is not back."""
@@ -261,30 +233,38 @@ class PagedDecoder:
 
     async def _call_once(self) -> bool:
         """Make the next calls of programs; return whether there were any."""
-        if self._is_paused:
-            return False
         # Reading comes first, because it fills rows; but few calls in turn, so that sampling does not wait long.
         num_reads = 0
-        while num_reads < _READS_PER_SAMPLE and (read := self._schedule.next_read()) is not None:
+        while num_reads < _READS_PER_SAMPLE and await self._read():
             num_reads += 1
-            rows = [row for of_shard in read.rows for row in of_shard]
-            async with self._calling(row.track for row in rows):
+        return await self._sample() or num_reads > 0
+
+    async def _read(self) -> bool:
+        async with self._calling:
+            read = self._schedule.next_read()
+            if read is None:
+                return False
+            with self._in_call_of(row.track for row in read.all_rows()):
                 await self._device.read(read)
-                for row in rows:
+                for row in read.all_rows():
                     self._read_tokens += len(row.ids)
                     self._messages[row.track.session].computed_tokens += len(row.ids)
                     self._schedule.has_read(row)
-        sample = self._schedule.next_sample()
-        if sample is not None:
-            async with self._calling(row.track for row in sample.all_rows()):
-                self._take_in(sample, await self._device.sample(sample))
-        return num_reads > 0 or sample is not None
+            return True
 
-    @contextlib.asynccontextmanager
-    async def _calling(self, tracks: Iterable[Track]) -> AsyncIterator[None]:
+    async def _sample(self) -> bool:
+        async with self._calling:
+            sample = self._schedule.next_sample()
+            if sample is None:
+                return False
+            with self._in_call_of(row.track for row in sample.all_rows()):
+                self._take_in(sample, await self._device.sample(sample))
+            return True
+
+    @contextlib.contextmanager
+    def _in_call_of(self, tracks: Iterable[Track]) -> Iterator[None]:
         """Note the sessions of a call while it runs; at its end hand out the messages that were aborted meanwhile."""
         self._in_call = {track.session for track in tracks}
-        self._call_ended.clear()
         try:
             with self._call_clock:
                 yield
@@ -293,7 +273,6 @@ class PagedDecoder:
                     self._hand_out(session, "aborted")
         finally:
             self._in_call = set()
-            self._call_ended.set()
 
     def _take_in(self, sample: Sample, said: Said) -> None:
         for row, of_row in zip(sample.all_rows(), said, strict=True):
@@ -302,7 +281,7 @@ class PagedDecoder:
             ends = {*self._end_ids, *track.sampling.stop_ids}
             # A program stops a row only at the decoder's own end ids: tokens behind another stop id are dropped here.
             count = next((number for number, id_ in enumerate(of_row.ids, 1) if id_ in ends), len(of_row.ids))
-            of_row = of_row.first(count)
+            of_row = SaidRow(of_row.ids[:count], of_row.logprobs[:count], of_row.kept[:count])
             self._sampled_tokens += count
             self._schedule.has_sampled(row, of_row)
             message = self._messages[track.session]

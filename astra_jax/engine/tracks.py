@@ -91,10 +91,6 @@ class SaidRow(NamedTuple):
     logprobs: list[float]
     kept: list[list[int]]
 
-    def first(self, count: int) -> SaidRow:
-        """Return so many of the tokens."""
-        return SaidRow(self.ids[:count], self.logprobs[:count], self.kept[:count])
-
 
 @dataclass(frozen=True)
 class Read:
