@@ -1,21 +1,18 @@
 """Rollouts: groups of episodes of one policy, each at its own pace, with their tools in the sandbox.
 
-An episode goes turn by turn, at its own pace:
+An episode goes turn by turn:
 
     generate   the decoder samples a message, to its end or its limit             (`Decoder.generate`)
     tools      its tool calls run in the sandbox, those of a turn side by side    (`_finish_turn`)
     append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
-The decoder samples those episodes that have no tool to wait for, in as many rows as it has. The draws of an episode do
-not depend on how long its tools take.
-
 `generate` is the one call that samples, at `RolloutConfig.temperature` or, side by side, at those of `run_at`. Its draw
 for a token is that of the key (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools
-included), so the same policy, environments and seed give the same episodes; greedy ones (temperature 0) need no seed.
-In RL the seed of a `run` is made of the config's and of how many groups have been submitted before (`rl/rollouts.py`);
-rollouts go on until there are as many groups as a batch has whose rewards differ within the group, and only then one
-update follows, whose loss divides by the same temperature (`rl/train.py`). Groups that were one too many wait, for
-`max_staleness` updates at most, and are learnt from first.
+included), so the same policy, environments and seed give the same episodes, however long tools take; greedy ones
+(temperature 0) need no seed. In RL the seed of a `run` is made of the config's and of how many groups have been
+submitted before (`rl/rollouts.py`); rollouts go on until there are as many groups as a batch has whose rewards differ
+within the group, and only then one update follows, whose loss divides by the same temperature (`rl/train.py`). Groups
+that were one too many wait, for `max_staleness` updates at most, and are learnt from first.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
@@ -39,8 +36,8 @@ from astra_jax.engine.sizes import limits_of_decoders
 from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
-from astra_jax.episodes.exchange import exchanged
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.episodes.saved import exchanged
 from astra_jax.errors import AstraError
 from astra_jax.mesh.placement import num_shards, own_shards
 from astra_jax.model.config import ModelConfig
@@ -196,10 +193,8 @@ class RolloutEngine:
         """Run `group_size` episodes in each environment to their end, at each temperature; return the groups of each.
 
         All are sampled side by side, so that an environment's prompt is computed once. The first episode draws as slot
-        `first_slot`, at every temperature.
-
-        Pages and rows are made for `room_for` groups, if there are fewer: runs of different sizes then share the
-        compiled programs.
+        `first_slot`, at every temperature. Pages and rows are made for `room_for` groups, if there are fewer: runs of
+        different sizes then share the compiled programs.
 
         If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
@@ -213,59 +208,36 @@ class RolloutEngine:
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        of_temperatures = [
-            self._groups(starts, prompts, temperature, group_size=group_size, seed=seed, first_slot=first_slot)
-            for temperature in temperatures
-        ]
-        num_alike = len(temperatures) * group_size
-        decoders = self._decoders(params, max(len(starts), room_for), num_alike, policy_version)
+        decoders = self._decoders(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
         per_decoder = -(-len(starts) // len(decoders))
+        of_temperatures: list[list[Group]] = [[] for _ in temperatures]
+        running = []
+        for place, (start, prompt) in enumerate(zip(starts, prompts, strict=True)):
+            first, decoder = first_slot + place * group_size, decoders[place // per_decoder]
+            for number, temperature in enumerate(temperatures):
+                sessions = [Session(seed, slot, number=number) for slot in range(first, first + group_size)]
+                group = [self._begun(start, prompt, temperature, session) for session in sessions]
+                of_temperatures[number].append(group)
+                if is_own[place]:
+                    pairs = zip(group, sessions, strict=True)
+                    running += [self._run_episode(decoder, each, temperature, session) for each, session in pairs]
         failed = True
         try:
-            episodes = all_or_none(
-                self._run_episode(
-                    decoders[place // per_decoder], episode, temperature, Session(seed, _slot(episode), number=number)
-                )
-                for place in range(len(starts))
-                if is_own[place]
-                for number, temperature in enumerate(temperatures)
-                for episode in of_temperatures[number][place]
-            )
-            await _while_none_fails(decoders, episodes)
+            await _while_none_fails(decoders, all_or_none(running))
             failed = False
         finally:
             await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
             self.loads = [decoder.load for decoder in decoders]
         return [exchanged(groups, is_own) for groups in of_temperatures]
 
-    def _groups(
-        self,
-        starts: Sequence[Start],
-        prompts: Sequence[Sequence[int]],
-        temperature: float,
-        *,
-        group_size: int,
-        seed: int,
-        first_slot: int,
-    ) -> list[Group]:
-        """Return episodes that have not begun; the same places draw from the same slots at any temperature."""
+    def _begun(self, start: Start, prompt: Sequence[int], temperature: float, session: Session) -> Episode:
+        """Return an episode that has its prompt and no message."""
         limits = self.config.model_copy(update={"temperature": temperature}).model_dump(mode="json")
+        ledger = TokenLedger()
+        ledger.append_given(prompt, [int(Source.PROMPT)] * len(prompt), turn=0)
         # A group shares its first state object: calls replace it, none changes it.
-        return [
-            [
-                Episode(
-                    start.environment,
-                    start.tools,
-                    _prompt_ledger(prompt),
-                    start.environment.state,
-                    rolled_out={"seed": seed, "slot": slot, "limits": limits},
-                )
-                for slot in range(first_slot + first, first_slot + first + group_size)
-            ]
-            for start, prompt, first in zip(
-                starts, prompts, range(0, len(starts) * group_size, group_size), strict=True
-            )
-        ]
+        state, rolled_out = start.environment.state, {"seed": session.seed, "slot": session.slot, "limits": limits}
+        return Episode(start.environment, start.tools, ledger, state, rolled_out=rolled_out)
 
     def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
         """Make the decoders that sample so many groups at once: their number follows from `limits_of_decoders`."""
@@ -283,10 +255,8 @@ class RolloutEngine:
         ]
 
     async def _run_episode(self, decoder: Decoder, episode: Episode, temperature: float, session: Session) -> None:
-        """Run one episode to its end."""
-        ledger = episode.ledger
+        config, ledger = self.config, episode.ledger
         while episode.stop_reason is None:
-            config = self.config
             room = config.max_response_tokens - ledger.num_response_tokens
             sampling = Sampling(room, temperature, config.top_k, config.top_p)
             message = await decoder.generate(ledger.ids, sampling, session)
@@ -372,14 +342,3 @@ def dealt_out(prompts: Sequence[Sequence[int]], num_shards: int) -> list[int]:
     """
     shards: dict[tuple[int, ...], int] = {}
     return [shards.setdefault(tuple(prompt), len(shards) % num_shards) for prompt in prompts]
-
-
-def _slot(episode: Episode) -> int:
-    assert episode.rolled_out is not None
-    return int(episode.rolled_out["slot"])
-
-
-def _prompt_ledger(ids: Sequence[int]) -> TokenLedger:
-    ledger = TokenLedger()
-    ledger.append_given(ids, [int(Source.PROMPT)] * len(ids), turn=0)
-    return ledger

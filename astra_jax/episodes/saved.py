@@ -1,17 +1,28 @@
-"""Finished episodes as JSON for a checkpoint, and back, equal in every token and figure.
+"""Finished episodes as JSON, for a checkpoint and for other hosts, and back, equal in every token and figure.
 
 The JSON shares the lists of the episode, which no longer change: a long one is not copied at every step. Kept ids alone
 are, of which an untruncated episode has none.
+
+Decided: docs/decisions/hosts.md, “The hosts agree on the next program before each call of the decoder”.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from array import array
+from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
+from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from synthesis.records import Environment, JsonObject
+
+_ALIKE = ("state", "met_expectation", "num_turns", "stop_reason", "final_text", "rolled_out")
+"""Fields that are saved as they are."""
 
 
 def saved_episode(episode: Episode) -> JsonObject:
@@ -20,13 +31,8 @@ def saved_episode(episode: Episode) -> JsonObject:
         "environment_id": episode.environment.id,
         "tools": [tool.document.name for tool in episode.tools],
         "ledger": vars(episode.ledger) | {"kept_ids": episode.ledger.kept_ids.tolist()},
-        "state": episode.state,
-        "met_expectation": episode.met_expectation,
-        "num_turns": episode.num_turns,
         "outcomes": [dict(vars(outcome)) for outcome in episode.outcomes],
-        "stop_reason": episode.stop_reason,
-        "final_text": episode.final_text,
-        "rolled_out": episode.rolled_out,
+        **{name: getattr(episode, name) for name in _ALIKE},
     }
 
 
@@ -41,11 +47,23 @@ def restored_episode(saved: dict[str, Any], environment: Environment) -> Episode
         environment=environment,
         tools=tuple(by_name[name] for name in saved["tools"]),
         ledger=TokenLedger(**saved["ledger"] | {"kept_ids": array("i", saved["ledger"]["kept_ids"])}),
-        state=saved["state"],
-        met_expectation=saved["met_expectation"],
-        num_turns=saved["num_turns"],
         outcomes=[ToolOutcome(**outcome) for outcome in saved["outcomes"]],
-        stop_reason=saved["stop_reason"],
-        final_text=saved["final_text"],
-        rolled_out=saved["rolled_out"],
+        **{name: saved[name] for name in _ALIKE},
     )
+
+
+def exchanged(groups: Sequence[list[Episode]], is_own: Sequence[bool]) -> list[list[Episode]]:
+    """Return the groups of all hosts, each as the one host whose own it is has rolled it out. Every host calls it."""
+    if jax.process_count() == 1:
+        return list(groups)
+    own = {number: [saved_episode(each) for each in group] for number, group in enumerate(groups) if is_own[number]}
+    of_all: dict[str, list[dict[str, Any]]] = {}
+    for told in gather_bytes_from_hosts(zlib.compress(json.dumps(own).encode(), level=1)):
+        of_all |= json.loads(zlib.decompress(told))
+    found = []
+    for number, group in enumerate(groups):
+        if not is_own[number]:
+            told_and_begun = zip(of_all[str(number)], group, strict=True)
+            group = [restored_episode(saved, begun.environment) for saved, begun in told_and_begun]
+        found.append(group)
+    return found
