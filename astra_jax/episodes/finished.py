@@ -1,6 +1,6 @@
 """A finished episode as a reward sees it: the question with its gold answers, and all messages and calls.
 
-The same view is made of an episode in memory, and of one that was logged (`astra rescore`).
+A logged episode has the same fields (`astra rescore`).
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class EpisodeMessage:
     """Text of the message; an assistant's has its `<think>` and `<tool_call>` blocks as they were sampled."""
 
 
-@dataclass(frozen=True)
-class FinishedEpisode:
+class FinishedEpisode(BaseModel):
     """The facts that a reward may use. Every field has a default, so that a test of a reward names only those it needs.
 
     n̂, n and c are the paper's: solved sub-tasks, sub-tasks, tool calls.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment_id: str = ""
     """Identifier of the environment's record."""
@@ -121,11 +122,14 @@ def finished_episode(episode: Episode, tokenizer: Tokenizer) -> FinishedEpisode:
         environment_id=environment.id,
         question=environment.question,
         answer=environment.answer,
-        sub_questions=sub_question_outcomes(episode),
+        sub_questions=_sub_question_outcomes(episode),
         expectation=environment.expectation,
         tools=tuple(tool.document.name for tool in episode.tools),
         messages=messages_of(environment.question, said),
-        calls=call_outcomes(episode),
+        calls=tuple(
+            CallOutcome(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
+            for each in episode.outcomes
+        ),
         final_text=episode.final_text,
         is_answer_accurate=episode.is_answer_accurate,
         stop_reason=episode.stop_reason,
@@ -153,15 +157,7 @@ def messages_of(question: str, runs: Iterable[tuple[Source, str]]) -> tuple[Epis
     return tuple(messages)
 
 
-def call_outcomes(episode: Episode) -> tuple[CallOutcome, ...]:
-    """Return the tool calls of an episode in order."""
-    return tuple(
-        CallOutcome(name=each.name, arguments=each.arguments, ok=each.ok, response=each.response)
-        for each in episode.outcomes
-    )
-
-
-def sub_question_outcomes(episode: Episode) -> tuple[SubQuestionOutcome, ...]:
+def _sub_question_outcomes(episode: Episode) -> tuple[SubQuestionOutcome, ...]:
     """Return the sub-questions of an episode's environment, and which of them it has solved.
 
     Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is.

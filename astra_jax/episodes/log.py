@@ -12,22 +12,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import num_irrelevant_calls
-from astra_jax.episodes.finished import (
-    CallOutcome,
-    FinishedEpisode,
-    SubQuestionOutcome,
-    finished_episode,
-    messages_of,
-)
+from astra_jax.episodes.finished import EpisodeMessage, FinishedEpisode, finished_episode, messages_of
 from astra_jax.episodes.rewards import f1
 from astra_jax.errors import AstraError
-from synthesis.records import Expectation, JsonObject, JsonValue, Language, Scenario
+from synthesis.records import JsonObject, Language, Scenario
 from synthesis.run.destination import whole_file
 
 SourceName = Literal["prompt", "template", "model", "tool"]
@@ -79,14 +73,11 @@ class RolledOut(BaseModel):
     """Keys of a `RolloutConfig`."""
 
 
-class LoggedEpisode(BaseModel):
+class LoggedEpisode(FinishedEpisode):
     """One line of the log."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    environment_id: str
-    question: str
-    answer: JsonValue
+    messages: tuple[EpisodeMessage, ...] = Field(default=(), exclude=True)
+    """The conversation in order; the line has its text in the tokens."""
     domain: str
     language: Language
     scenario: Scenario
@@ -95,32 +86,24 @@ class LoggedEpisode(BaseModel):
     reward: float
     f1: float
     """F1 of the paper, even if the reward of the run is another."""
-    final_text: str
-    """The message that ended the episode, without its reasoning; empty when a limit ended it."""
-    is_answer_accurate: bool
-    """Whether that message tells the gold answer."""
-    num_solved: int
-    """n̂ of the reward; a checked ending counts as a solved sub-task."""
-    num_subtasks: int
-    """n of the reward; an ending that is checked is one more."""
-    num_tool_calls: int
-    """c of the reward: all calls, failed and malformed ones included, and one more for an ending that is checked."""
     num_irrelevant_calls: int
-    num_turns: int
-    stop_reason: str
-    sub_questions: tuple[SubQuestionOutcome, ...]
-    tools: tuple[str, ...]
-    """Names of the tools that were shown, in order."""
-    calls: tuple[CallOutcome, ...]
     policy_version: int | None
     """Updates that the policy had seen when it sampled its first token; None without sampled tokens."""
-    expectation: Expectation
-    """The right ending: an answer, a refusal, or a question back to the user."""
     met_expectation: bool
     """Whether the episode refused or asked back, if that was expected, as it was judged then."""
     rolled_out: RolledOut | None
     """Seed, slot and limits of the rollout; None if no policy spoke."""
     tokens: tuple[LoggedToken, ...]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> LoggedEpisode:
+        """Refuse a line without one of the fields that a test of a reward may leave out, and join the messages."""
+        if missing := sorted(FinishedEpisode.model_fields.keys() - self.model_fields_set - {"messages"}):
+            raise ValueError(f"{missing[0]} is missing")
+        runs = itertools.groupby(self.tokens, key=lambda token: (token.turn, token.source))
+        said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
+        object.__setattr__(self, "messages", messages_of(self.question, said))  # the model is frozen
+        return self
 
     @property
     def lengths(self) -> EpisodeLengths:
@@ -132,19 +115,6 @@ class LoggedEpisode(BaseModel):
             given[0], tuple(sampled[turn] for turn in turns), tuple(given[turn] for turn in turns[:-1])
         )
 
-    @property
-    def finished(self) -> FinishedEpisode:
-        """The episode as a reward sees it."""
-        runs = itertools.groupby(self.tokens, key=lambda token: (token.turn, token.source))
-        said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
-        return FinishedEpisode(
-            messages=messages_of(self.question, said), **{name: getattr(self, name) for name in _ALIKE}
-        )
-
-
-_ALIKE = FinishedEpisode.__dataclass_fields__.keys() & LoggedEpisode.model_fields.keys()
-"""Fields of an episode that a reward sees and that a line of the log has as well."""
-
 
 def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:
     """Return the line of a finished episode and its reward.
@@ -152,14 +122,14 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
     Raises:
         ValueError: the episode still runs.
     """
-    environment, ledger, view = episode.environment, episode.ledger, finished_episode(episode, tokenizer)
+    environment, ledger = episode.environment, episode.ledger
     texts = token_texts(ledger.ids, tokenizer)
     sources = [_SOURCE_NAMES[Source(source)] for source in ledger.sources]
     logprobs = [round(logprob, 6) for logprob in ledger.sampled_logprobs]
     columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions, map(tuple, ledger.kept))
     versions = [version for version in ledger.policy_versions if version >= 0]
     return LoggedEpisode(
-        **{name: getattr(view, name) for name in _ALIKE},
+        **dict(finished_episode(episode, tokenizer)),
         domain=environment.domain,
         language=environment.language,
         scenario=environment.scenario,

@@ -125,9 +125,8 @@ def refusals_reward(episode: FinishedEpisode) -> float:
 
     By F1 a refusal after a call is worth less than a refusal at once; here the call is free.
 
-    >>> import dataclasses
     >>> refused = FinishedEpisode(expectation="refuse", is_answer_accurate=True, num_solved=1, num_subtasks=2)
-    >>> refusals_reward(refused), refusals_reward(dataclasses.replace(refused, is_answer_accurate=False))
+    >>> refusals_reward(refused), refusals_reward(refused.model_copy(update={"is_answer_accurate": False}))
     (0.5, 0.0)
     >>> refusals_reward(FinishedEpisode(final_text="I cannot look that up.", num_solved=2, num_subtasks=2))
     0.0

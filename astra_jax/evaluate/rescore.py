@@ -41,7 +41,7 @@ def with_reward(episodes: Sequence[LoggedEpisode], reward: str) -> list[LoggedEp
     Raises:
         ConfigError: the reward is no finite number.
     """
-    return [each.model_copy(update={"reward": earned(reward, each.finished)}) for each in episodes]
+    return [each.model_copy(update={"reward": earned(reward, each)}) for each in episodes]
 
 
 def rescore(path: Path, rewards: Sequence[str]) -> Rescored:

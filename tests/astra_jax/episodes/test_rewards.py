@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,11 +47,11 @@ def test_rewards_differ_from_f1_as_their_formulas_say(episode):
     solved, subtasks, calls = episode.num_solved, episode.num_subtasks, episode.num_tool_calls
     f1 = 2 * solved / (subtasks + calls + PRECISION_EPSILON)
     earns = {name: reward(episode) for name, reward in REWARDS.items()}
-    in_vain = dataclasses.replace(episode, num_tool_calls=calls + 1)
+    in_vain = episode.model_copy(update={"num_tool_calls": calls + 1})
     assert earns["f1"] == pytest.approx(f1, rel=1e-9)
     assert earns["recall"] == REWARDS["recall"](in_vain) == solved / subtasks
     assert earns["precision"] == pytest.approx(solved / (calls + PRECISION_EPSILON))
-    assert earns["precision"] == REWARDS["precision"](dataclasses.replace(episode, num_subtasks=subtasks + 1))
+    assert earns["precision"] == REWARDS["precision"](episode.model_copy(update={"num_subtasks": subtasks + 1}))
     assert earns["f1_and_answer"] == pytest.approx((f1 + episode.is_answer_accurate) / 2)
     if episode.has_refused:
         assert earns["refusals"] == (solved / subtasks if episode.must_refuse else 0)
@@ -78,6 +76,12 @@ def the_outcomes(environment: Environment) -> dict[str, ToolOutcome]:
     return {"solved": solved, "failed": failed, "elsewhere": elsewhere}
 
 
+def seen_in(line: dict) -> FinishedEpisode:
+    """What a reward sees of a logged episode."""
+    logged = LoggedEpisode.model_validate(line)
+    return FinishedEpisode(**{name: getattr(logged, name) for name in FinishedEpisode.model_fields})
+
+
 @pytest.mark.parametrize("asked", [["failed"], ["failed", "solved"], ["elsewhere"], []])
 @pytest.mark.parametrize("final_text", ["It is 2150.", "I cannot look that up."])
 def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, final_text):
@@ -86,7 +90,7 @@ def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, final_text):
     seen = finished_episode(episode, taught.tokenizer)
     assert seen.has_refused == ("cannot" in final_text)
     line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=earned("f1_and_answer", seen))
-    assert LoggedEpisode.model_validate(line).finished == seen
+    assert seen_in(line) == seen
     assert line["reward"] == REWARDS["f1_and_answer"](seen)
 
 
@@ -125,7 +129,7 @@ def test_the_conversation_is_seen_in_order_with_the_texts_that_were_sampled(taug
         ("assistant", "Done."),
     ]
     line = episode_to_json(episode, tokenizer, policy="sft", reward=0.0)
-    assert LoggedEpisode.model_validate(line).finished == seen
+    assert seen_in(line) == seen
 
 
 def test_an_episode_that_runs_has_no_reward(taught):
@@ -239,4 +243,4 @@ def test_the_example_pays_for_a_short_answer_that_rests_on_a_reply():
         {"is_answer_accurate": False},
         {"calls": (call.model_copy(update={"ok": False}),)},
     ):
-        assert calls_and_answer(dataclasses.replace(told, **worse)) == pytest.approx(0.5, abs=1e-6), worse
+        assert calls_and_answer(told.model_copy(update=worse)) == pytest.approx(0.5, abs=1e-6), worse
