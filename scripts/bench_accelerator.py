@@ -397,7 +397,6 @@ def measure_decoder(config: ModelConfig, rows: int, context: int) -> dict[str, A
         "tokens_per_second": most / statistics.median(per_token),
         "bytes_per_second": reached,
         "share": None if published is None else reached / published,
-        "programs": device.num_programs,
         "mean_logprob_difference": float(np.mean(errors)),
         "p95_logprob_difference": float(np.quantile(errors, 0.95)),
     }

@@ -2,7 +2,6 @@
 
     python scripts/bench_schedule.py pod      # two hosts with 256 rows each, which make all calls together
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
-    python scripts/bench_schedule.py pod --log runs/quickstart/episodes.jsonl    # as long as that run's episodes
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
 (`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
@@ -35,7 +34,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,8 +44,7 @@ from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.shared_device import Proposal, SharedDevice
 from astra_jax.engine.sizes import Limits
-from astra_jax.episodes.log import read_episodes
-from astra_jax.plan.clock import ClockDevice, Costs, Distribution, Lognormal, run_on_clock, uniform
+from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.rl.config import RLConfig
 
 _T = TypeVar("_T")
@@ -59,51 +56,24 @@ TURNS = Lognormal(4.42 * math.exp(-(0.9**2) / 2), 0.9)
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Lengths or times of a recorded run, each as likely as it was frequent."""
-
-    values: tuple[float, ...]
-
-    def draw(self, *key: int) -> float:
-        """Return the number that belongs to a key."""
-        return self.values[int(uniform(key) * len(self.values))]
-
-
-@dataclass(frozen=True)
 class Lengths:
     """From which episodes are drawn: tokens of their parts, and how many messages they have."""
 
-    prompt: Distribution
-    message: Distribution
-    given: Distribution
-    turns: Distribution
+    prompt: Lognormal
+    message: Lognormal
+    given: Lognormal
+    turns: Lognormal
     most_message: int
     most: int
     """Tokens of the longest sequence; a longer draw ends there."""
 
 
-def lengths_with(turns: Distribution, most_turns: int) -> Lengths:
+def lengths_with(turns: Lognormal, most_turns: int) -> Lengths:
     """Return given distributions."""
     return Lengths(
         *(Lognormal(1000, 0.0), Lognormal(120, 0.7), Lognormal(60, 0.7), turns),
         most_message=512,
         most=min(1000 + most_turns * 400, 8192),
-    )
-
-
-def lengths_in(log: Path, turns: int | None) -> Lengths:
-    """Return those of a run's episodes; `turns` are as given, or as many as they had."""
-    episodes = read_episodes(log)
-    seen = [episode.lengths for episode in episodes]
-    messages = [count for each in seen for count in each.messages]
-    given = [count for each in seen for count in each.given]
-    return Lengths(
-        Observed(tuple(each.prompt for each in seen)),
-        Observed(tuple(messages)),
-        Observed(tuple(given or [0])),
-        Observed(tuple(len(each.messages) for each in seen)) if turns is None else Lognormal(turns, 0.0),
-        most_message=max(messages),
-        most=max(len(episode.tokens) for episode in episodes),
     )
 
 
@@ -262,16 +232,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=["pod", "tools"])
     parser.add_argument("--rows", type=int, help="of a host; default: 256 of the pod, 16 of the tools")
-    parser.add_argument(
-        "--turns", type=int, help="of an episode; default: drawn in the pod, 4 of the tools, or as in the log"
-    )
+    parser.add_argument("--turns", type=int, help="of an episode; default: drawn in the pod, 4 of the tools")
     parser.add_argument("--calls-away", type=int, help="come back exactly so many calls later, as where runs are exact")
-    parser.add_argument("--log", type=Path, help="a run's episodes.jsonl: its lengths are drawn, not those given here")
     args = parser.parse_args()
 
-    def lengths(turns: Distribution, most_turns: int) -> Lengths:
-        if args.log:
-            return lengths_in(args.log, args.turns)
+    def lengths(turns: Lognormal, most_turns: int) -> Lengths:
         return lengths_with(Lognormal(args.turns, 0.0), args.turns) if args.turns else lengths_with(turns, most_turns)
 
     if args.mode == "pod":

@@ -91,7 +91,6 @@ class PagedDecoder:
             row_steps=self._device.row_steps,
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
-            programs=self._device.num_programs,
         )
 
     async def generate(

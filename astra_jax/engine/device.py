@@ -42,11 +42,6 @@ class Device(Protocol):
     """Ids of the model's vocabulary."""
 
     @property
-    def num_programs(self) -> int:
-        """Number of programs that were compiled."""
-        ...
-
-    @property
     def row_steps(self) -> int:
         """Rows of this host × tokens of all calls that sampled, with padding and the calls of other hosts."""
         ...
@@ -97,13 +92,7 @@ class XLADevice:
         # A kernel reads no page beyond a row's own, however long its table is: one table is one program less.
         copies = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._tables = limits.tables if copies else limits.tables[-1:]
-        self._compiled: set[tuple[Any, ...]] = set()
         self.row_steps = 0
-
-    @property
-    def num_programs(self) -> int:
-        """Number of programs that were compiled."""
-        return len(self._compiled)
 
     def take_weights(self, params: Params) -> None:
         """Compute with other weights from the next call on; pages still hold keys of the old ones: forget them."""
@@ -161,12 +150,10 @@ class XLADevice:
 
     def _read(self, read: Read) -> None:
         given = self._over_hosts(given_of(read, self._limits.longest_table))
-        self._compiled.add(("read", read.most_rows, read.most_tokens, read.begins))
         self._pages = read_tokens(self._model_config, self._params, self._pages, given, begins=read.begins)
 
     def _sample(self, sample: Sample) -> Said:
         most_pages = next(table for table in self._tables if table >= sample.most_pages)
-        self._compiled.add(("sample", sample.most_rows, most_pages))
         self._pages, sampled = sample_rows(
             self._model_config,
             self._params,

@@ -1,7 +1,7 @@
 """The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
 
 A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
-the suite in `tests/astra_jax/engine/conformance.py`.
+the suite in `tests/astra_jax/engine/test_conformance.py`.
 """
 
 from __future__ import annotations
@@ -127,8 +127,6 @@ class Load:
     """Number of sampled tokens that were handed out."""
     read_tokens: int
     """Number of given tokens that were computed."""
-    programs: int
-    """Number of compiled programs."""
 
 
 class Decoder(Protocol):

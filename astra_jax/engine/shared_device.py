@@ -110,11 +110,6 @@ class SharedDevice:
         """Error that ended the calls; None while they go on."""
 
     @property
-    def num_programs(self) -> int:
-        """Number of programs that were compiled."""
-        return self._device.num_programs
-
-    @property
     def row_steps(self) -> int:
         """Rows of this host × tokens of all calls that sampled, with calls that only other hosts needed."""
         return self._device.row_steps

@@ -6,37 +6,21 @@ the first message without a call, after which the user answers or the episode en
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from astra_jax.errors import AstraError
 from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Environment
+
+EndingJudge: TypeAlias = Callable[[Environment, str], Awaitable[bool]]
+"""Function of a message without a tool call: whether it ends as the environment expects; it may raise `NoVerdict`."""
 
 
 class NoVerdict(AstraError):
     """The judge of a message gave no usable verdict; the episode is then left out."""
 
 
-class EndingJudge(Protocol):
-    """Judges messages without a tool call, where the environment expects a refusal or a question back."""
-
-    async def __call__(self, environment: Environment, said: str) -> bool:
-        """Return whether a message ends as the environment expects.
-
-        Raises:
-            NoVerdict: this message got no verdict.
-        """
-
-
 async def by_lexicon(environment: Environment, said: str) -> bool:
     """Judge by the lexicon of `synthesis.answers.expectation`: the default."""
     return meets_expectation(environment.expectation, said)
-
-
-def as_judged_before(verdict: bool) -> EndingJudge:
-    """Return the judge of an episode that is run again: it repeats the verdict of the first time."""
-
-    async def judge(environment: Environment, said: str) -> bool:
-        return verdict
-
-    return judge

@@ -7,7 +7,6 @@ One line per episode. The texts of its tokens, joined, are the exact text of the
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -52,16 +51,6 @@ class LoggedToken(NamedTuple):
     """Ids that truncation kept where the token was drawn; empty if they are not recorded."""
 
 
-class EpisodeLengths(NamedTuple):
-    """Tokens of an episode's parts."""
-
-    prompt: int
-    messages: tuple[int, ...]
-    """Sampled tokens of each message."""
-    given: tuple[int, ...]
-    """Tokens after each message but the last: replies of tools, and the template."""
-
-
 class RolledOut(BaseModel):
     """The seed, slot and limits that decide the tokens of an episode, beside policy and environment."""
 
@@ -104,16 +93,6 @@ class LoggedEpisode(FinishedEpisode):
         said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
         object.__setattr__(self, "messages", messages_of(self.question, said))  # the model is frozen
         return self
-
-    @property
-    def lengths(self) -> EpisodeLengths:
-        """Numbers of tokens in the prompt, in each message, and after each message."""
-        sampled = Counter(token.turn for token in self.tokens if token.source == "model")
-        given = Counter(token.turn for token in self.tokens if token.source != "model")
-        turns = sorted(sampled)
-        return EpisodeLengths(
-            given[0], tuple(sampled[turn] for turn in turns), tuple(given[turn] for turn in turns[:-1])
-        )
 
 
 def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, reward: float) -> JsonObject:

@@ -74,12 +74,8 @@ def f1(*, num_solved: int, num_subtasks: int, num_tool_calls: int) -> float:
     Raises:
         ValueError: as `recall` and `precision`.
 
-    >>> round(f1(num_solved=2, num_subtasks=2, num_tool_calls=2), 4)
-    1.0
     >>> round(f1(num_solved=2, num_subtasks=4, num_tool_calls=2), 4)
     0.6667
-    >>> f1(num_solved=0, num_subtasks=3, num_tool_calls=9)
-    0.0
     """
     r, p = recall(num_solved, num_subtasks), precision(num_solved, num_tool_calls)
     return 0.0 if num_solved == 0 else 2 * p * r / (p + r)
@@ -90,9 +86,6 @@ def episode_reward(episode: Episode) -> float:
     return f1(**episode.counts._asdict())
 
 
-# --- the rewards; all in [0, 1] ---
-
-
 def f1_reward(episode: FinishedEpisode) -> float:
     """Return F1 of n̂, n and c: the paper's reward.
 
@@ -100,24 +93,6 @@ def f1_reward(episode: FinishedEpisode) -> float:
     0.5
     """
     return f1(num_solved=episode.num_solved, num_subtasks=episode.num_subtasks, num_tool_calls=episode.num_tool_calls)
-
-
-def recall_reward(episode: FinishedEpisode) -> float:
-    """Return r = n̂ / n: a call in vain costs nothing, so that calling everything is best.
-
-    >>> recall_reward(FinishedEpisode(num_solved=1, num_subtasks=2, num_tool_calls=30))
-    0.5
-    """
-    return recall(episode.num_solved, episode.num_subtasks)
-
-
-def precision_reward(episode: FinishedEpisode) -> float:
-    """Return p = n̂ / (c + ε): sub-tasks left undone cost nothing, so that one sure call is best.
-
-    >>> round(precision_reward(FinishedEpisode(num_solved=1, num_subtasks=4, num_tool_calls=1)), 4)
-    1.0
-    """
-    return precision(episode.num_solved, episode.num_tool_calls)
 
 
 def refusals_reward(episode: FinishedEpisode) -> float:
@@ -132,27 +107,21 @@ def refusals_reward(episode: FinishedEpisode) -> float:
     0.0
     """
     if episode.must_refuse:
-        return recall_reward(episode) if episode.has_refused else 0.0
+        return recall(episode.num_solved, episode.num_subtasks) if episode.has_refused else 0.0
     return 0.0 if episode.has_refused else f1_reward(episode)
-
-
-def f1_and_answer_reward(episode: FinishedEpisode) -> float:
-    """Return the mean of F1 and whether the final message is right: F1 alone ignores that message.
-
-    >>> round(f1_and_answer_reward(FinishedEpisode(num_solved=1, num_subtasks=1, num_tool_calls=1)), 4)
-    0.5
-    """
-    return (f1_reward(episode) + episode.is_answer_accurate) / 2
 
 
 REWARDS: Final[Mapping[str, Reward]] = {
     "f1": f1_reward,
-    "recall": recall_reward,
-    "precision": precision_reward,
+    # A call in vain costs nothing, so that calling everything is best.
+    "recall": lambda episode: recall(episode.num_solved, episode.num_subtasks),
+    # Sub-tasks left undone cost nothing, so that one sure call is best.
+    "precision": lambda episode: precision(episode.num_solved, episode.num_tool_calls),
     "refusals": refusals_reward,
-    "f1_and_answer": f1_and_answer_reward,
+    # F1 alone ignores the final message.
+    "f1_and_answer": lambda episode: (f1_reward(episode) + episode.is_answer_accurate) / 2,
 }
-"""Built-in rewards by their names in configs and commands."""
+"""Built-in rewards by their names in configs and commands; all are in [0, 1]."""
 
 
 def reward_named(name: str, folder: Path | None = None) -> Reward:
@@ -174,9 +143,6 @@ def earned(reward: str, episode: FinishedEpisode) -> float:
 
     Raises:
         ConfigError: the function returned no finite number.
-
-    >>> earned("recall", FinishedEpisode(num_solved=1, num_subtasks=4))
-    0.25
     """
     value = reward_named(reward)(episode)
     try:

@@ -21,7 +21,6 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.sizes import decode_limits
-from astra_jax.episodes.endings import as_judged_before
 from astra_jax.episodes.episode import Episode, response_segments
 from astra_jax.episodes.log import (
     EpisodeLogError,
@@ -76,8 +75,11 @@ async def replay(
             f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
             "record directory that the episode was run in"
         )
-    # The judge of the episode is not asked again: another verdict of a model would be no fault of the replay.
-    judge = as_judged_before(logged.met_expectation)
+
+    async def judge(environment: Environment, said: str) -> bool:
+        # The judge of the episode is not asked again: another verdict of a model would be no fault of the replay.
+        return logged.met_expectation
+
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
     start = Start(environment, [by_name[name] for name in logged.tools])
     ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
@@ -100,7 +102,7 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     device = XLADevice(policy.model_config, policy.params, limits, end_ids=end_ids)
     decoder = PagedDecoder(device, limits, end_ids=end_ids)
     session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config.dtype)
-    most_tokens = logged.lengths.prompt + config.max_response_tokens
+    most_tokens = sum(token.turn == 0 for token in logged.tokens) + config.max_response_tokens
     largest, difference, num_calls = 0.0, "", 0
     try:
         for turn, start, stop in _messages(logged.tokens):

@@ -20,21 +20,13 @@ import selectors
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from astra_jax.engine.device import Said
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
 
 _T = TypeVar("_T")
-
-
-class Distribution(Protocol):
-    """A distribution of lengths or of times."""
-
-    def draw(self, *key: int) -> float:
-        """Return the number that belongs to a key."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -49,10 +41,10 @@ class Lognormal:
         """Return the number that belongs to a key."""
         if self.sigma == 0:
             return self.median
-        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform(key)))
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(_uniform(key)))
 
 
-def uniform(key: tuple[int, ...]) -> float:
+def _uniform(key: tuple[int, ...]) -> float:
     """Return a number between 0 and 1 that belongs to a key."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
@@ -74,7 +66,6 @@ class ClockDevice:
     place at which it begins.
     """
 
-    num_programs = 0
     num_steps = row_steps = 0
     """Steps of all calls that sampled; the same times the rows of each call."""
 
@@ -83,7 +74,7 @@ class ClockDevice:
         limits: Limits,
         *,
         costs: Costs,
-        message_tokens: Distribution,
+        message_tokens: Lognormal,
         end_ids: tuple[int, ...],
         vocab_size: int = 512,
         num_shards: int = 1,

@@ -1,10 +1,10 @@
-"""The decoders there are pass the suite: on a tiny model, and on none; at each session's own pace, and in one order."""
+"""The promises of a decoder hold on a tiny model and on none, at each session's own pace and in one order."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -18,10 +18,9 @@ from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.model.qwen3 import init_params
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
-from tests.astra_jax.engine.conformance import CLAUSES, GIVEN, PROMPT, SESSIONS, Subject
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
-# Pages for hardly more than one session of full length; one shape, so that little is compiled.
+# Pages for hardly more than one session of full length; one number of rows, so that little is compiled.
 LIMITS = Limits(
     max_tokens=160,
     num_pages=24,
@@ -33,57 +32,343 @@ LIMITS = Limits(
     first_read_rows=2,
     first_read_tokens=24,
 )
-Run = Callable[[Coroutine[Any, Any, None]], None]
+PROMPT, GIVEN = list(range(21, 41)), [41, 42, 43, 44, 45]
+SHORT, LONG, GREEDY = Sampling(24), Sampling(100), Sampling(12, temperature=0.0)
+SESSIONS = [Session(7, slot) for slot in range(6)]
 
 
-def run_for_real(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, timeout=120))
+@dataclass(frozen=True)
+class Subject:
+    """A kind of decoder."""
+
+    device: Callable[[Any], Device]
+    """The device with such weights."""
+    weights: Any
+    other_weights: Any
+    calls_away: int | None
+
+    def decoder(self, *, is_other: bool = False) -> PagedDecoder:
+        """A decoder with the weights of version 0, or the others of version 5."""
+        device, version = self.device(self.other_weights if is_other else self.weights), 5 * is_other
+        return PagedDecoder(device, LIMITS, end_ids=END_IDS, policy_version=version, calls_away=self.calls_away)
 
 
-def paged(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
-    def make(params: Any, version: int) -> PagedDecoder:
-        device = XLADevice(policy.model_config, params, LIMITS, end_ids=END_IDS)
-        return PagedDecoder(device, LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
-
-    other = init_params(policy.model_config, seed=1)
-    return run_for_real, Subject(make, policy.params, other, END_IDS, LIMITS.max_tokens, tolerance=1e-4)
+def a_clock_device(_: Any = None) -> ClockDevice:
+    return ClockDevice(LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
 
 
-def a_clock_device(limits: Limits = LIMITS) -> ClockDevice:
-    return ClockDevice(limits, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("waited in vain")
 
 
-def clock(policy: Policy, calls_away: int | None) -> tuple[Run, Subject]:
-    def make(params: Any, version: int) -> PagedDecoder:
-        return PagedDecoder(a_clock_device(), LIMITS, end_ids=END_IDS, policy_version=version, calls_away=calls_away)
-
-    return run_on_clock, Subject(make, None, None, END_IDS, LIMITS.max_tokens)
+def assert_same(found: Generated, expected: Generated) -> None:
+    assert (found.ids, found.finish) == (expected.ids, expected.finish)
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-@pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.__name__)
+async def one_message(decoder: PagedDecoder, session: Session, sampling: Sampling) -> Generated:
+    message = await decoder.generate(PROMPT, sampling, session)
+    decoder.forget(session)
+    return message
+
+
+def under_way(
+    decoder: PagedDecoder, sessions: list[Session], sampling: Sampling = LONG
+) -> dict[Session, asyncio.Task[Generated]]:
+    return {session: asyncio.create_task(one_message(decoder, session, sampling)) for session in sessions}
+
+
+async def alone(subject: Subject, session: Session, sampling: Sampling = LONG) -> Generated:
+    decoder = subject.decoder()
+    message = await decoder.generate(PROMPT, sampling, session)
+    await decoder.close()
+    return message
+
+
+async def a_long_one(subject: Subject) -> tuple[Session, Generated]:
+    """A session whose message takes many calls."""
+    decoder = subject.decoder()
+    messages = await asyncio.gather(*under_way(decoder, SESSIONS).values())
+    await decoder.close()
+    session, message = max(zip(SESSIONS, messages, strict=True), key=lambda pair: len(pair[1].ids))
+    assert len(message.ids) > 40, "this suite needs a message that is long"
+    return session, message
+
+
+PROMISES: list[Callable[[Subject], Awaitable[None]]] = []
+
+
+def promise(check: Callable[[Subject], Awaitable[None]]) -> Callable[[Subject], Awaitable[None]]:
+    PROMISES.append(check)
+    return check
+
+
+@promise
+async def a_message_ends_with_an_end_token_or_at_its_limit(subject: Subject) -> None:
+    decoder, finishes = subject.decoder(), set()
+    for sampling in (Sampling(1), Sampling(5), SHORT):
+        for task in under_way(decoder, SESSIONS, sampling).values():
+            message = await task
+            finishes.add(message.finish)
+            assert len(message.ids) == len(message.logprobs) == len(message.policy_versions) <= sampling.max_tokens
+            assert set(END_IDS).isdisjoint(message.ids[:-1])
+            assert (message.finish == "end") == (message.ids[-1] in END_IDS)
+            assert message.finish == "end" or len(message.ids) == sampling.max_tokens
+            assert set(message.policy_versions) == {0}
+            assert max(message.logprobs) <= 0
+    assert finishes == {"end", "length"}, "this suite needs messages of both kinds"
+    await decoder.close()
+
+
+@promise
+async def kept_ids_are_handed_out_and_neighbours_that_truncate_otherwise_change_nothing(subject: Subject) -> None:
+    decoder, few = subject.decoder(), Sampling(24, top_k=5, top_p=0.9)
+    truncated = under_way(decoder, SESSIONS[2:4], few)
+    others = under_way(decoder, SESSIONS[:2], SHORT) | under_way(decoder, SESSIONS[4:], Sampling(24, top_p=0.9))
+    for task in others.values():
+        assert (await task).kept == []
+    for session, task in truncated.items():
+        message = await task
+        for token, kept in zip(message.ids, message.kept, strict=True):
+            assert token in kept
+            assert len(set(kept)) == len(kept) <= 5
+        assert_same(message, await alone(subject, session, few))
+    await decoder.close()
+
+
+@promise
+async def a_session_may_say_something_else_than_it_was_given(subject: Subject) -> None:
+    """A caller shortens the history: cached tokens of the rest are not used, even if less than a prompt is left."""
+    decoder, fresh = subject.decoder(), subject.decoder()
+    await decoder.generate(PROMPT, GREEDY, SESSIONS[0])
+    for ids in ([*PROMPT, *GIVEN, *GIVEN], PROMPT[:4]):
+        expected = await fresh.generate(ids, GREEDY, SESSIONS[0])
+        fresh.forget(SESSIONS[0])
+        await until(lambda: fresh.load.sessions == 0)
+        assert_same(await decoder.generate(ids, GREEDY, SESSIONS[0]), expected)
+    await asyncio.gather(decoder.close(), fresh.close())
+
+
+@promise
+async def a_wrong_request_is_refused_in_one_line_and_nothing_is_lost(subject: Subject) -> None:
+    expected = await alone(subject, SESSIONS[0], SHORT)
+    decoder, most = subject.decoder(), LIMITS.max_tokens
+    for ids, sampling, message in (
+        (PROMPT, Sampling(most - len(PROMPT) + 1), f"{most} tokens"),
+        ([], Sampling(1), "at least 1 given token"),
+        (PROMPT, Sampling(0), "a max_tokens of at least 1"),
+        ([10**6, *PROMPT], SHORT, r"token ids from 0 to \d+, found 1000000"),
+        ([-1, *PROMPT], SHORT, r"token ids from 0 to \d+, found -1"),
+        (PROMPT, Sampling(24, stop_ids=(10**6,)), r"token ids from 0 to \d+, found 1000000"),
+    ):
+        with pytest.raises(DecoderError, match=rf"^[^\n]*{message}[^\n]*$"):
+            await decoder.generate(ids, sampling, SESSIONS[0])
+    for _ in range(2):  # also behind a message that the session has had
+        first, second = await asyncio.gather(
+            *(decoder.generate(PROMPT, SHORT, SESSIONS[0]) for _ in range(2)), return_exceptions=True
+        )
+        assert isinstance(first, Generated)
+        assert_same(first, expected)
+        assert isinstance(second, DecoderError)
+        assert "\n" not in str(second)
+    await decoder.close()
+
+
+@promise
+async def a_stop_id_ends_a_message_and_tokens_behind_it_leave_no_trace(subject: Subject) -> None:
+    session, expected = await a_long_one(subject)
+    decoder, fresh = subject.decoder(), subject.decoder()
+    stop_id = expected.ids[20]
+    count = expected.ids.index(stop_id) + 1
+    message = await decoder.generate(PROMPT, replace(LONG, stop_ids=(stop_id,)), session)
+    assert_same(message, replace(expected, ids=expected.ids[:count], logprobs=expected.logprobs[:count], finish="end"))
+    assert len(message.policy_versions) == count
+    ids = [*PROMPT, *message.ids, *GIVEN]
+    assert_same(await decoder.generate(ids, GREEDY, session), await fresh.generate(ids, GREEDY, session))
+    await asyncio.gather(decoder.close(), fresh.close())
+
+
+@promise
+async def an_aborted_message_returns_its_tokens_so_far_and_others_go_on(subject: Subject) -> None:
+    session, expected = await a_long_one(subject)
+    others = [other for other in SESSIONS if other != session][:2]
+    expected_others = [await alone(subject, other) for other in others]
+    decoder = subject.decoder()
+    task, tasks = asyncio.create_task(decoder.generate(PROMPT, LONG, session)), under_way(decoder, others)
+    await until(lambda: decoder.load.sampled_tokens > 0)
+    decoder.abort(session)
+    message = await task
+    assert message.finish == "aborted"
+    assert 0 < len(message.ids) == len(message.logprobs) == len(message.policy_versions) < len(expected.ids)
+    assert message.ids == expected.ids[: len(message.ids)]
+    # It may go on: its draws are counted from its prompt.
+    rest = await decoder.generate([*PROMPT, *message.ids], Sampling(LONG.max_tokens - len(message.ids)), session)
+    assert rest.finish in ("end", "length")
+    for other, as_alone in zip(others, expected_others, strict=True):
+        assert_same(await tasks[other], as_alone)
+    decoder.abort(session)  # no message: nothing to do
+    await decoder.close()
+
+
+@promise
+async def a_message_that_has_not_begun_is_aborted_too(subject: Subject) -> None:
+    decoder = subject.decoder()
+    first = await decoder.generate(PROMPT, Sampling(1), SESSIONS[0])
+    task = asyncio.create_task(decoder.generate([*PROMPT, *first.ids, *GIVEN], LONG, SESSIONS[0]))
+    await asyncio.sleep(0)
+    decoder.abort(SESSIONS[0])
+    message = await task
+    assert (message.ids, message.finish) == ([], "aborted")
+    await decoder.close()
+
+
+@promise
+async def a_listener_hears_every_token_once_and_may_end_the_message(subject: Subject) -> None:
+    """One that fails ends its own message alone."""
+    session, whole = await a_long_one(subject)
+    again, failing, other = (replace(session, number=number) for number in (1, 2, 3))
+    heard: list[tuple[int, float]] = []
+    calls: list[int] = []
+
+    def told(ids: list[int], logprobs: list[float]) -> None:
+        heard.extend(zip(ids, logprobs, strict=True))
+        calls.append(len(ids))
+
+    def told_to_end(ids: list[int], logprobs: list[float]) -> None:
+        told(ids, logprobs)
+        decoder.abort(again)
+
+    def fails(ids: list[int], logprobs: list[float]) -> None:
+        raise RuntimeError("of the listener")
+
+    decoder = subject.decoder()
+    message = await decoder.generate(PROMPT, LONG, session, told)
+    assert heard == list(zip(message.ids, message.logprobs, strict=True))
+    assert message.ids == whole.ids
+    decoder.forget(session)
+    heard.clear()
+    ended = await decoder.generate(PROMPT, LONG, again, told_to_end)
+    assert [id_ for id_, _ in heard] == ended.ids == whole.ids[: calls[0]]
+    decoder.forget(again)
+    found = await asyncio.gather(
+        decoder.generate(PROMPT, LONG, failing, fails), decoder.generate(PROMPT, LONG, other), return_exceptions=True
+    )
+    assert isinstance(found[0], RuntimeError)
+    assert isinstance(found[1], Generated)
+    assert found[1].ids == whole.ids
+    for each in (failing, other):
+        decoder.forget(each)
+    await decoder.close()
+
+
+@promise
+async def a_cancelled_message_leaves_nothing_behind(subject: Subject) -> None:
+    """Its caller may forget the session, or ask again, at once, even if it is cancelled again and again."""
+    session, _ = await a_long_one(subject)
+    decoder = subject.decoder()
+    free_pages = decoder.load.free_pages
+    for num_sampled in (0, 1):
+        sampled_before = decoder.load.sampled_tokens
+        task = under_way(decoder, [session])[session]
+        await asyncio.sleep(0)
+        await until(lambda: decoder.load.sampled_tokens >= sampled_before + num_sampled)  # noqa: B023 - called at once
+        for _ in range(20):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        decoder.forget(session)
+        await until(lambda: decoder.load.sessions == 0)
+        assert decoder.load.free_pages == free_pages
+    await decoder.close()
+
+
+@promise
+async def a_message_that_is_cancelled_as_it_ends_holds_up_no_other(subject: Subject) -> None:
+    """At any moment: before, in or after the call that ends it."""
+    expected = await alone(subject, SESSIONS[1], SHORT)
+    decoder = subject.decoder()
+    for number in range(12):
+        asked = asyncio.create_task(decoder.generate(PROMPT, Sampling(2), SESSIONS[0]))
+        await asyncio.sleep(number * 0.005)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        decoder.forget(SESSIONS[0])
+        sampled = decoder.load.sampled_tokens
+        asked = asyncio.create_task(decoder.generate(PROMPT, Sampling(2), SESSIONS[2]))
+        while decoder.load.sampled_tokens == sampled:
+            await asyncio.sleep(0.001)
+        asked.cancel()  # it may have its message and not have heard of it yet
+        await asyncio.gather(asked, return_exceptions=True)
+        decoder.forget(SESSIONS[2])
+    assert_same(await decoder.generate(PROMPT, SHORT, SESSIONS[1]), expected)
+    await decoder.close()
+
+
+@promise
+async def cached_tokens_do_not_outlive_their_weights(subject: Subject) -> None:
+    decoder, fresh = subject.decoder(), subject.decoder(is_other=True)
+    first = await decoder.generate(PROMPT, GREEDY, SESSIONS[0])
+    await decoder.update_weights(subject.other_weights, 5)
+    ids = [*PROMPT, *first.ids, *GIVEN]
+    # The session goes on, and another with the same prompt begins.
+    for history, session in ((ids, SESSIONS[0]), (PROMPT, SESSIONS[1])):
+        found, expected = [await each.generate(history, GREEDY, session) for each in (decoder, fresh)]
+        assert set(found.policy_versions) == {5}
+        assert_same(found, expected)
+        for each in (decoder, fresh):
+            each.forget(session)
+    await asyncio.gather(decoder.close(), fresh.close())
+
+
+@promise
+async def new_weights_sample_the_rest_of_a_message(subject: Subject) -> None:
+    session, expected = await a_long_one(subject)
+    decoder = subject.decoder()
+    task = under_way(decoder, [session])[session]
+    await until(lambda: decoder.load.sampled_tokens > 0)
+    await decoder.update_weights(subject.other_weights, 5)
+    message = await task
+    old = message.policy_versions.count(0)
+    assert 0 < old < len(message.ids)
+    assert message.policy_versions == [0] * old + [5] * (len(message.ids) - old)
+    assert message.ids[:old] == expected.ids[:old]
+    await decoder.close()
+
+
+@promise
+async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subject) -> None:
+    before = asyncio.all_tasks()
+    await subject.decoder().close()
+    decoder = subject.decoder()
+    await one_message(decoder, SESSIONS[0], Sampling(1))
+    tasks = under_way(decoder, SESSIONS[1:3])
+    await until(lambda: decoder.load.sampled_tokens > 1)
+    await decoder.close()
+    for task in tasks.values():
+        with pytest.raises(DecoderError, match="closed"):
+            await task
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.parametrize("check", PROMISES, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
-@pytest.mark.parametrize("kind", [paged, clock])
-def test_every_decoder_passes_the_suite(kind, calls_away, clause, untrained):
-    run, subject = kind(untrained, calls_away)
-    run(clause(subject))
+@pytest.mark.parametrize("kind", ["paged", "clock"])
+def test_a_decoder_keeps_its_promises(kind, calls_away, check, untrained: Policy):
+    if kind == "clock":
+        run_on_clock(check(Subject(a_clock_device, None, None, calls_away)))
+        return
+    config = untrained.model_config
 
+    def device(params: Any) -> XLADevice:
+        return XLADevice(config, params, LIMITS, end_ids=END_IDS)
 
-def test_a_prompt_is_read_at_once_as_in_parts(untrained):
-    """Its first tokens attend to one another as those find them that are read behind what lies in pages."""
-    _, subject = paged(untrained, None)
-    prompts = [[*range(first, first + 23)] for first in (21, 45, 60)]
-
-    async def first_logprobs(*, in_parts: bool) -> list[float]:
-        decoder, found = subject.a_decoder(), []
-        for slot, prompt in enumerate(prompts):
-            if in_parts:  # its first two pages lie there when it is read
-                await decoder.generate(prompt[:17], Sampling(1), Session(7, 9 + slot))
-            found += (await decoder.generate(prompt, Sampling(1, temperature=0.0), Session(7, slot))).logprobs
-        await decoder.close()
-        return found
-
-    at_once, in_parts = (asyncio.run(first_logprobs(in_parts=in_parts)) for in_parts in (False, True))
-    assert in_parts == pytest.approx(at_once, abs=1e-5)
+    subject = Subject(device, untrained.params, init_params(config, seed=1), calls_away)
+    asyncio.run(asyncio.wait_for(check(subject), timeout=120))
 
 
 class Observed:
@@ -91,15 +376,12 @@ class Observed:
 
     def __init__(self, device: Device):
         self.device, self.calls = device, []
-        self.num_shards, self.vocab_size, self.num_programs = device.num_shards, device.vocab_size, 0
 
-    @property
-    def row_steps(self) -> int:
-        return self.device.row_steps
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
 
     async def read(self, read: Read) -> None:
-        rows = [row for of_shard in read.rows for row in of_shard]
-        self.calls.append([(row.track.session, row.track.num_cached, row.ids) for row in rows])
+        self.calls.append([(row.track.session, row.track.num_cached, row.ids) for row in read.all_rows()])
         await self.device.read(read)
 
     async def sample(self, sample: Sample) -> Said:
@@ -107,37 +389,16 @@ class Observed:
         self.calls.append([(row.track.session, len(row.track.ids), list(row.track.table)) for row in rows])
         return await self.device.sample(sample)
 
-    async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        await self.device.idle(until, holds_up=holds_up)
-
-    async def leave(self, *, failed: bool) -> None:
-        await self.device.leave(failed=failed)
-
-    def close(self) -> None:
-        self.device.close()
-
 
 async def three_turns(decoder: PagedDecoder, session: Session, random: Random) -> list[Generated]:
     """Messages with tools that take any time."""
     ids, messages = PROMPT, []
     for _ in range(3):
-        messages.append(await decoder.generate(ids, Sampling(24), session))
+        messages.append(await decoder.generate(ids, SHORT, session))
         ids = [*ids, *messages[-1].ids, *GIVEN]
         await asyncio.sleep(random.choice([0.0, 0.0, random.random() / 50]))
     decoder.forget(session)
     return messages
-
-
-def calls_and_messages(device: Device, calls_away: int | None, run: Any, *, delays: int) -> tuple[list, list]:
-    observed, random = Observed(device), Random(delays)
-
-    async def main() -> list[list[Generated]]:
-        decoder = PagedDecoder(observed, LIMITS, end_ids=END_IDS, calls_away=calls_away)
-        found = await asyncio.gather(*(three_turns(decoder, session, random) for session in SESSIONS))
-        await decoder.close()
-        return found
-
-    return observed.calls, run(main())
 
 
 @pytest.mark.parametrize("kind", ["paged", "clock"])
@@ -145,17 +406,26 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
     """Pages run out, and sequences give way; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
+        random = Random(delays)
         if kind == "clock":
-            return calls_and_messages(a_clock_device(LIMITS), calls_away, run_on_clock, delays=delays)
-        config, params = untrained.model_config, untrained.params
-        device = XLADevice(config, params, LIMITS, end_ids=END_IDS)
-        return calls_and_messages(device, calls_away, asyncio.run, delays=delays)
+            observed, run = Observed(a_clock_device()), run_on_clock
+        else:
+            device = XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS)
+            observed, run = Observed(device), asyncio.run
+
+        async def main() -> list[list[Generated]]:
+            decoder = PagedDecoder(observed, LIMITS, end_ids=END_IDS, calls_away=calls_away)
+            messages = await asyncio.gather(*(three_turns(decoder, session, random) for session in SESSIONS))
+            await decoder.close()
+            return messages
+
+        return observed.calls, run(main())
 
     calls, messages = found(2, 0)
     assert found(2, 1) == (calls, messages)
     assert found(2, 2) == (calls, messages)
     other_calls, other_messages = found(None, 1)
-    assert other_calls != calls, "delays must matter to somebody"
+    assert other_calls != calls, "delays must matter without calls_away"
     assert [[message.ids for message in of_session] for of_session in other_messages] == [
         [message.ids for message in of_session] for of_session in messages
     ]
@@ -171,47 +441,28 @@ def test_a_call_that_fails_fails_every_message_and_the_next_one_begins_anew():
     async def main() -> None:
         device = Fails(LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
         decoder = PagedDecoder(device, LIMITS, end_ids=END_IDS, calls_away=2)
-        asked = [decoder.generate(PROMPT, Sampling(24), session) for session in SESSIONS]
+        asked = [decoder.generate(PROMPT, SHORT, session) for session in SESSIONS]
         failed = await asyncio.gather(*asked, return_exceptions=True)
         assert [str(error) for error in failed] == ["lost"] * len(SESSIONS)
         fails.clear()
         read_before = decoder.load.read_tokens
-        assert (await decoder.generate(PROMPT, Sampling(24), SESSIONS[0])).ids
-        assert decoder.load.read_tokens == read_before + len(PROMPT) - 1, "what was cached then is read again"
+        assert (await decoder.generate(PROMPT, SHORT, SESSIONS[0])).ids
+        assert decoder.load.read_tokens == read_before + len(PROMPT) - 1, "tokens cached before are read again"
         await decoder.close()
 
     fails = [True]
     run_on_clock(main())
 
 
-def test_whoever_still_waits_when_a_decoder_is_closed_is_told():
-    async def main() -> None:
-        decoder = PagedDecoder(a_clock_device(), LIMITS, end_ids=END_IDS)
-        task = asyncio.create_task(decoder.generate(PROMPT, Sampling(24), SESSIONS[0]))
-        await asyncio.sleep(0.03)
-        await decoder.close()
-        with pytest.raises(DecoderError, match="closed"):
-            await task
-
-    run_on_clock(main())
-
-
-def test_on_the_clock_sleeps_take_no_time_and_those_who_wait_for_one_another_are_found_out():
+def test_on_the_clock_sleeps_take_no_time_and_tasks_that_wait_for_one_another_are_an_error():
     async def main() -> float:
         start = asyncio.get_running_loop().time()
         await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(7200))
         return asyncio.get_running_loop().time() - start
 
-    async def wait_for_nobody() -> None:
+    async def wait_in_vain() -> None:
         await asyncio.Event().wait()
 
     assert run_on_clock(main()) == pytest.approx(7200)
     with pytest.raises(RuntimeError, match="all wait for one another"):
-        run_on_clock(wait_for_nobody())
-
-
-def test_lengths_are_drawn_from_their_distribution():
-    drawn = sorted(Lognormal(100, 0.5).draw(0, slot) for slot in range(2001))
-    assert drawn[1000] == pytest.approx(100, rel=0.05)
-    assert drawn[1682] == pytest.approx(100 * math.exp(0.5), rel=0.08)
-    assert Lognormal(100, 0.5).draw(0, 1) == Lognormal(100, 0.5).draw(0, 1) != Lognormal(100, 0.5).draw(1, 0)
+        run_on_clock(wait_in_vain())

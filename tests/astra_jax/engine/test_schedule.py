@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
+from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample, Track
@@ -328,10 +328,12 @@ def test_who_asked_first_gets_pages_even_if_all_are_sampling():
     run_on_clock(main())
 
 
-@pytest.mark.parametrize("leave_share", [1.0, -0.1])
-def test_calls_that_would_leave_off_before_they_begin_are_refused(leave_share):
-    with pytest.raises(DecoderError, match=r"^expected a leave_share from 0 to below 1, found "):
-        some_limits(leave_share=leave_share)
+def test_prompts_that_begin_alike_are_read_in_one_call():
+    """Most do: the chat format has the same words before the first tool."""
+    schedule = Schedule(some_limits(), 1, vocab_size=512)
+    for slot in range(2):
+        schedule.ask(Session(0, slot), [1, 2, 3, 4, 5, 6 + slot, 7, 8, 9], Sampling(2), policy_version=0)
+    assert [row.ids for row in schedule.next_read().rows[0]] == [[1, 2, 3, 4, 5, 6 + slot, 7, 8] for slot in range(2)]
 
 
 def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():

@@ -17,7 +17,7 @@ from astra_jax.episodes.rollout import RolloutEngine
 class ScriptedDevice:
     """Says the k-th of some messages in the k-th turn of every session, a token a second."""
 
-    num_shards, num_programs, vocab_size = 1, 0, 512
+    num_shards, vocab_size = 1, 512
     row_steps = 0
 
     def __init__(self, messages: Sequence[Sequence[int]]):

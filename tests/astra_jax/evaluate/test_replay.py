@@ -65,7 +65,7 @@ def test_each_episode_says_the_same_again_from_its_log_alone(taught, logged):
         found = asyncio.run(replay_record(each, taught))
         assert (found.difference, found.num_tokens, found.num_calls) == ("", len(each.tokens), len(each.calls))
         assert found.largest_logprob_difference < 2e-5
-        several += len(each.lengths.messages) > 1
+        several += each.num_turns > 1
     assert several > 3
 
 
@@ -79,7 +79,7 @@ def test_from_the_log_alone_what_differs_is_told(taught, logged):
     def difference(logged) -> str:
         return asyncio.run(replay_record(logged, taught)).difference
 
-    each = next(each for each in logged if len(each.lengths.messages) > 1)
+    each = next(each for each in logged if each.num_turns > 1)
     tool = next(place for place, token in enumerate(each.tokens) if token.source == "tool")
     said = next(place for place, token in enumerate(each.tokens) if place > tool and token.source == "model")
     other = with_token(each, said, id=(each.tokens[said].id + 1) % taught.model_config.vocab_size)
@@ -96,7 +96,8 @@ def test_from_the_log_alone_what_differs_is_told(taught, logged):
     assert difference(each.model_copy(update=cut_off)) == ""
     assert each.tokens[-1].source == "model"
     shorter = each.model_copy(update={"tokens": each.tokens[:-1]})
-    last, count = len(each.lengths.messages), each.lengths.messages[-1]
+    last = each.num_turns
+    count = sum(token.turn == last and token.source == "model" for token in each.tokens)
     assert difference(shorter) == f"message {last} had {count - 1} tokens, now {count}"
 
 

@@ -130,8 +130,6 @@ def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
     other = init_params(policy.policy.model_config, seed=5)
     texts = ["a", "the rent " * 4, "of the apartment " * 4]
     with running(made, is_compiled=True) as up, up.client() as http, no_program_compiled():
-        compiled = up.decoder.load.programs
-        assert http.get("/health").json()["decoder"]["programs"] == compiled
         for kind in KINDS:
             text_kind = {**kind, **({"logprobs": 0} if kind.get("logprobs") else {})}
             for text in texts:
@@ -154,7 +152,6 @@ def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
         up.server._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(up.decoder.update_weights(other, 1)))
         for _ in range(3):
             assert http.post("/v1/completions", json={"prompt": texts[1], "max_tokens": 9}).status_code == 200
-        assert up.decoder.load.programs == compiled
 
 
 @pytest.mark.parametrize("temperature", [1e-10, 1e-30, 1e-37])
