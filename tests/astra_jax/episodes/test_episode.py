@@ -221,30 +221,6 @@ async def test_a_message_without_a_call_ends_the_episode():
     assert (episode.stop_reason, episode.final_text, episode.outcomes) == ("no_tool_call", "It is 2150.", [])
 
 
-async def test_a_call_to_a_distractor_is_made_and_marked():
-    distractor = tool("weather", "def weather():\n    return 'rain'")
-    episode = an_episode(distractor)
-    said = await episode.take_turn(call("weather") + "\n" + call("find_flat", owner="Quartz Heron"), InProcessSandbox())
-    assert responses(said) == ['"rain"', '"Amber Falcon"']
-    assert [outcome.irrelevant for outcome in episode.outcomes] == [True, False]
-
-
-class SlowFirst(InProcessSandbox):
-    """Answers the first call last."""
-
-    async def execute(self, source, function, arguments, **options):
-        first = self.num_calls == 0
-        reply = await super().execute(source, function, arguments, **options)
-        await asyncio.sleep(0.05 if first else 0)
-        return reply
-
-
-async def test_responses_stand_in_the_order_of_the_calls_not_of_the_answers():
-    text = call("find_flat", owner="Quartz Heron") + "\n" + call("find_flat", owner="Copper Lynx")
-    said = await an_episode().take_turn(text, SlowFirst())
-    assert responses(said) == ['"Amber Falcon"', '"Jade Otter"']
-
-
 class Counter(InProcessSandbox):
     """A service whose one tool counts in the episode's state; the first call is slow."""
 
@@ -293,8 +269,8 @@ async def test_an_outage_is_neither_a_response_nor_an_outcome():
     assert (episode.outcomes, episode.stop_reason) == ([], None)
 
 
-async def test_the_real_sandbox_answers_like_the_one_in_this_process():
-    """Values, errors, and arguments at the edge of what a policy can write."""
+async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer):
+    """Values, errors, and arguments at the edge of what a policy can write; a lone surrogate or NaN is a response."""
     echo = tool("echo", "def echo(value):\n    return value")
     odd = [{"deep": [[[[None]]]]}, 10**30, -0.0, 1e308, "房价\n\u0000🏠</tool_call>", [], True]
     calls = [call("echo", value=value) for value in odd]
@@ -304,27 +280,18 @@ async def test_the_real_sandbox_answers_like_the_one_in_this_process():
     with local_sandbox(workers=1) as url:
         async with AsyncSandboxClient(url) as sandbox:
             said_there = await there.take_turn(text, sandbox)
+            unreadable = an_episode(
+                tool("said", "def said():\n    return '\\ud800'"),
+                tool("raised", "def raised():\n    raise ValueError('\\ud800')"),
+                tool("nan", "def nan():\n    return float('nan')"),
+            )
+            said = await unreadable.take_turn("\n".join(map(call, ("said", "raised", "nan"))), sandbox)
     said_here = await here.take_turn(text, InProcessSandbox())
     assert responses(said_there)[: len(odd)] == responses(said_here)[: len(odd)]
     assert [outcome.ok for outcome in there.outcomes] == [outcome.ok for outcome in here.outcomes]
     assert [outcome.value for outcome in there.outcomes] == [outcome.value for outcome in here.outcomes]
     assert "no such owner: nobody" in there.outcomes[len(odd)].response
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    return '\\ud800'",
-        "def f():\n    raise ValueError('\\ud800')",
-        "def f():\n    return float('nan')",
-    ],
-)
-async def test_a_tool_cannot_say_what_no_tokenizer_can_read(source, tokenizer):
-    """A lone surrogate or NaN becomes a response that can be tokenised, never a crash of the rollout."""
-    episode = an_episode(tool("f", source))
-    with local_sandbox(workers=1) as url:
-        async with AsyncSandboxClient(url, deadline_seconds=20) as sandbox:
-            said = await episode.take_turn(call("f"), sandbox)
+    assert len(unreadable.outcomes) == 3
     assert len(tokenizer.encode_segments(said).ids) > 0
 
 

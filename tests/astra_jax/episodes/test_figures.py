@@ -12,48 +12,10 @@ from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.figures import call_errors, episode_figures
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.rewards import PRECISION_EPSILON, f1, precision, recall
+from astra_jax.episodes.rewards import precision, recall
 from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_solved
 from synthesis.records import SubQuestion, ToolCall
-
-
-@st.composite
-def counts(draw) -> dict[str, int]:
-    subtasks = draw(st.integers(1, 12))
-    solved = draw(st.integers(0, subtasks))
-    return {"num_solved": solved, "num_subtasks": subtasks, "num_tool_calls": solved + draw(st.integers(0, 30))}
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(counts())
-def test_the_reward_is_the_harmonic_mean_and_lies_between_0_and_1(counts):
-    solved, subtasks, calls = counts.values()
-    reward = f1(**counts)
-    assert 0 <= reward <= 1
-    assert (reward == 0) == (solved == 0)
-    # 2pr/(p+r) with p = s/(c+e), r = s/n is 2s/(n+c+e)
-    assert reward == pytest.approx(2 * solved / (subtasks + calls + PRECISION_EPSILON), rel=1e-12)
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(counts(), st.integers(1, 5))
-def test_a_call_in_vain_lowers_it_and_a_solved_sub_task_raises_it(counts, more):
-    solved, subtasks, calls = counts.values()
-    if solved:
-        in_vain = {**counts, "num_tool_calls": calls + more}
-        assert f1(**in_vain) < f1(**counts)
-        less = {**counts, "num_solved": solved - 1}
-        assert f1(**less) < f1(**counts)
-    if solved < subtasks:
-        with_one_more_call = {**counts, "num_solved": solved + 1, "num_tool_calls": calls + 1}
-        assert f1(**with_one_more_call) > f1(**counts)
-
-
-@pytest.mark.parametrize("num_subtasks", [1, 2, 7])
-def test_solving_everything_without_a_call_in_vain_is_worth_1(num_subtasks):
-    reward = f1(num_solved=num_subtasks, num_subtasks=num_subtasks, num_tool_calls=num_subtasks)
-    assert reward == pytest.approx(1.0, abs=1e-6)
 
 
 def test_impossible_counts_are_refused():
