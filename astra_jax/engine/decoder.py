@@ -153,13 +153,12 @@ class PagedDecoder:
         raise self._failure
 
     async def close(self, *, failed: bool = False) -> None:
-        """Free everything; no message may be under way.
+        """Free everything; callers that still wait get a DecoderError.
 
         Hosts that share a device wait until all have closed theirs; one that has `failed` only tells the others.
 
         Raises:
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
+            HostFailed, HostsEnd: as `SharedDevice.leave`.
         """
         self._is_closing = True
         self._wake.set()

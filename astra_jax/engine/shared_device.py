@@ -111,7 +111,7 @@ class SharedDevice:
 
     @property
     def row_steps(self) -> int:
-        """Rows of this host × tokens of all calls that sampled, with calls that only other hosts needed."""
+        """As of this host's device, with calls that only other hosts needed."""
         return self._device.row_steps
 
     def take_weights(self, params: Any) -> None:
@@ -150,7 +150,7 @@ class SharedDevice:
 
         Raises:
             HostFailed: another host has failed.
-            HostsEnd: a signal ends all hosts, which save; also if this one has failed.
+            HostsEnd: a signal ends all hosts; also if this one has failed.
         """
         if failed:
             if isinstance(self._ended, HostsEnd):
@@ -169,12 +169,7 @@ class SharedDevice:
         return call
 
     async def _agree(self, own: Proposal) -> Proposal:
-        """Return the next call of all hosts; after a failure, raise the same error each time.
-
-        Raises:
-            HostFailed: another host has failed.
-            HostsEnd: a signal ends all hosts.
-        """
+        """Return the next call of all hosts; after a failure, raise the same error each time."""
         if self._ended is not None:
             raise self._ended
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -24,7 +23,6 @@ StopReason = Literal[
     "end_of_text",
     "max_turns",
     "max_response_tokens",
-    "max_consecutive_invalid_calls",
     "deadline",
     "no_verdict",
 ]
@@ -116,11 +114,6 @@ class Episode:
         if not self.environment.ends_with_answer:
             return self.met_expectation
         return is_answer_accurate(self.environment, self.final_text)
-
-    @property
-    def num_consecutive_invalid_calls(self) -> int:
-        """Number of calls since the last call that a tool could take."""
-        return sum(1 for _ in itertools.takewhile(lambda outcome: not outcome.is_valid, reversed(self.outcomes)))
 
     async def take_turn(
         self,

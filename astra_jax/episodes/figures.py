@@ -29,7 +29,6 @@ class EpisodeFigures:
     """Means over episodes; `tokens_per_turn` and shares of calls are ratios of totals."""
 
     f1: float
-    """The paper's F1, from n̂, n and c, even if the reward of the run is another."""
     recall: float
     precision: float
     solved_fraction: float
@@ -50,11 +49,7 @@ class EpisodeFigures:
 
 
 def terms_of(episode: Episode) -> Terms:
-    """Return the numerator and the denominator that a finished episode adds to each figure but the reward.
-
-    Raises:
-        ValueError: the environment has nothing to solve.
-    """
+    """Return the numerator and the denominator that a finished episode adds to each figure but the reward."""
     counts, outcomes = episode.counts, episode.outcomes
     num_calls = len(outcomes)
     return {
@@ -100,11 +95,7 @@ def call_errors(episodes: Iterable[Episode]) -> Counter[str]:
 
 
 def service_errors(now: Mapping[ServiceError, int], before: Mapping[ServiceError, int]) -> Counter[str]:
-    """Count the attempts that the sandbox gave no whole reply to between two looks at its client, by name.
-
-    >>> service_errors({"http_429": 3, "reply_cut": 1}, before={"http_429": 1, "reply_cut": 1})
-    Counter({'service_errors_http_429': 2})
-    """
+    """Count the attempts that the sandbox gave no whole reply to between two looks at its client, by name."""
     return Counter({f"service_errors_{kind}": count for kind, count in (Counter(now) - Counter(before)).items()})
 
 

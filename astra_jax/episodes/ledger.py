@@ -21,6 +21,7 @@ import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ class TokenLedger:
         """
         if any(source == Source.MODEL for source in sources):
             raise ValueError("tokens of the model enter the ledger by `append_sampled`, with their log-probs")
-        self._append(ids, sources, [0.0] * len(ids), [-1] * len(ids), (), turn)
+        self._append(turn, ids, sources, [0.0] * len(ids), [-1] * len(ids), [()] * len(ids))
 
     def append_sampled(
         self,
@@ -101,30 +102,21 @@ class TokenLedger:
             len(kept) != len(ids) or any(token not in of_token for token, of_token in zip(ids, kept, strict=True))
         ):
             raise ValueError("expected each sampled token among the ids that truncation kept where it was drawn")
-        self._append(ids, [int(Source.MODEL)] * len(ids), logprobs, policy_versions, kept, turn)
+        self._append(turn, ids, [int(Source.MODEL)] * len(ids), logprobs, policy_versions, kept or [()] * len(ids))
 
-    def _append(
-        self,
-        ids: Sequence[int],
-        sources: Sequence[int],
-        logprobs: Sequence[float],
-        policy_versions: Sequence[int],
-        kept: Sequence[Sequence[int]],
-        turn: int,
-    ) -> None:
-        if not len(ids) == len(sources) == len(logprobs) == len(policy_versions):
-            raise ValueError(
-                "a ledger's columns must have one length, found "
-                f"{len(ids)}, {len(sources)}, {len(logprobs)}, {len(policy_versions)}"
-            )
+    def _append(self, turn: int, ids: Sequence[int], *columns: Sequence[Any]) -> None:
+        lengths = [len(ids), *map(len, columns)]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"a ledger's columns must have one length, found {lengths}")
         if self.turns and turn < self.turns[-1]:
             raise ValueError(f"a ledger only grows: turn {turn} cannot follow turn {self.turns[-1]}")
+        sources, logprobs, policy_versions, kept = columns
         # Python's numbers, not numpy's: a waiting episode is saved as JSON.
         self.ids.extend(map(int, ids))
         self.sources.extend(map(int, sources))
         self.sampled_logprobs.extend(map(float, logprobs))
         self.turns.extend([turn] * len(ids))
         self.policy_versions.extend(map(int, policy_versions))
-        self.kept_counts.extend(map(len, kept) if kept else [0] * len(ids))
+        self.kept_counts.extend(map(len, kept))
         for of_token in kept:
             self.kept_ids.extend(of_token)

@@ -90,7 +90,7 @@ class LoggedEpisode(FinishedEpisode):
         if missing := sorted(FinishedEpisode.model_fields.keys() - self.model_fields_set - {"messages"}):
             raise ValueError(f"{missing[0]} is missing")
         runs = itertools.groupby(self.tokens, key=lambda token: (token.turn, token.source))
-        said = ((_SOURCES[source], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
+        said = ((Source[source.upper()], "".join(token.text for token in tokens)) for (_, source), tokens in runs)
         object.__setattr__(self, "messages", messages_of(self.question, said))  # the model is frozen
         return self
 
@@ -103,7 +103,7 @@ def episode_to_json(episode: Episode, tokenizer: Tokenizer, *, policy: str, rewa
     """
     environment, ledger = episode.environment, episode.ledger
     texts = token_texts(ledger.ids, tokenizer)
-    sources = [_SOURCE_NAMES[Source(source)] for source in ledger.sources]
+    sources = [Source(source).name.lower() for source in ledger.sources]
     logprobs = [round(logprob, 6) for logprob in ledger.sampled_logprobs]
     columns = (ledger.ids, texts, sources, logprobs, ledger.turns, ledger.policy_versions, map(tuple, ledger.kept))
     versions = [version for version in ledger.policy_versions if version >= 0]
@@ -196,12 +196,3 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
 
 def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
     return tokenizer.decode([token_id]).startswith(_REPLACEMENT)
-
-
-_SOURCE_NAMES: dict[Source, SourceName] = {
-    Source.PROMPT: "prompt",
-    Source.TEMPLATE: "template",
-    Source.MODEL: "model",
-    Source.TOOL: "tool",
-}
-_SOURCES: dict[SourceName, Source] = {name: source for source, name in _SOURCE_NAMES.items()}

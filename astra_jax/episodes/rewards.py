@@ -1,16 +1,14 @@
 """The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and rewards to compare it with.
 
-F1 says: solve all, and call no tool in vain.
+F1 says: solve all, and call no tool in vain. `synthesis/answers/counting.py` counts
 
     n̂   sub-tasks solved: a tool that the sub-task names returned its gold answer; one call solves at most one
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-Only the values that tools return are compared, not arguments. If more is checked (a final state, a refusal, a question
-back) n and c are one more, and n̂ too if it is right; messages without a call are read for a refusal or a question,
-never for an answer. Where a tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the
-rest, and 2 / (2 + k) for refusing at once where k sub-questions could have been answered.
-`synthesis/answers/counting.py` counts all three.
+If more is checked (a final state, a refusal, a question back) n and c are one more, and n̂ too if it is right. Where a
+tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the rest, and 2 / (2 + k) for
+refusing at once where k sub-questions could have been answered.
 
 A reward is a function of a `FinishedEpisode` that returns a finite number. A run names its reward in its config: one
 of `REWARDS`, or `MODULE:FUNCTION` of a file of the user (docs/variants.md). `astra rescore` applies either to logged

@@ -62,8 +62,6 @@ class RolloutConfig(BaseModel):
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
     """Assistant messages of an episode."""
-    max_consecutive_invalid_calls: int | None = Field(default=None, gt=0)
-    """Calls in a row that no tool could take after which an episode ends; without it there is no such limit."""
     max_tool_response_tokens: int | None = Field(default=None, gt=0)
     """Tokens of a tool response that the policy is shown, and the number of those left out; without it all."""
     max_tool_seconds: float | None = Field(default=None, gt=0)
@@ -73,8 +71,7 @@ class RolloutConfig(BaseModel):
     temperature: float = Field(default=1.0, ge=0)
     """Divisor of the logits; at 0 each token is the most likely one (greedy)."""
     top_k: int | None = Field(default=None, gt=0)
-    """Number of likeliest ids that a token is drawn from; without it all. `engine.interface.Sampling` says in which
-    order the three truncate, and which ids are kept where several are equally likely."""
+    """Number of likeliest ids that a token is drawn from; without it all (`engine.interface.Sampling`)."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Share of probability that the likeliest ids must reach together; a token is drawn from the fewest that do."""
     reproducible: bool = True
@@ -279,11 +276,8 @@ class RolloutEngine:
             return
         # The tools of a last turn have run, and count; no message reads their responses, so the ledger has none.
         encoded = self.tokenizer.encode_segments(said)
-        most_invalid = self.config.max_consecutive_invalid_calls
         if message.ids[-1] != self.tokenizer.end_id:
             episode.stop_reason = "end_of_text"
-        elif most_invalid is not None and episode.num_consecutive_invalid_calls >= most_invalid:
-            episode.stop_reason = "max_consecutive_invalid_calls"
         elif turn >= self.config.max_turns:
             episode.stop_reason = "max_turns"
         # At the limit, not only beyond it: the next message needs room for one token at least.

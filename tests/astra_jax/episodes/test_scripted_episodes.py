@@ -19,7 +19,7 @@ from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Start
 from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.testing import InProcessSandbox, tiny_environment
-from synthesis.records import Message, ToolCall
+from synthesis.records import Message
 from tests.astra_jax.episodes.scripted_policy import LOGPROB, run_scripted
 from tests.shared_data import shared_data
 
@@ -97,25 +97,6 @@ def test_the_end_of_the_text_ends_the_message_and_the_episode_after_its_tools_ha
     assert (episode.stop_reason, episode.final_text) == ("no_tool_call", GOLD[-1].content)
 
 
-def bad(count: int) -> Message:
-    call = ToolCall(id="c", name="no_such_tool", arguments={})
-    return Message(role="assistant", reasoning_content="So", content="", tool_calls=(call,) * count)
-
-
-@pytest.mark.parametrize(
-    ("said", "stop_reason", "num_turns"),
-    [
-        ([bad(1), bad(1), bad(1)], "max_consecutive_invalid_calls", 3),
-        ([bad(2), bad(2)], "max_consecutive_invalid_calls", 2),
-        ([bad(2), GOLD[0], bad(2), GOLD[-1]], "no_tool_call", 4),
-    ],
-)
-def test_an_episode_ends_after_so_many_bad_calls_in_a_row(tokenizer, said, stop_reason, num_turns):
-    sampled = [spoken(message, tokenizer) for message in said]
-    episode = run([*sampled, spoken(GOLD[-1], tokenizer)], tokenizer, max_consecutive_invalid_calls=3)
-    assert (episode.stop_reason, episode.num_turns) == (stop_reason, num_turns)
-
-
 # Whatever a model may write: calls that are right, wrong in every way, nested, unfinished; tags where none belongs.
 bodies = st.sampled_from(
     ['{"name": "find_flat", "arguments": {"owner": "Quartz Heron"}}',
@@ -160,18 +141,16 @@ def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_o
     @settings(max_examples=140, deadline=None, derandomize=True)
     @given(
         st.lists(raw_messages, min_size=1, max_size=4),
-        st.sampled_from([None, 2]),
         st.integers(40, 2000),
         st.integers(0, 60),
         st.integers(0, 8),
     )
-    def check(messages, most_invalid, max_response_tokens, cut, end_of_text_at):
+    def check(messages, max_response_tokens, cut, end_of_text_at):
         sampled = [
             [*tokenizer.encode(text[:cut]), *tokenizer.encode(text[cut:]), end_ids[turn == end_of_text_at]]
             for turn, text in enumerate([*messages, "Done."], start=1)
         ]
-        limits = {"max_consecutive_invalid_calls": most_invalid, "max_response_tokens": max_response_tokens}
-        episode = run(sampled, tokenizer, **limits)
+        episode = run(sampled, tokenizer, max_response_tokens=max_response_tokens)
         ledger, responses = episode.ledger, [outcome.response for outcome in episode.outcomes]
         assert episode.stop_reason is not None
         seen.update([episode.stop_reason, episode.num_turns, *(outcome.error_kind for outcome in episode.outcomes)])
@@ -200,7 +179,7 @@ def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_o
         assert restored_episode(json.loads(json.dumps(saved_episode(episode))), ENVIRONMENT) == episode
 
     check()
-    reasons = {"no_tool_call", "end_of_text", "max_response_tokens", "max_consecutive_invalid_calls"}
+    reasons = {"no_tool_call", "end_of_text", "max_response_tokens"}
     assert seen >= {*reasons, *MODEL_ERRORS, "exception", None, 1, 2}, "this test must see all of these"
 
 
