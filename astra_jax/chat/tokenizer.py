@@ -118,17 +118,6 @@ class Tokenizer:
         """Return the text of token ids, control tokens included."""
         return self.backend.decode(list(ids), skip_special_tokens=False)
 
-    def shortened(self, text: str, max_tokens: int) -> str:
-        """Return a text, or its first `max_tokens` tokens to the last whole character and the number that follow.
-
-        "a b c d" with 2 tokens becomes "a b\n[2 more tokens are not shown]" if each letter is a token.
-        """
-        ids = self.encode(text)
-        if len(ids) <= max_tokens:
-            return text
-        kept = self.decode(ids[:max_tokens]).removesuffix("\N{REPLACEMENT CHARACTER}")
-        return f"{kept}\n[{len(ids) - max_tokens} more tokens are not shown]"
-
     def encode_segments(self, segments: Iterable[Segment]) -> EncodedText:
         """Tokenise the joined text of segments; every token has the writer of its first character.
 

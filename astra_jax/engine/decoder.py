@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -57,10 +57,8 @@ class PagedDecoder:
         end_ids: tuple[int, ...],
         policy_version: int = 0,
         calls_away: int | None = None,
-        call_clock: AbstractContextManager[Any] | None = None,
     ):
-        """Sample with the weights of `policy_version` until one of `end_ids`; `call_clock` measures the calls."""
-        self._call_clock = call_clock or contextlib.nullcontext()
+        """Sample with the weights of `policy_version` until one of `end_ids`."""
         self._device, self._end_ids, self._calls_away = device, end_ids, calls_away
         self._schedule = Schedule(limits, device.num_shards, device.vocab_size)
         self._policy_version = policy_version
@@ -80,6 +78,7 @@ class PagedDecoder:
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
         self._sampled_tokens = self._read_tokens = 0
+        self._call_seconds = 0.0
 
     @property
     def load(self) -> Load:
@@ -91,6 +90,7 @@ class PagedDecoder:
             row_steps=self._device.row_steps,
             sampled_tokens=self._sampled_tokens,
             read_tokens=self._read_tokens,
+            call_seconds=self._call_seconds,
         )
 
     async def generate(
@@ -262,15 +262,15 @@ class PagedDecoder:
     @contextlib.contextmanager
     def _in_call_of(self, tracks: Iterable[Track]) -> Iterator[None]:
         """Note the sessions of a call while it runs; at its end hand out the messages that were aborted meanwhile."""
-        self._in_call = {track.session for track in tracks}
+        self._in_call, started = {track.session for track in tracks}, time.monotonic()
         try:
-            with self._call_clock:
-                yield
+            yield
             for session in self._in_call:
                 if session in self._messages and self._messages[session].is_aborted:
                     self._hand_out(session, "aborted")
         finally:
             self._in_call = set()
+            self._call_seconds += time.monotonic() - started
 
     def _take_in(self, sample: Sample, said: Said) -> None:
         for row, of_row in zip(sample.all_rows(), said, strict=True):

@@ -19,10 +19,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from astra_jax.engine.kv_pages import empty_pages
-from astra_jax.engine.page_attention import copies_pages
 from astra_jax.engine.programs import Asked, Given, Sampled, read_tokens, sample_rows
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample
+from astra_jax.engine.triton_pages import has_kernel
 from astra_jax.mesh.placement import in_force, num_shards, on_devices, own_shards
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import Params, layers_apart
@@ -90,8 +90,8 @@ class XLADevice:
         self._empty_pages = lambda: on_devices(make(model_config, *sizes))
         self._pages = self._empty_pages()
         # A kernel reads no page beyond a row's own, however long its table is: one table is one program less.
-        copies = copies_pages(model_config.dtype, model_config.head_dim, limits.page_tokens)
-        self._tables = limits.tables if copies else limits.tables[-1:]
+        reads_in_place = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
+        self._tables = limits.tables[-1:] if reads_in_place else limits.tables
         self.row_steps = 0
 
     def take_weights(self, params: Params) -> None:

@@ -127,6 +127,8 @@ class Load:
     """Number of sampled tokens that were handed out."""
     read_tokens: int
     """Number of given tokens that were computed."""
+    call_seconds: float
+    """Seconds in which a call was under way."""
 
 
 class Decoder(Protocol):

@@ -37,11 +37,6 @@ _SCORES_AT_ONCE_ELSEWHERE: Final = 2**26
 """Number of scores of a block on other platforms, where a block costs more than its scores."""
 
 
-def copies_pages(dtype: DType, head_dim: int, page_tokens: int) -> bool:
-    """Say whether tokens are sampled behind copies of pages, so that a call with longer tables costs more."""
-    return not has_kernel(dtype, head_dim, page_tokens)
-
-
 class LayerRows(Protocol):
     """Rows of one layer to which new tokens are added, several at once or one after the other."""
 
@@ -60,7 +55,7 @@ def rows_of(pages: Pages, tables_DRn: Rows, starts_DR: Rows, dtype: DType, *, on
     def of_windows(of_layer: KV) -> WindowRows:
         page_tokens, head_dim = of_layer.values.shape[3:]
         copied = None
-        if one_by_one and copies_pages(dtype, head_dim, page_tokens):
+        if one_by_one and not has_kernel(dtype, head_dim, page_tokens):
             kv = window(of_layer, tables_DRn)
             is_behind_RS = jnp.arange(kv.values.shape[2]) < jnp.reshape(starts_DR, (-1, 1))
             copied = Part(kv, is_behind_RS[:, None])

@@ -109,16 +109,6 @@ class RolloutSizes(Protocol):
     def kv_share(self) -> float: ...
 
 
-def limits_of_decoders(config: RolloutSizes, num_groups: int, group_size: int) -> list[Limits]:
-    """Return the limits of each decoder that a rollout of so many groups makes on the mesh in force.
-
-    There are two, with half of the groups each, if all rows are one shard of one host: one decoder computes while the
-    host works for the other.
-    """
-    count = 2 if num_shards() == num_hosts() == 1 and num_groups > 1 else 1
-    return [decode_limits(config, -(-num_groups // count), group_size)] * count
-
-
 def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Limits:
     """Return pages and rows for so many groups at once; with a `kv_share` of 1 all episodes may be of full length."""
     shards = num_shards()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -115,18 +115,11 @@ class Episode:
             return self.met_expectation
         return is_answer_accurate(self.environment, self.final_text)
 
-    async def take_turn(
-        self,
-        text: str,
-        sandbox: AsyncSandboxClient,
-        shortened: Callable[[str], str] = str,
-        judge: EndingJudge = by_lexicon,
-    ) -> list[Segment]:
+    async def take_turn(self, text: str, sandbox: AsyncSandboxClient, judge: EndingJudge = by_lexicon) -> list[Segment]:
         """Run the tool calls of an assistant message; return the text of template and tools, or of the user, behind it.
 
         The user answers the first question back where the environment's question leaves something out. Empty when the
-        message calls no tool otherwise: the episode has ended. The policy is shown each response as `shortened` leaves
-        it.
+        message calls no tool otherwise: the episode has ended.
 
         Raises:
             SandboxUnavailable: the service is down; never a tool response, never a reward.
@@ -135,9 +128,9 @@ class Episode:
         if not said.tool_calls:
             return await self._answered_by_user(said.content, judge)
         if self.state is None:
-            outcomes = await all_or_none(self._call(call, sandbox, shortened) for call in said.tool_calls)
+            outcomes = await all_or_none(self._call(call, sandbox) for call in said.tool_calls)
         else:  # calls of a stateful environment see one another's changes, so they run in order
-            outcomes = [await self._call(call, sandbox, shortened) for call in said.tool_calls]
+            outcomes = [await self._call(call, sandbox) for call in said.tool_calls]
         self.outcomes.extend(outcomes)
         return response_segments([outcome.response for outcome in outcomes])
 
@@ -161,9 +154,7 @@ class Episode:
         self.stop_reason = "no_tool_call"
         return []
 
-    async def _call(
-        self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient, shortened: Callable[[str], str]
-    ) -> ToolOutcome:
+    async def _call(self, call: ParsedToolCall | MalformedToolCall, sandbox: AsyncSandboxClient) -> ToolOutcome:
         # Calls that no tool can take are outcomes all the same: answered with an error, and counted in c.
         turn = self.num_turns
         if isinstance(call, MalformedToolCall):
@@ -181,7 +172,7 @@ class Episode:
         error_kind = None if reply.error is None else reply.error.kind.value
         if error_kind is not None and not tool.document.names_arguments(call.arguments):
             error_kind = "wrong_arguments"
-        said = shortened(tool_response(reply))
+        said = tool_response(reply)
         return ToolOutcome(call.name, call.arguments, error_kind, reply.value, said, irrelevant, turn)
 
 

@@ -9,10 +9,8 @@ An episode goes turn by turn:
 `generate` is the one call that samples, at `RolloutConfig.temperature` or, side by side, at those of `run_at`. Its draw
 for a token is that of the key (seed of this `run`, place of the episode in it, tokens since the prompt, those of tools
 included), so the same policy, environments and seed give the same episodes, however long tools take; greedy ones
-(temperature 0) need no seed. In RL the seed of a `run` is made of the config's and of how many groups have been
-submitted before (`rl/rollouts.py`); rollouts go on until there are as many groups as a batch has whose rewards differ
-within the group, and only then one update follows, whose loss divides by the same temperature (`rl/train.py`). Groups
-that were one too many wait, for `max_staleness` updates at most, and are learnt from first.
+(temperature 0) need no seed. In RL `rl/rollouts.py` makes the seed of a `run`, and rolls out until enough groups have
+rewards that differ; one update follows, whose loss divides by the same temperature.
 
 Decided: docs/decisions/rl.md, “Episodes advance independently, in pages of 32 tokens and a fixed number of rows”.
 """
@@ -32,8 +30,7 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
 from astra_jax.engine.shared_device import shared
-from astra_jax.engine.sizes import limits_of_decoders
-from astra_jax.episodes.call_clock import CallClock
+from astra_jax.engine.sizes import decode_limits
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
 from astra_jax.episodes.episode import Episode, all_or_none
 from astra_jax.episodes.ledger import TokenLedger
@@ -41,7 +38,7 @@ from astra_jax.episodes.saved import exchanged
 from astra_jax.errors import AstraError
 from astra_jax.mesh.placement import num_shards, own_shards
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import Params, layers_apart
+from astra_jax.model.qwen3 import Params
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, EnvironmentTool, Message
@@ -62,8 +59,6 @@ class RolloutConfig(BaseModel):
     """Tokens after the prompt, tool responses included."""
     max_turns: int = Field(gt=0)
     """Assistant messages of an episode."""
-    max_tool_response_tokens: int | None = Field(default=None, gt=0)
-    """Tokens of a tool response that the policy is shown, and the number of those left out; without it all."""
     max_tool_seconds: float | None = Field(default=None, gt=0)
     """Seconds that an episode may wait for its tools, all turns together; then it is cut off. The run no longer
     follows from the seed alone. Below the deadline of the sandbox's client (120 s) an outage cuts episodes off before
@@ -124,10 +119,8 @@ class RolloutEngine:
         model_config.require_context(config.max_prompt_tokens + config.max_response_tokens)
         self.model_config, self.tokenizer, self.sandbox, self.config = model_config, tokenizer, sandbox, config
         self._judge = judge
-        self.loads: list[Load] = []
-        """Load of each decoder of the last `run` when it was closed."""
-        self.call_clock = CallClock()
-        """The time in which a decoder had a call under way, over all runs."""
+        self.load: Load | None = None
+        """Load of the decoder of the last `run` when it was closed."""
         self._end_ids = (tokenizer.end_id, tokenizer.end_of_text_id)
 
     def can_run(self, start: Start) -> bool:
@@ -205,12 +198,11 @@ class RolloutEngine:
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        decoders = self._decoders(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
-        per_decoder = -(-len(starts) // len(decoders))
+        decoder = self._decoder(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
         of_temperatures: list[list[Group]] = [[] for _ in temperatures]
         running = []
         for place, (start, prompt) in enumerate(zip(starts, prompts, strict=True)):
-            first, decoder = first_slot + place * group_size, decoders[place // per_decoder]
+            first = first_slot + place * group_size
             for number, temperature in enumerate(temperatures):
                 sessions = [Session(seed, slot, number=number) for slot in range(first, first + group_size)]
                 group = [self._begun(start, prompt, temperature, session) for session in sessions]
@@ -220,11 +212,11 @@ class RolloutEngine:
                     running += [self._run_episode(decoder, each, temperature, session) for each, session in pairs]
         failed = True
         try:
-            await _while_none_fails(decoders, all_or_none(running))
+            await _unless_it_fails(decoder, all_or_none(running))
             failed = False
         finally:
-            await asyncio.gather(*(decoder.close(failed=failed) for decoder in decoders))
-            self.loads = [decoder.load for decoder in decoders]
+            await decoder.close(failed=failed)
+            self.load = decoder.load
         return [exchanged(groups, is_own) for groups in of_temperatures]
 
     def _begun(self, start: Start, prompt: Sequence[int], temperature: float, session: Session) -> Episode:
@@ -236,20 +228,16 @@ class RolloutEngine:
         state, rolled_out = start.environment.state, {"seed": session.seed, "slot": session.slot, "limits": limits}
         return Episode(start.environment, start.tools, ledger, state, rolled_out=rolled_out)
 
-    def _decoders(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
-        """Make the decoders that sample so many groups at once: their number follows from `limits_of_decoders`."""
-        params = layers_apart(params)  # once for all
-        return [
-            PagedDecoder(
-                shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
-                limits,
-                end_ids=self._end_ids,
-                policy_version=policy_version,
-                calls_away=_CALLS_AWAY if self.config.reproducible else None,
-                call_clock=self.call_clock,
-            )
-            for limits in limits_of_decoders(self.config, num_groups, group_size)
-        ]
+    def _decoder(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> Decoder:
+        """Make a decoder that samples so many groups at once."""
+        limits = decode_limits(self.config, num_groups, group_size)
+        return PagedDecoder(
+            shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),
+            limits,
+            end_ids=self._end_ids,
+            policy_version=policy_version,
+            calls_away=_CALLS_AWAY if self.config.reproducible else None,
+        )
 
     async def _run_episode(self, decoder: Decoder, episode: Episode, temperature: float, session: Session) -> None:
         config, ledger = self.config, episode.ledger
@@ -293,7 +281,7 @@ class RolloutEngine:
         try:
             # Only a turn is on the clock: in the decoder an episode also waits for others, and there nothing is stuck.
             async with asyncio.timeout(None if most is None else most - episode.tool_seconds) as clock:
-                said = await episode.take_turn(text, self.sandbox, self._shortened, self._judge)
+                said = await episode.take_turn(text, self.sandbox, self._judge)
         except TimeoutError:
             if not clock.expired():
                 raise  # of another clock
@@ -301,14 +289,10 @@ class RolloutEngine:
         episode.tool_seconds += loop.time() - started
         return said
 
-    def _shortened(self, response: str) -> str:
-        most = self.config.max_tool_response_tokens
-        return response if most is None else self.tokenizer.shortened(response, most)
 
-
-async def _while_none_fails(decoders: Sequence[Decoder], episodes: Coroutine[Any, Any, Any]) -> None:
-    """Run all episodes to their end; where a decoder fails, raise why at once, though all of them wait for tools."""
-    ends = [asyncio.ensure_future(coroutine) for coroutine in (episodes, *(each.until_failed() for each in decoders))]
+async def _unless_it_fails(decoder: Decoder, episodes: Coroutine[Any, Any, Any]) -> None:
+    """Run all episodes to their end; if the decoder fails, raise its error at once, even while all wait for tools."""
+    ends = [asyncio.ensure_future(coroutine) for coroutine in (episodes, decoder.until_failed())]
     try:
         done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await next(end for end in ends if end in done)

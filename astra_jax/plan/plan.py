@@ -164,7 +164,6 @@ _ADVICE = {
     "activations": "set model_overrides.remat to offload or full, raise accumulation or mesh.context",
     "KV pool": _OF_POOL,
     "KV pool of other layers": _OF_POOL,
-    "KV pool of the other decoder": _OF_POOL,
     "batch": "raise accumulation, or take more chips",
     "temporaries": "lower logprob_chunk_tokens, raise accumulation, or split sequences further (mesh.context)",
 }
@@ -202,7 +201,7 @@ def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
         assert decode_mesh is not None
         abstract_steps = rollout_steps(config, model, decode_mesh, mesh)
         abstract_steps["rl_learner"] = rl_learner_step(config, model, mesh)
-        rollouts = episodes_in_flight(config, decode_mesh)
+        rollouts = episodes_in_flight(config)
     return Plan(
         topology=topology,
         chips=len(devices),

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from astra_jax.engine.kv_pages import Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
-from astra_jax.engine.sizes import Limits, limits_of_decoders
+from astra_jax.engine.sizes import Limits, decode_limits
 from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
@@ -50,8 +50,8 @@ def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh
 
     def calls_for(num_groups: int, group_size: int) -> _Calls:
         with jax.set_mesh(mesh):
-            limits, *others = limits_of_decoders(config.rollout, num_groups, group_size)
-        return _Calls(model, params, limits, 1 + len(others), mesh, left)
+            limits = decode_limits(config.rollout, num_groups, group_size)
+        return _Calls(model, params, limits, mesh, left)
 
     calls = calls_for(config.groups_per_rollout, config.group_size)
     steps = {
@@ -126,17 +126,13 @@ def _decoded_with(lay_out: Layout, learnt: Params, places: Params) -> Params:
     return with_shardings({**outside, "layers": (layer,) * len(places["layers"])}, places)
 
 
-def episodes_in_flight(config: RLConfig, mesh: Mesh) -> str:
-    """Say how many episodes of which length have room in the pages at once, and in how many decoders."""
+def episodes_in_flight(config: RLConfig) -> str:
+    """Say how many episodes of which length have room in the pages at once."""
     tokens = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
     in_flight = f"{config.groups_per_rollout * config.group_size} episodes of {tokens:,} tokens in flight"
     share = config.rollout.kv_share
     if share < 1:
         in_flight = f"{in_flight}, with pages for {share:.0%} of their tokens"
-    with jax.set_mesh(mesh):
-        count = len(limits_of_decoders(config.rollout, config.groups_per_rollout, config.group_size))
-    if count > 1:
-        in_flight = f"{in_flight}, in {count} decoders that take turns on the same chips"
     if config.held_out is None:
         return in_flight
     return f"{in_flight}; at another time up to {config.held_out.most_at_once} in held-out environments"
@@ -149,18 +145,9 @@ class _Calls:
     model: ModelConfig
     params: Params
     limits: Limits
-    num_decoders: int
-    """Number of decoders with these limits on the same chips: one of them makes a call, the pages of all are there."""
     mesh: Mesh
-    left_bytes: Mapping[str, int]
+    resident_bytes: Mapping[str, int]
     """Bytes that the learner leaves on a chip meanwhile, by category."""
-
-    @property
-    def resident_bytes(self) -> Mapping[str, int]:
-        """Bytes on a chip beside any program, by category."""
-        if self.num_decoders == 1:
-            return self.left_bytes
-        return {**self.left_bytes, "KV pool of the other decoder": (self.num_decoders - 1) * bytes_per_chip(self.pages)}
 
     @functools.cached_property
     def pages(self) -> Pages:

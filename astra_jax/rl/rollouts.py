@@ -56,8 +56,11 @@ class Filling:
     """Seconds that each episode of this host with a tool call waited for its tools."""
     loads: list[Load] = field(default_factory=list)
     """Load of the decoder in each rollout."""
-    decode_seconds: float = 0.0
-    """Seconds in which a call of the decoder was under way."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds in which a call of the decoder was under way."""
+        return sum(load.call_seconds for load in self.loads)
 
     @property
     def useful_row_steps(self) -> float:
@@ -156,11 +159,10 @@ class Rollouts:
             HostFailed: another host has failed.
             HostsEnd: a signal at one of several hosts ends all.
         """
-        filler, sandbox, clock = self.filler, self._engine.sandbox, self._engine.call_clock
+        filler, sandbox = self.filler, self._engine.sandbox
         filler.drop_stale(step)
         filling = self.filling = Filling()
         before, errors_before = dataclasses.replace(filler.counts), Counter(sandbox.service_errors)
-        seconds_before = clock.seconds
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not filler.is_full:
             # These weights and the pages exist only here: the learner needs the memory.
@@ -169,7 +171,6 @@ class Rollouts:
                 while not filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
                     await self._roll_out(weights, step)
         filling.errors += service_errors(sandbox.service_errors, errors_before)
-        filling.decode_seconds = clock.seconds - seconds_before
         if not filler.buffer:
             raise self._stalled(before, step)
         if not filler.is_full:
@@ -234,7 +235,8 @@ class Rollouts:
         filling.sampled_tokens_kept += map(num_sampled_tokens, kept)
         filling.tool_seconds += [episode.tool_seconds for episode in episodes if episode.tool_seconds > 0]
         filling.rolled_out += scored
-        filling.loads += self._engine.loads
+        if self._engine.load is not None:
+            filling.loads.append(self._engine.load)
         filling.num_rollouts += 1
 
     def _tell_of_dropped(self, num_cancelled: int, num_failed: int) -> None:

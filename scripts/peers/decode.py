@@ -14,7 +14,7 @@ from peers.qwen3 import (
     THREADS,
     hf_model,
     our_config,
-    our_decoders,
+    our_decoder,
     random_rows,
     require_all,
     tunix_sampler,
@@ -25,7 +25,7 @@ ROWS, PROMPT_TOKENS, NEW_TOKENS = 32, 256, 256
 
 
 def ours() -> Callable[[], None]:
-    """Decode one message for each prompt in two decoders, as a rollout does."""
+    """Decode one message for each prompt, as a rollout does."""
     import jax
 
     from astra_jax.engine.interface import Sampling, Session
@@ -36,16 +36,13 @@ def ours() -> Callable[[], None]:
     rows = random_rows(SMALL, ROWS, PROMPT_TOKENS).tolist()
 
     async def decode() -> None:
-        decoders = our_decoders(
-            config, params, count=2, groups=ROWS, group_size=1, prompt=PROMPT_TOKENS, response=NEW_TOKENS, turns=1
+        decoder = our_decoder(
+            config, params, groups=ROWS, group_size=1, prompt=PROMPT_TOKENS, response=NEW_TOKENS, turns=1
         )
         sampling = Sampling(NEW_TOKENS, temperature=0.0)
-        messages = await asyncio.gather(
-            *(decoders[i % len(decoders)].generate(row, sampling, Session(0, i)) for i, row in enumerate(rows))
-        )
+        messages = await asyncio.gather(*(decoder.generate(row, sampling, Session(0, i)) for i, row in enumerate(rows)))
         require_all((len(message.ids) for message in messages), ROWS, NEW_TOKENS)
-        for decoder in decoders:
-            await decoder.close()
+        await decoder.close()
 
     return lambda: asyncio.run(decode())
 

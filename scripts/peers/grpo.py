@@ -25,7 +25,7 @@ from peers.qwen3 import (
     IdsAsText,
     hf_model,
     our_config,
-    our_decoders,
+    our_decoder,
     random_rows,
     tunix_model,
     words_for_trl,
@@ -48,7 +48,7 @@ def reward(ids: Sequence[int]) -> float:
 
 
 def ours() -> Callable[[], None]:
-    """Sample in two decoders, then make a batch and a step."""
+    """Sample, then make a batch and a step."""
     import jax
 
     from astra_jax.chat.format import Source
@@ -76,16 +76,14 @@ def ours() -> Callable[[], None]:
         return Episode(environment, environment.tools, ledger)
 
     async def answer_all() -> list[Episode]:
-        decoders = our_decoders(
-            config, params, count=2, groups=GROUPS, group_size=GROUP_SIZE,
+        decoder = our_decoder(
+            config, params, groups=GROUPS, group_size=GROUP_SIZE,
             prompt=PROMPT_TOKENS, response=ANSWER_TOKENS, turns=1,
         )  # fmt: skip
-        of_group = [decoders[group * len(decoders) // GROUPS] for group in range(GROUPS)]
         episodes = await asyncio.gather(
-            *(answer(of_group[n // GROUP_SIZE], rows[n // GROUP_SIZE], n) for n in range(GROUPS * GROUP_SIZE))
+            *(answer(decoder, rows[n // GROUP_SIZE], n) for n in range(GROUPS * GROUP_SIZE))
         )
-        for decoder in decoders:
-            await decoder.close()
+        await decoder.close()
         return episodes
 
     def run() -> None:

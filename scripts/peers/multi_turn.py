@@ -23,7 +23,7 @@ from peers.qwen3 import (
     IdsAsText,
     hf_model,
     our_config,
-    our_decoders,
+    our_decoder,
     random_rows,
     require_all,
     tunix_sampler,
@@ -55,7 +55,7 @@ def all_tools() -> list[list[int]]:
 
 
 def ours() -> Callable[[], None]:
-    """Roll out in two decoders."""
+    """Roll out in one decoder."""
     import jax
 
     from astra_jax.engine.interface import Decoder, Sampling, Session
@@ -75,15 +75,13 @@ def ours() -> Callable[[], None]:
         return len(ids) - PROMPT_TOKENS
 
     async def run_all() -> None:
-        decoders = our_decoders(
-            config, params, count=2, groups=GROUPS, group_size=GROUP_SIZE,
+        decoder = our_decoder(
+            config, params, groups=GROUPS, group_size=GROUP_SIZE,
             prompt=PROMPT_TOKENS, response=EPISODE_TOKENS, turns=TOOL_TURNS + 1,
         )  # fmt: skip
-        each = EPISODES // len(decoders)
-        lengths = await asyncio.gather(*(run_episode(decoders[i // each], i) for i in range(EPISODES)))
+        lengths = await asyncio.gather(*(run_episode(decoder, i) for i in range(EPISODES)))
         require_all(lengths, EPISODES, EPISODE_TOKENS)
-        for decoder in decoders:
-            await decoder.close()
+        await decoder.close()
 
     return lambda: asyncio.run(run_all())
 

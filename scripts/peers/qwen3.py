@@ -58,29 +58,18 @@ def our_config(shape: Shape) -> ModelConfig:
     )
 
 
-def our_decoders(
-    config: ModelConfig,
-    params: Any,
-    *,
-    count: int,
-    groups: int,
-    group_size: int,
-    prompt: int,
-    response: int,
-    turns: int,
-) -> list[PagedDecoder]:
-    """Return `count` decoders that share `groups` groups evenly, with the limits of a rollout of these lengths."""
+def our_decoder(
+    config: ModelConfig, params: Any, *, groups: int, group_size: int, prompt: int, response: int, turns: int
+) -> PagedDecoder:
+    """Return a decoder with the limits of a rollout of so many groups of these lengths."""
     from astra_jax.engine.decoder import PagedDecoder
     from astra_jax.engine.device import XLADevice
     from astra_jax.engine.sizes import decode_limits
     from astra_jax.episodes.rollout import RolloutConfig
 
     rollout = RolloutConfig(max_prompt_tokens=prompt, max_response_tokens=response, max_turns=turns)
-    limits = decode_limits(rollout, groups // count, group_size)
-    return [
-        PagedDecoder(XLADevice(config, params, limits, end_ids=(NO_TOKEN,)), limits, end_ids=(NO_TOKEN,))
-        for _ in range(count)
-    ]
+    limits = decode_limits(rollout, groups, group_size)
+    return PagedDecoder(XLADevice(config, params, limits, end_ids=(NO_TOKEN,)), limits, end_ids=(NO_TOKEN,))
 
 
 def hf_model(shape: Shape, *, use_cache: bool = False) -> Any:

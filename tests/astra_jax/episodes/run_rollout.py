@@ -74,7 +74,7 @@ def rolled_out(policy: Policy, sandbox: AsyncSandboxClient, *, reproducible: boo
     engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config)
     groups = asyncio.run(engine.run(policy.params, starts(), group_size=GROUP_SIZE, seed=5))
     saved = [[saved_episode(episode) for episode in group] for group in groups]
-    return saved, sum(load.row_steps for load in engine.loads)
+    return saved, engine.load.row_steps
 
 
 def main(policy_folder: Path, out: Path, mode: str, num_calls: int) -> None:

@@ -53,16 +53,12 @@ class ScriptedDevice:
 
 
 class OnTheClock(RolloutEngine):
-    """The real engine over scripted devices; `decoders` are those of the last run."""
+    """The real engine over a scripted device."""
 
     messages: Sequence[Sequence[int]]
-    decoders: list[PagedDecoder]
 
-    def _decoders(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> list[Decoder]:
+    def _decoder(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> Decoder:
         limits = decode_limits(self.config, num_groups, group_size)
         calls_away = 2 if self.config.reproducible else None
         self.num_pages = limits.num_pages
-        self.decoders = [
-            PagedDecoder(ScriptedDevice(self.messages), limits, end_ids=self._end_ids, calls_away=calls_away)
-        ]
-        return [*self.decoders]
+        return PagedDecoder(ScriptedDevice(self.messages), limits, end_ids=self._end_ids, calls_away=calls_away)

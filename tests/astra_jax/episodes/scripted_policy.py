@@ -68,5 +68,5 @@ class ScriptedEngine(RolloutEngine):
 
     decoder: Any
 
-    def _decoders(self, *_: Any) -> list[Decoder]:
-        return [self.decoder]
+    def _decoder(self, *_: Any) -> Decoder:
+        return self.decoder

@@ -54,7 +54,7 @@ def run(tokenizer, sandbox, messages=GOLD, **limits):
             return await engine.run({}, STARTS, group_size=GROUP_SIZE, seed=0), engine, loop.time()
         finally:
             assert asyncio.all_tasks() == {asyncio.current_task()}
-            (load,) = engine.loads
+            load = engine.load
             assert (load.sessions, load.waiting, load.free_pages) == (0, 0, engine.num_pages)
 
     return run_on_clock(main())

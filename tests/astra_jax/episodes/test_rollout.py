@@ -198,15 +198,15 @@ class NeverAnswers(InProcessSandbox):
 class Fails(RolloutEngine):
     """The real engine; its decoder fails as soon as a tool is waited for: another host has ended."""
 
-    def _decoders(self, *args):
-        (decoder,) = super()._decoders(*args)
+    def _decoder(self, *args):
+        decoder = super()._decoder(*args)
 
         async def until_failed():
             await self.sandbox.is_asked.wait()
             raise HostFailed("another host")
 
         decoder.until_failed = until_failed
-        return [decoder]
+        return decoder
 
 
 async def test_where_a_decoder_fails_nobody_waits_for_a_tool_any_more(taught):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.chat.format import IM_END, Source, assistant_body, render
+from astra_jax.chat.format import IM_END, Source, assistant_body
 from astra_jax.chat.template import _their_tokenizer
 from astra_jax.chat.tokenizer import FORMAT_TOKENS, SPECIAL_TOKENS, Tokenizer
 from astra_jax.chat.tool_calls import parse_turn
@@ -181,31 +181,3 @@ def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_o
     check()
     reasons = {"no_tool_call", "end_of_text", "max_response_tokens"}
     assert seen >= {*reasons, *MODEL_ERRORS, "exception", None, 1, 2}, "this test must see all of these"
-
-
-class Talkative(InProcessSandbox):
-    """Answers each call with 40 characters of two tokens each, or more."""
-
-    async def execute(self, *arguments, **options):
-        reply = await super().execute(*arguments, **options)
-        return reply.model_copy(update={"value": "🏠" * 40})
-
-
-def test_a_long_tool_response_is_cut_to_whole_characters_and_says_how_much_is_left_out(tokenizer):
-    sampled = [spoken(message, tokenizer) for message in (GOLD[0], GOLD[-1])]
-    whole, cut = (
-        asyncio.run(run_scripted(START, sampled, tokenizer=tokenizer, sandbox=Talkative(), **limits))
-        for limits in ({}, {"max_tool_response_tokens": 15})
-    )
-    shown, full = cut.outcomes[0].response, whole.outcomes[0].response
-    kept, said = shown.split("\n")
-    num_tokens = len(tokenizer.encode(full))
-    assert num_tokens > 100
-    assert said == f"[{num_tokens - 15} more tokens are not shown]"
-    assert full.startswith(kept)
-    assert 12 <= len(tokenizer.encode(kept)) <= 15
-    assert cut.outcomes[0].value == whole.outcomes[0].value
-    question = Message(role="user", content=ENVIRONMENT.question)
-    conversation = [question, GOLD[0], Message(role="tool", content=shown), GOLD[-1]]
-    documents = [tool.document for tool in ENVIRONMENT.tools]
-    assert tokenizer.decode(cut.ledger.ids) + "\n" == render(conversation, documents)

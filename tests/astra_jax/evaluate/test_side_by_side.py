@@ -81,7 +81,7 @@ BOTH = {"w": [SOLVED], "ww": [HALF]}
         ({"seed": 3}, "seed 3, not 0: other distractors, in another order"),
         ({"irrelevant_per_band": {"high": 2}}, "distractors by band 2/0/0, not 0/0/0"),
         ({"rollout": {"max_turns": 9}}, "rollout.max_turns 9, not 6"),
-        ({"rollout": {"max_tool_response_tokens": 64}}, "rollout.max_tool_response_tokens 64, not None"),
+        ({"rollout": {"max_tool_seconds": 64}}, "rollout.max_tool_seconds 64.0, not None"),
         ({"ending_judge": Path("judge.toml")}, "another judge of refusals and questions back"),
     ],
 )

@@ -17,7 +17,6 @@ from packaging.version import Version
 
 from astra_jax.checkpoints.checkpoint import CheckpointError
 from astra_jax.config import ConfigError
-from astra_jax.engine import sizes as sizes_module
 from astra_jax.episodes import rollout as rollout_module
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.mesh.layouts import rollout_mesh
@@ -207,7 +206,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
         load_run_config(PAPER_RL, ['model="qwen3-15b"'])
 
 
-@pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers", "KV pool of the other decoder"])
+@pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers"])
 def test_a_step_that_does_not_fit_says_what_to_change(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, 0.0, False)
@@ -288,16 +287,10 @@ def test_pages_are_counted_as_the_run_holds_them():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "rollout_mesh_of", "num_hosts", "num_decoders"),
-    [
-        ("fsdp=1", "tensor=1", 1, 2),
-        ("fsdp=2, context=4", "tensor=8", 1, 2),
-        ("fsdp=2, context=4", "tensor=8", 2, 1),
-        ("fsdp=2, context=4", "data=2, tensor=4", 1, 1),
-    ],
+    ("mesh", "rollout_mesh_of"),
+    [("fsdp=1", "tensor=1"), ("fsdp=2, context=4", "tensor=8"), ("fsdp=2, context=4", "data=2, tensor=4")],
 )
-def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, num_hosts, num_decoders, monkeypatch):
-    monkeypatch.setattr(sizes_module, "num_hosts", lambda: num_hosts)
+def test_a_plan_counts_the_pages_and_rows_that_the_run_has(mesh, rollout_mesh_of, monkeypatch):
     overrides = (f"mesh={{{mesh}}}", f"rollout_mesh={{{rollout_mesh_of}}}")
     held_out = 'held_out={environments="none", every_steps=5, num_environments=6}'
     config = load_run_config(PAPER_RL, (*overrides, held_out, "groups_per_rollout=5"))
@@ -316,13 +309,10 @@ def test_a_plan_counts_the_decoders_that_the_run_makes(mesh, rollout_mesh_of, nu
         (steps["held_out_decode"], 6, 1),
     ):
         with jax.set_mesh(decode_mesh):
-            made = engine._decoders({}, *asked, 0)
-        assert len(made) == num_decoders
-        page_bytes = 2 * model.num_layers * key_bytes * made[0].page_tokens
-        of_others = step.resident_bytes.get("KV pool of the other decoder", 0)
-        assert step.bytes_by_category["KV pool"] == page_bytes * made[0].num_pages
-        assert of_others == page_bytes * sum(limits.num_pages for limits in made[1:])
-        assert step.tokens == data * made[0].row_counts[0]
-    said = episodes_in_flight(config, decode_mesh)
-    assert (", in 2 decoders that take turns on the same chips" in said) == (num_decoders == 2)
-    assert said.endswith("; at another time up to 6 in held-out environments")
+            limits = engine._decoder({}, *asked, 0)
+        assert (
+            step.bytes_by_category["KV pool"]
+            == 2 * model.num_layers * key_bytes * limits.page_tokens * limits.num_pages
+        )
+        assert step.tokens == data * limits.row_counts[0]
+    assert episodes_in_flight(config).endswith("; at another time up to 6 in held-out environments")

@@ -90,8 +90,8 @@ def a_batch(episodes_per_row):
 
 def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, 1e6)
-    loads = [SimpleNamespace(row_steps=64, sampled_tokens=50), SimpleNamespace(row_steps=64, sampled_tokens=62)]
-    filling = Filling(sampled_tokens=[30, 70], tool_seconds=[0.5, 2.0, 8.0], loads=loads, decode_seconds=9.0)  # type: ignore[arg-type]
+    loads = [SimpleNamespace(row_steps=64, sampled_tokens=56, call_seconds=4.5)] * 2
+    filling = Filling(sampled_tokens=[30, 70], tool_seconds=[0.5, 2.0, 8.0], loads=loads)  # type: ignore[arg-type]
     monkeypatch.setattr(rl_metrics_module.time, "monotonic", lambda: 120.0)
     batch = a_batch(1)
     found = time_metrics(

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from astra_jax.config import ConfigError
-from astra_jax.episodes.call_clock import CallClock
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import PromptTooLong
@@ -33,7 +32,7 @@ class FakeEngine:
     def __init__(self, refused=(), cut_off=(), broken=()):
         self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
         self.refused, self.cut_off, self.broken = refused, cut_off, broken
-        self.sandbox, self.call_clock, self.loads = InProcessSandbox(), CallClock(), []
+        self.sandbox, self.load = InProcessSandbox(), None
 
     def can_run(self, start):
         return start.environment.id not in self.refused
