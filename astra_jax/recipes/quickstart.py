@@ -6,8 +6,9 @@
     further environments ─────────────┘
     held-out environments
 
-The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`; the base is that of
-`recipes/tiny_base.py`.
+The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
+
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import gzip
 import importlib.util
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +51,6 @@ from astra_jax.recipes.quickstart_evaluation import (
     summarised,
 )
 from astra_jax.recipes.stages import Stages, make_room
-from astra_jax.recipes.tiny_base import TINY_BASE, write_replay
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
@@ -70,6 +71,8 @@ from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 
+TINY_BASE: Final = Path(__file__).parents[1] / "tiny_base"
+"""HuggingFace folder of the shipped base, and conversations like those of its pre-training."""
 _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_trajectories.toml": TrajectoriesConfig,
     "tiny_environments.toml": EnvironmentsConfig,
@@ -81,7 +84,7 @@ _LOGIT_CHECK_TOKENS = 256
 _MOST_TIMES_THEIR_ERROR = 1.5
 """Largest ratio of the error of exported logits to that of float32 itself; an `rms_norm_eps` that is a tenth larger
 makes it 4.6."""
-_REPLAY = "made_up.jsonl"
+_SHIPPED_REPLAY, _REPLAY = "replay.jsonl.gz", "made_up.jsonl"
 QUESTION = "question.json"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """The last files of a record directory and of a policy folder."""
@@ -194,7 +197,9 @@ def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
     except SourceMissing as error:
         raise ConfigError(f"--tool-documents: {error}") from error
     configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
-    configs["base"] = digest_of_files([TINY_BASE / "model.safetensors", TINY_BASE / "tokenizer.json"])
+    configs["base"] = digest_of_files(
+        TINY_BASE / name for name in ("model.safetensors", "tokenizer.json", _SHIPPED_REPLAY)
+    )
     return {"seed": seed, "tool_documents": digest(documents), **configs}
 
 
@@ -245,7 +250,8 @@ def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
     """
     model = hf_to_orbax(TINY_BASE, base)
     save_policy(Policy(model, init_params(model, seed), Tokenizer.load(TINY_BASE)), untrained)
-    write_replay(replay, seed=seed)
+    with whole_file(replay) as file:
+        file.write_bytes(gzip.decompress((TINY_BASE / _SHIPPED_REPLAY).read_bytes()))
 
 
 def _sft_config(out: Path, seed: int) -> SFTConfig:

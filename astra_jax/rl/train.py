@@ -230,7 +230,6 @@ async def train_rl(
             num_devices=1 if parts.mesh is None else parts.mesh.size,
         )
         rollouts.log_episodes(step, shown)
-        run.note_update(step, metrics, batch)
         if held_out is not None and held_out.is_due(state.step):
             state, metrics = await evaluated(config, run, held_out, state, metrics)
         run.end_step(state, metrics)

@@ -95,8 +95,7 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
     with in_force(parts.mesh), contextlib.closing(batches.from_step(state.step)) as made_ahead:
         for step in range(state.step, steps):
             started = time.monotonic()
-            host_batch = next(made_ahead)
-            batch = place_batch(host_batch, batches.num_rows(step), parts.mesh)
+            batch = place_batch(next(made_ahead), batches.num_rows(step), parts.mesh)
             # The step's wait for its batch: next to nothing as long as the threads keep ahead.
             data_seconds = time.monotonic() - started
             params, optimizer_state, of_step = sft_step(
@@ -121,6 +120,5 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
                 data_seconds=data_seconds,
                 num_devices=1 if parts.mesh is None else parts.mesh.size,
             )
-            run.note_update(step, metrics, host_batch)
             run.end_step(state, metrics)
     return state

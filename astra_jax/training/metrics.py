@@ -73,7 +73,7 @@ class MetricsLog:
     At the end of its `with` block every TensorBoard scalar is written. W&B shows `hyperparameters` beside the curves.
 
     Raises:
-        ConfigError: W&B refuses the key or the project.
+        ConfigError: W&B refuses the run, or cannot be reached.
     """
 
     def __init__(
@@ -91,10 +91,8 @@ class MetricsLog:
         self._path = path
         events = path.parent / "tensorboard"
         self._events = _summary_writer()(str(events), purge_step=first_step or None, flush_secs=10)
-        self._wandb_run = None
-        if wandb is not None:
-            lines = map(json.loads, kept)
-            self._wandb_run = WandbRun(wandb, path.parent, hyperparameters=hyperparameters or {}, lines=lines)
+        lines = map(json.loads, kept)
+        self._wandb_run = wandb and WandbRun(wandb, path.parent, hyperparameters or {}, lines)
 
     def __enter__(self) -> MetricsLog:
         return self

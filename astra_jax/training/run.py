@@ -5,12 +5,15 @@ with TrainingRun("sft", config, parts, ...) as run:
     for step in range(state.step, steps):
         ...                                    the step itself, in sft/train.py and rl/train.py; work that may
                                                be given up on a signal runs in `run.unless_it_ends`
-        run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
         run.end_step(state, metrics)           write down, tell, save, heed signals
+
+Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,13 +24,13 @@ import jax
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
+from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
 from astra_jax.mesh.placement import init_optimizer_state
 from astra_jax.metrics_file import read_metrics
 from astra_jax.model.config import Params
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
-from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
 from astra_jax.training.parts import Parts
 from astra_jax.training.termination import GivenUp, Terminated, Termination
@@ -36,16 +39,19 @@ from synthesis.run.manifest import RunManifest
 _T = TypeVar("_T")
 
 
+class NotFinite(AstraError):
+    """Too many steps in a row had no finite loss or gradient; none of them was applied."""
+
+
 class TrainingRun:
     """A run while it is at work; where there are several hosts, each makes every call."""
 
     def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
         """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
-        folder = host_folder(config.out)
-        self.metrics = folder / "metrics.jsonl"
+        self.metrics = host_folder(config.out) / "metrics.jsonl"
         self._progress = Progress(stage, num_steps, shown)
-        self._not_finite = NotFiniteSteps(stage, folder, most_in_a_row=config.max_not_finite_steps)
+        self._unapplied_in_a_row = 0
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
@@ -64,7 +70,7 @@ class TrainingRun:
 
         Raises:
             CheckpointError: the checkpoint is of another model.
-            ConfigError: W&B refuses the key or the project.
+            ConfigError: W&B refuses the run, or cannot be reached.
         """
         optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
         state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
@@ -80,8 +86,8 @@ class TrainingRun:
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        lines = read_metrics(self.metrics)
-        self._not_finite.go_on_after(lines if state.unfinished_line is None else [*lines, state.unfinished_line])
+        # A run that stopped because of too many such steps begins at 0 again.
+        self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % self._config.max_not_finite_steps
         return state
 
     async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
@@ -100,10 +106,6 @@ class TrainingRun:
             self._checkpoints.wait()
         raise Terminated(self._stage, state.step, self._termination.signum)
 
-    def note_update(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step's update was applied; if not, report it and keep its batch as this host made it."""
-        self._not_finite.note(step, metrics, batch)
-
     def end_step(self, state: TrainState, metrics: Mapping[str, Any]) -> None:
         """End the step that led to `state`: write its metrics, save if it is due, stop if a signal asks for it.
 
@@ -115,15 +117,24 @@ class TrainingRun:
         # Before the save: a resume drops lines beyond the state, but a state without its lines would leave a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
+        self._unapplied_in_a_row = 0 if metrics["applied"] else self._unapplied_in_a_row + 1
+        are_too_many = self._unapplied_in_a_row >= self._config.max_not_finite_steps
+        if not metrics["applied"]:
+            found = f"loss {metrics['loss']}, gradient norm {metrics['grad_norm']}"
+            print(f"{self._stage}: step {step} is not applied: {found}", file=sys.stderr, flush=True)
         is_last = state.step == self._num_steps
         # `asked` comes first, so that every host asks at every step: the hosts agree by counting these calls.
-        must_end = self._termination.asked() or self._not_finite.are_too_many
+        must_end = self._termination.asked() or are_too_many
         is_due = is_last or must_end or state.step % self._config.checkpoint_every_steps == 0
         if is_due and self._checkpoints.newest_step != state.step:
             self._checkpoints.save(state)
-        if self._not_finite.are_too_many:
+        if are_too_many:
             self._checkpoints.wait()
-            raise self._not_finite.error()
+            raise NotFinite(
+                f"steps {state.step - self._unapplied_in_a_row} to {step} had no finite loss or gradient and were not "
+                "applied; the state is saved. To find the cause, run the same command with JAX_DEBUG_NANS=True; or "
+                "start anew in another `out` with a lower learning rate"
+            )
         if must_end and not is_last:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
@@ -141,3 +152,12 @@ class TrainingRun:
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
         return record.finish(figures)
+
+
+def unapplied_at_the_end(lines: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of steps after the last applied one, by the lines of their metrics.
+
+    >>> unapplied_at_the_end([{"applied": 0}, {"applied": 1}, {"applied": 0}, {"applied": 0}])
+    2
+    """
+    return sum(1 for _ in itertools.takewhile(lambda line: not line["applied"], reversed(lines)))

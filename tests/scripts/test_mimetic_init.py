@@ -9,7 +9,7 @@ import pytest
 
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.testing import tiny_model_config
-from scripts.pretrain_tiny_base import mimetic_init
+from scripts.tiny_base.pretrain import mimetic_init
 
 CONFIG = tiny_model_config(vocab_size=64)
 ONE_LAYER = CONFIG.model_copy(update={"num_layers": 1, "hidden_size": 256})

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synthesis.procedural import made_up_worlds
-from synthesis.procedural.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue, draw_wording, made_up_world
+from scripts.tiny_base import made_up_worlds
+from scripts.tiny_base.made_up_worlds import LOOKUPS, Dialogue, draw_dialogue, draw_wording, made_up_world
 from synthesis.procedural.tool_wording import UNSEEN
 
 

@@ -1,13 +1,11 @@
 """Pre-train the tiny Qwen3 that quickstarts begin with, and write it as a HuggingFace folder in bfloat16.
 
-    python scripts/pretrain_tiny_base.py configs/tiny_base.toml --to runs/tiny_base/hf
+    python -m scripts.tiny_base.pretrain configs/tiny_base.toml --to runs/tiny_base/hf
 
     made-up worlds ─► dialogues: several questions behind one list of tools ─► rows ─► `train_sft` ─► HuggingFace folder
 
 The same command again goes on where it stopped: a batch is a pure function of seed and step. The folder is shipped as
 `astra_jax/tiny_base`.
-
-Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from astra_jax.mesh.placement import place_params
 from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import init_params
-from astra_jax.recipes.tiny_base import made_up_dialogue
 from astra_jax.sft.batches import StepBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
@@ -44,7 +41,7 @@ from astra_jax.training.config import MAY_CHANGE
 from astra_jax.training.parts import checked_parts
 from astra_jax.training.run import TrainingRun
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
-from synthesis.procedural.made_up_worlds import Dialogue, label_characters
+from scripts.tiny_base.made_up_worlds import Dialogue, label_characters, made_up_dialogue
 from synthesis.procedural.worlds import name_parts
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
@@ -100,7 +97,7 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
         )
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
-        "script": digest_of_files([Path(__file__)]),
+        "script": digest_of_files(sorted(Path(__file__).parent.glob("*.py"))),
     }
     record = open_run(
         SFT_RUN,
