@@ -71,8 +71,8 @@ class StepPlan:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second of the whole pod, at best; 0 if none come out of the step."""
-        return self.tokens / self.roofline_seconds[self.bound] if self.tokens else 0.0
+        """Tokens per second of the whole pod, at best."""
+        return self.tokens / self.roofline_seconds[self.bound]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,15 +134,13 @@ class Plan:
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
                 lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
-            if step.model_flops:
-                ratio = step.compiled_flops / step.model_flops
-                lines.append(
-                    f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
-                )
+            ratio = step.compiled_flops / step.model_flops
+            lines.append(
+                f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
+            )
             lines += [f"  {kind:<44}{size / _GIB:8.2f} GiB sent" for kind, size in step.collective_bytes.items()]
             lines += [f"  {name:<28}{seconds:8.3g} s at best" for name, seconds in step.roofline_seconds.items()]
-            of_tokens = f", {step.tokens_per_second:,.0f} tokens/s at best" if step.tokens else ""
-            lines.append(f"  bound by {step.bound}{of_tokens}")
+            lines.append(f"  bound by {step.bound}, {step.tokens_per_second:,.0f} tokens/s at best")
             source = "known from an earlier run" if step.from_cache else "compiled"
             lines.append(f"  {source} in {step.compile_seconds:.0f} s ({step.compile_cpu_seconds:.0f} CPU s)")
             if verdict != "fits":
@@ -157,7 +155,6 @@ _OF_POOL = (
 )
 _ADVICE = {
     "parameters": f"shard over more chips (mesh.fsdp; rollout_mesh.tensor), or {_IN_BFLOAT16}",
-    "embeddings": "shard over more chips (rollout_mesh.tensor)",
     "parameters of the learner": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
     "optimiser": "shard over more chips (mesh.fsdp), or for a rollout set optimizer_waits_on_host",
     "gradients": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",

@@ -65,18 +65,13 @@ def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | No
 
 
 def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:
-    """Return the run's batches; the whole set is rendered once to measure its lengths, which are kept in `out`.
+    """Return the run's batches; the whole set is rendered once to measure its lengths.
 
     Raises:
         RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
         ConfigError: no sample is short enough.
     """
-    return SFTBatches(
-        config,
-        parts.tokenizer,
-        index=config.out / "sample_lengths.npz",
-        host_rows=functools.partial(host_rows, mesh=parts.mesh),
-    )
+    return SFTBatches(config, parts.tokenizer, host_rows=functools.partial(host_rows, mesh=parts.mesh))
 
 
 def first_params(config: SFTConfig, parts: Parts) -> Params:

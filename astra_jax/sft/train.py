@@ -19,7 +19,7 @@ from astra_jax.mesh.placement import in_force, place_batch
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.sft.batches import StepBatches
+from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import KINDS, SFTBatch
 from astra_jax.sft.metrics import sft_metrics
@@ -85,7 +85,7 @@ def sft_step(
     return params, optimizer_state, metrics | by_kind | {"loss_tokens": has_loss_BT.sum()}
 
 
-def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepBatches, run: TrainingRun) -> TrainState:
+def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:
     """Learn from `state` on, to the last batch; return the state after it.
 
     Raises:

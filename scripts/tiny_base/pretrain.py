@@ -30,7 +30,7 @@ from astra_jax.mesh.placement import place_params
 from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import init_params
-from astra_jax.sft.batches import StepBatches
+from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
 from astra_jax.sft.metrics import SHOWN
@@ -140,7 +140,7 @@ def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
         yield from (render(each.messages, each.tools) for each in RecordSource(directory, Trajectory))
 
 
-class MadeUpBatches(StepBatches):
+class MadeUpBatches(SFTBatches):
     """The batches of a pre-training by step number: every row one dialogue, drawn when it is asked for."""
 
     def __init__(self, config: TinyBaseConfig, tokenizer: Tokenizer):

@@ -108,7 +108,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
     assert first["chips"] == 4
     assert first["fits"]
     steps = first["steps"]
-    assert steps.keys() == {"layout_outside", "layout", "prefill", "prefill_on", "append", "decode", "rl_learner"}
+    assert steps.keys() == {"prefill", "prefill_on", "append", "decode", "rl_learner"}
     for name, step in steps.items():
         assert step["compiled_flops"] >= step["model_flops"]
         assert sum(step["by_category_gib"].values()) == pytest.approx(16, rel=1e-3)
@@ -221,13 +221,6 @@ def test_a_step_that_does_not_fit_says_what_to_change(pool):
     assert "bound by hbm, 3 tokens/s at best" in text
     assert f"the largest category is {pool}: lower groups_per_rollout or rollout.max_response_tokens" in text
     assert (answer["fits"], answer["rollouts"]) == (False, "4 episodes of 9 tokens in flight")
-
-
-def test_on_one_chip_laying_weights_out_sends_nothing_and_takes_no_time():
-    nothing = {"compute": 0.0, "hbm": 0.0, "interconnect": 0.0}
-    step = StepPlan("all weights", 2**30, 0, {}, 0.0, 0.0, {}, nothing, 0, 0.0, 0.0, False)
-    answer = Plan("v6e:1x1", 1, 2**31, "0.0.42", {"layout": step}).to_json()
-    assert answer["steps"]["layout"]["tokens_per_second"] == 0
 
 
 def test_moments_are_counted_where_they_wait_while_episodes_are_rolled_out():

@@ -237,18 +237,11 @@ def test_a_run_learns_from_conversations_beside_records_and_says_of_which(tmp_pa
     config = SFTDataConfig.model_validate(
         {"seed": 0, "epochs": 1, "conversations": [file], "length_buckets": [1024], "batch_tokens": 2048}
     )
-    index = tmp_path / "lengths.npz"
-    batches = SFTBatches(config, tiny_tokenizer(), index=index)
+    batches = SFTBatches(config, tiny_tokenizer())
     sample = render_sample(*conversation_of(ROW), tiny_tokenizer())
     batch = batches[0]
     for row in range(2):
         np.testing.assert_array_equal(batch.tokens_BT[row, : len(sample.ids)], sample.ids)
     assert batches.num_samples == 2
-    measured = index.read_bytes()
-    SFTBatches(config, tiny_tokenizer(), index=index)
-    assert index.read_bytes() == measured
-    written(tmp_path, ROW, with_message(4, content="8."))
-    SFTBatches(config, tiny_tokenizer(), index=index)
-    assert index.read_bytes() != measured
     (data,) = training_stage("SFT", config, [file]).data
     assert (data.kind, data.count, len(data.card_sha256)) == ("conversations", 2, 64)

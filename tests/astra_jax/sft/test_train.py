@@ -205,7 +205,7 @@ def test_the_logged_mfu_is_of_the_tokens_of_samples_and_the_logits_of_the_loss_a
     run = undisturbed.model_copy(update={"out": tmp_path / "run", **padded})
     run_sft(run)
     line = read_metrics(run.out / "metrics.jsonl")[0]
-    batches = SFTBatches(run, Tokenizer.load(run.tokenizer), index=tmp_path / "index.npz")
+    batches = SFTBatches(run, Tokenizer.load(run.tokenizer))
     segment_ids_BT, num_loss_tokens = batches[0].segment_ids_BT, int(batches[0].loss_mask_BT.sum())
     lengths = (segment_ids_BT > 0).sum(axis=1).tolist()
     assert sum(lengths) < 0.7 * segment_ids_BT.size
