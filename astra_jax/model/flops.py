@@ -61,17 +61,6 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 }
 
 
-def model_flops_utilisation(
-    model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, logits_tokens: int, devices: int
-) -> float | None:
-    """Return the MFU of a step on `devices` devices; None without a data sheet.
-
-    `segment_tokens` are the lengths of the samples that were learnt from, and `logits_tokens` of all these the loss
-    counts: padding is no work that the model needs, nor are logits that no loss reads.
-    """
-    return utilisation(model_flops(model, segment_tokens, logits_tokens=logits_tokens), seconds, devices=devices)
-
-
 def utilisation(flops: float, seconds: float, *, devices: int) -> float | None:
     """Return the share of the peak that so many FLOPs of a model in so many seconds are; None without a data sheet.
 

@@ -14,13 +14,14 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
 
 from astra_jax.checkpoints.checkpoint import read_model
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, config_keys, load_config
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.config import ModelConfig
@@ -171,6 +172,22 @@ def _advice(step: StepPlan) -> str:
     needs = {name: size for name, size in step.bytes_by_category.items() if name in _ADVICE}
     largest = max(needs, key=lambda name: needs[name])
     return f"the largest category is {largest}: {_ADVICE[largest]}"
+
+
+def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RLConfig:
+    """Read the config of a run; a run that rolls out is RL, one with lengths of samples SFT.
+
+    Raises:
+        ConfigError: as `load_config`; or it is neither.
+    """
+    keys = config_keys(path)
+    if "rollout" in keys and "length_buckets" not in keys:
+        return load_config(RLConfig, path, overrides)
+    if "length_buckets" in keys and "rollout" not in keys:
+        return load_config(SFTConfig, path, overrides)
+    raise ConfigError(
+        f"expected the config of `astra sft` (length_buckets) or `astra rl` (rollout), found neither or both in {path}"
+    )
 
 
 def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:

@@ -25,7 +25,6 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
@@ -37,8 +36,9 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
-from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.config import Params
 from astra_jax.rl.config import HeldOutConfig, RLConfig
+from astra_jax.training.run import Parts
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
@@ -103,8 +103,7 @@ class HeldOut:
         self,
         config: RLConfig,
         held_out: HeldOutConfig,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
+        parts: Parts,
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         best_policy: BestPolicy,
@@ -116,15 +115,13 @@ class HeldOut:
             ConfigError, RecordDirectoryError: as `held_out_environments`.
             PromptTooLong: none of the environments can be rolled out.
         """
-        self._config, self._held_out, self._num_steps = config, held_out, config.steps
-        self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
-        self._tokenizer = tokenizer
-        environments = held_out_environments(config, held_out)
+        self._config, self._held_out = config, held_out
+        self._parts, self._mesh, self.best_policy = parts, mesh, best_policy
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout, judge=judge)
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, rollout, judge=judge)
         starts = [
             Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
-            for each in environments
+            for each in held_out_environments(held_out, config.environments, config.seed)
         ]
         self._starts = [start for start in starts if self._engine.can_run(start)]
         if not self._starts:
@@ -133,7 +130,7 @@ class HeldOut:
 
     def is_due(self, step: int) -> bool:
         """Whether the policy after `step` updates is evaluated: every `every_steps` updates, and after the last."""
-        return step % self._held_out.every_steps == 0 or step == self._num_steps
+        return step % self._held_out.every_steps == 0 or step == self._config.steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
         """Run the episodes of a state's policy, keep the policy if it is the best, and return figures for the metrics.
@@ -147,7 +144,7 @@ class HeldOut:
         """
         started = time.monotonic()
         at_once = min(self._held_out.most_at_once, len(self._starts))
-        decoding_params = laid_out_for_decoding(self._model_config, self._mesh, state.params)
+        decoding_params = laid_out_for_decoding(self._parts.model_config, self._mesh, state.params)
         groups: list[Group] = []
         with in_force(self._mesh):
             for first in range(0, len(self._starts), at_once):
@@ -164,7 +161,7 @@ class HeldOut:
         episodes = [episode for group in whole for episode in group]
         means: dict[str, float] = {}
         if episodes:
-            rewards = [earned(self._config.reward, finished_episode(each, self._tokenizer)) for each in episodes]
+            rewards = [earned(self._config.reward, finished_episode(each, self._parts.tokenizer)) for each in episodes]
             means = dataclasses.asdict(episode_figures(episodes, rewards))
             self.best_policy.keep(Best(state.step, means["f1"]), state.params)
         return {
@@ -176,7 +173,7 @@ class HeldOut:
         }
 
 
-def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Environment]:
+def held_out_environments(held_out: HeldOutConfig, learns_from: Path, seed: int) -> list[Environment]:
     """Return the environments of the evaluation in the order of their directory: all, or a number drawn by the seed.
 
     Raises:
@@ -191,12 +188,12 @@ def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Env
             "lower held_out.num_environments or name another directory"
         )
     environments = list(source)
-    learnt_from = {environment.id for environment in RecordSource(config.environments, Environment)}
+    learnt_from = {environment.id for environment in RecordSource(learns_from, Environment)}
     shared = [environment.id for environment in environments if environment.id in learnt_from]
     if shared:
         raise ConfigError(
-            f"the run learns from {len(shared)} of {len(source)} held-out environments, which {config.environments} "
+            f"the run learns from {len(shared)} of {len(source)} held-out environments, which {learns_from} "
             f"has as well, such as {shared[0]}; name another directory as held_out.environments"
         )
-    chosen = random.Random(f"{config.seed}/held out").sample(range(len(environments)), count)
+    chosen = random.Random(f"{seed}/held out").sample(range(len(environments)), count)
     return [environments[number] for number in sorted(chosen)]

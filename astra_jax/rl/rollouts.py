@@ -16,7 +16,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Load
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
@@ -29,11 +28,11 @@ from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
-from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.config import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.solved_rates import SolvedRates, curriculum_named
+from astra_jax.training.run import Parts
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
@@ -72,8 +71,7 @@ class Rollouts:
     def __init__(
         self,
         config: RLConfig,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
+        parts: Parts,
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         judge: EndingJudge = by_lexicon,
@@ -84,9 +82,8 @@ class Rollouts:
             RecordDirectoryError: there are no environments, or their directory is missing or damaged.
             ConfigError: the limits allow episodes beyond the model's context.
         """
-        self._config, self._tokenizer = config, tokenizer
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout, judge=judge)
-        self._model_config, self._mesh = model_config, mesh
+        self._config, self._parts, self._mesh = config, parts, mesh
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout, judge=judge)
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
@@ -164,7 +161,7 @@ class Rollouts:
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not filler.is_full:
             # These weights and the pages exist only here: the learner needs the memory.
-            weights = laid_out_for_decoding(self._model_config, self._mesh, params)
+            weights = laid_out_for_decoding(self._parts.model_config, self._mesh, params)
             with in_force(self._mesh):
                 while not filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
                     await self._roll_out(weights, step)
@@ -220,7 +217,7 @@ class Rollouts:
         scored = [
             ScoredGroup(
                 group,
-                tuple(earned(config.reward, finished_episode(episode, self._tokenizer)) for episode in group),
+                tuple(earned(config.reward, finished_episode(episode, self._parts.tokenizer)) for episode in group),
                 min(version for each in group for version in each.ledger.policy_versions if version >= 0),
             )
             for group in usable
@@ -259,7 +256,7 @@ class Rollouts:
         is_due = step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps
         if is_due and jax.process_index() == 0:  # every host has the same
             lines = [
-                episode_to_json(group.group[0], self._tokenizer, policy=f"step {step}", reward=group.rewards[0])
+                episode_to_json(group.group[0], self._parts.tokenizer, policy=f"step {step}", reward=group.rewards[0])
                 for group in groups
             ]
             write_episodes(step_episodes_path(self._config.out, step), lines)

@@ -24,8 +24,7 @@ from astra_jax.rl.metrics import SHOWN
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE
 from astra_jax.rl.train import train_rl
-from astra_jax.training.parts import Parts, checked_parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import TrainingRun, checked_parts
 from sandbox.client import AsyncSandboxClient
 
 
@@ -52,8 +51,16 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
         return record.figures
     # `Rollouts` and `HeldOut` may refuse limits and data: they come before the run leaves a trace in its folder.
     decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
-    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh, judge)
-    held_out = opened_held_out(config, parts, sandbox, decode_mesh, judge)
+    rollouts = Rollouts(config, parts, sandbox, decode_mesh, judge)
+    held_out = None
+    if config.held_out is not None:
+        stage = training_stage("RL", config, (config.environments,))
+
+        def save(folder: Path, params: Params) -> None:
+            policy = Policy(parts.model_config, params, parts.tokenizer)
+            save_policy(policy, folder, trained_from=config.init, stage=stage)
+
+        held_out = HeldOut(config, config.held_out, parts, sandbox, decode_mesh, BestPolicy(config.out, save), judge)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1])
@@ -70,26 +77,6 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
         **({} if best is None else {"best_step": best.step, "best_held_out_f1": best.f1}),
     }
     return run.finish(state, record, data=(config.environments,), figures=figures)
-
-
-def opened_held_out(
-    config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, decode_mesh: Mesh | None, judge: EndingJudge
-) -> HeldOut | None:
-    """Return the held-out evaluation of the config, which keeps the best policy; None without one.
-
-    Raises:
-        ConfigError, PromptTooLong, RecordDirectoryError: as `HeldOut`.
-    """
-    if config.held_out is None:
-        return None
-    stage = training_stage("RL", config, (config.environments,))
-
-    def save(folder: Path, params: Params) -> None:
-        policy = Policy(parts.model_config, params, parts.tokenizer)
-        save_policy(policy, folder, trained_from=config.init, stage=stage)
-
-    best = BestPolicy(config.out, save)
-    return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best, judge)
 
 
 def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:

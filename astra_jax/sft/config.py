@@ -27,9 +27,8 @@ class SFTDataConfig(Frozen):
     trajectories: tuple[Path, ...] = ()
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
-    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit."""
-    environments_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of each such directory that is learnt from, its first records; the paper's SFT learns from none."""
+    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit.
+    The paper's SFT learns from none."""
     conversations: tuple[Path, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)

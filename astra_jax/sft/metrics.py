@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.flops import model_flops_utilisation
+from astra_jax.model.flops import model_flops, utilisation
 from astra_jax.sft.data import KINDS
 
 LOSSES: Final = tuple(f"loss_{kind}" for kind in KINDS)
@@ -34,7 +34,9 @@ def sft_metrics(
     """
     sums, counts = (of_step[name].tolist() for name in ("loss_by_kind", "loss_tokens_by_kind"))
     tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])
-    mfu = model_flops_utilisation(model_config, segment_tokens, seconds, logits_tokens=loss_tokens, devices=num_devices)
+    # Padding is no work that the model needs, nor are logits that no loss reads.
+    flops = model_flops(model_config, segment_tokens, logits_tokens=loss_tokens)
+    mfu = utilisation(flops, seconds, devices=num_devices)
     return {
         "loss": of_step["loss"].item(),
         **{name: loss / count for name, loss, count in zip(LOSSES, sums, counts, strict=True) if count},

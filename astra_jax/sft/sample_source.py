@@ -82,13 +82,7 @@ class SampleSource:
         return dataclasses.replace(sample, kind=1 + _RECORD_TYPES.index(type(record)))
 
     def _all_samples(self) -> Iterator[tuple[tuple[int, int, int], SFTSample]]:
-        first = len(self._config.trajectories)
-        shares = dict.fromkeys(range(first, first + len(self._config.environments)), self._config.environments_share)
-        records = [
-            (directory, number)
-            for directory, source in enumerate(self._directories)
-            for number in range(round(len(source) * shares.get(directory, 1.0)))
-        ]
+        records = [(i, number) for i, source in enumerate(self._directories) for number in range(len(source))]
         if not records:
             return
 

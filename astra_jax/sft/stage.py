@@ -17,8 +17,7 @@ from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
 from astra_jax.sft.metrics import LOSSES, SHOWN
 from astra_jax.sft.train import train_sft
-from astra_jax.training.parts import Parts, checked_parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import Parts, TrainingRun, checked_parts
 
 
 def run_sft(config: SFTConfig) -> dict[str, Any]:

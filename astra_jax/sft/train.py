@@ -25,8 +25,7 @@ from astra_jax.sft.data import KINDS, SFTBatch
 from astra_jax.sft.metrics import sft_metrics
 from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, last_learning_rate, make_optimizer, update_if_finite
-from astra_jax.training.parts import Parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import Parts, TrainingRun
 
 
 def sft_loss(

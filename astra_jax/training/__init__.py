@@ -1,7 +1,6 @@
 """One training run: everything that SFT and RL share around their steps.
 
 config        The config keys that SFT and RL share.
-parts         The parts of a training run that hold no weight, checked before anything is made or written.
 run           One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a
               step.
 optimizer     AdamW with global-norm clipping and a learning-rate schedule, without updates that are not finite.

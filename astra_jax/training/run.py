@@ -17,23 +17,27 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+from jax.sharding import Mesh
 
+from astra_jax.chat.template import require_chat_template
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
-from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
+from astra_jax.config import ConfigError
 from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.mesh.placement import init_optimizer_state
+from astra_jax.mesh.placement import init_optimizer_state, training_mesh
 from astra_jax.metrics_file import read_metrics
-from astra_jax.model.config import Params
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
 from astra_jax.training.optimizer import make_optimizer
-from astra_jax.training.parts import Parts
 from astra_jax.training.termination import GivenUp, Terminated, Termination
+from astra_jax.training.wandb_run import require_wandb
 from synthesis.run.manifest import RunManifest
 
 _T = TypeVar("_T")
@@ -41,6 +45,43 @@ _T = TypeVar("_T")
 
 class NotFinite(AstraError):
     """Too many steps in a row had no finite loss or gradient; none of them was applied."""
+
+
+class Parts(NamedTuple):
+    """The parts of a run that hold no weights, checked before anything is made or written."""
+
+    mesh: Mesh | None
+    model_config: ModelConfig
+    tokenizer: Tokenizer
+
+
+def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) -> Parts:
+    """Return the mesh, model and tokenizer of a run; no weight is read or made, and nothing is written.
+
+    Without `init` the model is the config's own, and the tokenizer that of `tokenizer_folder`.
+
+    Raises:
+        ConfigError: the mesh does not fit the devices; the chat template is not Qwen3's; W&B is wanted and cannot be
+            used; or there is neither `init` nor both of model and tokenizer.
+        CheckpointError, TokenizerError: `init` or the tokenizer is missing or damaged.
+    """
+    # Only the first host sends anything to W&B; the others may have neither the package nor a key.
+    require_wandb(config.wandb if jax.process_index() == 0 else None)
+    mesh = training_mesh(config.mesh)
+    if config.init is not None:
+        model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+        if config.model is not None:
+            model_config.require_sizes_of(config.model, config.init)
+        require_chat_template(config.init, tokenizer)
+        return Parts(mesh, model_config, tokenizer)
+    if config.model is None or tokenizer_folder is None:
+        raise ConfigError(
+            "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
+        )
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    config.model.require_vocabulary(tokenizer.vocab_size, tokenizer_folder)
+    require_chat_template(tokenizer_folder, tokenizer)
+    return Parts(mesh, config.model_overrides.of(config.model), tokenizer)
 
 
 class TrainingRun:

@@ -11,10 +11,6 @@ import jax.numpy as jnp
 import pytest
 
 from astra_jax import freed_memory
-from astra_jax.cli import compile_cache
-from astra_jax.engine import device as device_module
-from astra_jax.engine.device import XLADevice
-from tests.astra_jax.engine.test_conformance import LIMITS
 from tests.astra_jax.killed_process import ROOT
 
 FREE_ALL_BUT_THE_LAST = """
@@ -73,12 +69,6 @@ def test_threads_of_a_command_share_two_arenas_a_core(before, environment, arena
     assert run(THREADS_THAT_ALLOCATE.format(before=before), variables).stderr.count("Arena ") in arenas
 
 
-def test_without_such_a_call_nothing_happens(monkeypatch):
-    monkeypatch.setattr(freed_memory, "_glibc", lambda name: None)
-    freed_memory.give_back()
-    freed_memory.share_arenas()
-
-
 @pytest.fixture
 def given_back(monkeypatch) -> list[None]:
     calls: list[None] = []
@@ -109,12 +99,3 @@ def test_jax_tells_of_it_by_this_name(given_back, monkeypatch, event):
     assert compiled >= 1
     step(x)
     assert len(given_back) == compiled
-
-
-def test_whoever_decodes_and_every_command_that_compiles_has_it_so(untrained, monkeypatch):
-    calls: list[str] = []
-    monkeypatch.setattr(device_module, "give_back_around_compiling", lambda: calls.append("device"))
-    monkeypatch.setattr(compile_cache, "give_back_around_compiling", lambda: calls.append("command"))
-    XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=(1,)).close()
-    compile_cache.keep_compiled_programs()
-    assert calls == ["device", "command"]

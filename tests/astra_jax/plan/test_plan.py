@@ -28,9 +28,8 @@ from astra_jax.plan import PLAN_ENVIRONMENT
 from astra_jax.plan import plan as plan_module
 from astra_jax.plan.abstract_step import partitioner_bytes
 from astra_jax.plan.learner_steps import rl_learner_step
-from astra_jax.plan.plan import Plan, StepPlan, plan
+from astra_jax.plan.plan import Plan, StepPlan, load_run_config, plan
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
-from astra_jax.plan.run_config import load_run_config
 from astra_jax.rl.config import RLConfig
 from tests.tpu_compiler import needs_tpu_compiler, with_tpu_compiler
 
@@ -88,8 +87,7 @@ def _in_process_of_its_own(code: str, *arguments: str, **environment: str) -> st
 _PLAN = """
 import json, sys
 from pathlib import Path
-from astra_jax.plan.plan import plan
-from astra_jax.plan.run_config import load_run_config
+from astra_jax.plan.plan import load_run_config, plan
 print(json.dumps(plan(load_run_config(Path(sys.argv[1])), sys.argv[2]).to_json()))
 """
 

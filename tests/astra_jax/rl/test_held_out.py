@@ -21,6 +21,7 @@ from astra_jax.rl.config import HeldOutConfig, RLConfig
 from astra_jax.rl.held_out import BestPolicy, HeldOut, held_out_environments
 from astra_jax.rl.stage import run_rl
 from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.training.run import Parts
 from astra_jax.training.termination import Terminated
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
@@ -64,9 +65,9 @@ async def test_environments_that_are_learnt_from_are_refused_in_one_line_and_not
 
 
 def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(config):
-    def ids(**changes):
-        held_out = config.held_out.model_copy(update={"num_environments": changes.pop("num_environments")})
-        return [each.id for each in held_out_environments(config.model_copy(update=changes), held_out)]
+    def ids(num_environments, seed=0):
+        held_out = config.held_out.model_copy(update={"num_environments": num_environments})
+        return [each.id for each in held_out_environments(held_out, config.environments, seed)]
 
     assert ids(num_environments=None) == ids(num_environments=4)
     assert len(ids(num_environments=2)) == 2
@@ -114,7 +115,8 @@ async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_i
     shown = config.model_copy(update={"irrelevant_per_band": {"high": 1}, "out": tmp_path})
     kept = []
     best = BestPolicy(tmp_path, lambda folder, _: (folder.mkdir(), kept.append(folder.name)))
-    evaluated = HeldOut(shown, held_out, taught.model_config, taught.tokenizer, InProcessSandbox(), None, best)
+    parts = Parts(None, taught.model_config, taught.tokenizer)
+    evaluated = HeldOut(shown, held_out, parts, InProcessSandbox(), None, best)
     assert [step for step in range(1, STEPS + 1) if evaluated.is_due(step)] == [2, 3]
     figures = [await evaluated.evaluate(TrainState(step, taught.params, None, {})) for step in (2, 3)]
     for each in figures:

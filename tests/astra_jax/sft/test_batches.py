@@ -77,18 +77,6 @@ def batches_of(config: SFTDataConfig, tokenizer, *, host: int = 0, num_hosts: in
     return SFTBatches(config, tokenizer, host_rows=rows_of_host)
 
 
-@pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
-def test_so_large_a_share_of_environments_is_learnt_from(records, tokenizer, share, kept):
-    config = a_config(records, environments_share=share)
-    source = sample_source.SampleSource(config, tokenizer)
-    shown = list(RecordSource(records / "environments", Environment))[:kept]
-    expected = [demonstration_sample(each, tokenizer, irrelevant_per_band={}, seed=0) for each in shown]
-    of_trajectories = sum(1 + i % 3 for i in range(9))
-    assert len(source) == of_trajectories + kept
-    for number, sample in enumerate(expected):
-        np.testing.assert_array_equal(source[of_trajectories + number].ids, sample.ids)
-
-
 def taken(batches: SFTBatches, step: int = 0) -> list[SFTBatch]:
     with contextlib.closing(batches.from_step(step)) as ahead:
         return list(ahead)

@@ -12,25 +12,20 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints import checkpoint
-from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
+from astra_jax.checkpoints.checkpoint import Checkpoints
 from astra_jax.metrics_file import read_metrics
-from astra_jax.model import flops
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
-from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
-from astra_jax.sft.data import SFTBatch, make_batch, render_sample
+from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.metrics import LOSSES
 from astra_jax.sft.stage import batches_of, first_params, run_sft
 from astra_jax.sft.train import sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
-from astra_jax.training.parts import checked_parts
-from astra_jax.training.run import NotFinite
+from astra_jax.training.run import NotFinite, checked_parts
 from synthesis.record_io import write_records
 from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.killed_process import kill_after_steps
@@ -100,22 +95,6 @@ def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(u
     figures = run_sft(run)
     assert figures["loss"] == curve(undisturbed.out)[-1]["loss"]
     assert "already_complete" not in figures
-
-
-def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp_path):
-    """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
-    start = shutil.copytree(undisturbed.out / "policy", tmp_path / "start")
-    changes = {"init": start, "model": None, "tokenizer": None, "out": tmp_path / "run"}
-    run = undisturbed.model_copy(update=changes)
-    run_sft(run)
-    expected = curve(run.out)
-    shutil.rmtree(start / "params")
-    shutil.rmtree(run.out / "policy")
-    shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
-    assert "already_complete" not in run_sft(run)
-    assert curve(run.out) == expected
-    with pytest.raises(CheckpointError, match="is damaged"):
-        run_sft(run.model_copy(update={"out": tmp_path / "another run"}))
 
 
 def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
@@ -196,24 +175,6 @@ def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_o
     assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0, 0, 1, 1, 1]
 
 
-def test_the_logged_mfu_is_of_the_tokens_of_samples_and_the_logits_of_the_loss_and_not_of_padding(
-    undisturbed, tmp_path, monkeypatch
-):
-    peak = 1e6  # so low that the logged figure has many digits
-    monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, peak)
-    padded = {"length_buckets": (384,), "batch_tokens": 768}
-    run = undisturbed.model_copy(update={"out": tmp_path / "run", **padded})
-    run_sft(run)
-    line = read_metrics(run.out / "metrics.jsonl")[0]
-    batches = SFTBatches(run, Tokenizer.load(run.tokenizer))
-    segment_ids_BT, num_loss_tokens = batches[0].segment_ids_BT, int(batches[0].loss_mask_BT.sum())
-    lengths = (segment_ids_BT > 0).sum(axis=1).tolist()
-    assert sum(lengths) < 0.7 * segment_ids_BT.size
-    assert line["loss_tokens"] == num_loss_tokens < sum(lengths)
-    counted = flops.model_flops(run.model, lengths, logits_tokens=num_loss_tokens)
-    assert line["mfu"] == pytest.approx(counted / line["seconds"] / peak, rel=1e-2)
-
-
 def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
@@ -276,21 +237,3 @@ def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed):
 def test_a_run_without_a_start_says_what_it_needs(config):
     with pytest.raises(ValueError, match="needs `init`"):
         run_sft(config.model_copy(update={"model": None}))
-
-
-def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, tokenizer):
-    """Positions travel with the tokens when `balance` deals the pieces of a sequence out to context shards."""
-    environment = tiny_environment()
-    documents = [tool.document for tool in environment.tools]
-    sample = render_sample(environment.gold_messages(), documents, tokenizer)
-    batch = make_batch([[sample]], num_rows=1, row_tokens=384, pad_id=tokenizer.pad_id)
-    num_loss_tokens = batch.loss_mask_BT.sum()
-    loss_on = loss_of(untrained.model_config, num_loss_tokens)
-    expected, _ = loss_on(untrained.params, batch)
-    mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])
-    arrays = balance({name: np.asarray(array) for name, array in batch._asdict().items()}, shards=4)
-    placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
-    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    with jax.set_mesh(mesh):
-        loss, _ = jax.jit(loss_on)(params, SFTBatch(**placed))
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -16,7 +16,6 @@ import pytest
 from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import ConfigError
 from astra_jax.metrics_file import read_metrics
-from astra_jax.model.config import ModelOverrides
 from astra_jax.model.sharding import MeshConfig
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import make_batch, render_sample
@@ -178,24 +177,3 @@ def test_a_mesh_or_a_model_that_does_not_fit_is_refused_before_anything_is_read(
     nowhere = {"out": tmp_path, "environments": (tmp_path / "missing",)}
     with pytest.raises(ConfigError, match=problem):
         run_sft(config.model_copy(update={**nowhere, **changes}))
-
-
-@pytest.mark.slow
-def test_a_run_starts_from_a_policy_with_other_numerics(config, on_one_device, tmp_path):
-    """The stored float32 weights are read as bfloat16, and the run says so in what it saves."""
-    overrides = ModelOverrides(dtype="bfloat16", param_dtype="bfloat16", remat="full")
-    (config.out / "policy" / "generation_config.json").write_text('{"top_k": 20}')
-    start = {"init": config.out / "policy", "model": None, "tokenizer": None, "model_overrides": overrides}
-    run_sft(config.model_copy(update={**start, "out": tmp_path, "steps": 1}))
-    assert (tmp_path / "policy" / "generation_config.json").read_text() == '{"top_k": 20}'
-    policy, stored = load_policy(tmp_path / "policy"), load_policy(config.out / "policy")
-    assert (policy.model_config.dtype, policy.model_config.param_dtype, policy.model_config.remat) == (
-        "bfloat16",
-        "bfloat16",
-        "full",
-    )
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(policy.params)} == {"bfloat16"}
-    (line,) = read_metrics(tmp_path / "metrics.jsonl")
-    assert line["loss"] < on_one_device[0]["loss"]
-    expected = stored.params["layers"]["q_proj"].astype("bfloat16").astype("float32")
-    np.testing.assert_allclose(policy.params["layers"]["q_proj"].astype("float32"), expected, atol=2e-2)
