@@ -37,11 +37,7 @@ def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatisti
 
 
 def describe(directory: Path) -> DataSet:
-    """Return the statistics of a record directory as a page that can be shown.
-
-    Raises:
-        RecordDirectoryError: as `count_records`.
-    """
+    """Return the statistics of a record directory as a page that can be shown."""
     counted, card = count_records(directory), read_card(directory)
     if isinstance(counted, TrajectoryStatistics):
         laid_out = _trajectories(counted, card.rejected)

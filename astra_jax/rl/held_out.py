@@ -136,11 +136,6 @@ class HeldOut:
         """Run the episodes of a state's policy, keep the policy if it is the best, and return figures for the metrics.
 
         The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
-
-        Raises:
-            SandboxUnavailable: the sandbox is down.
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
         """
         started = time.monotonic()
         at_once = min(self._held_out.most_at_once, len(self._starts))

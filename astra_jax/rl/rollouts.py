@@ -127,11 +127,9 @@ class Rollouts:
                 self.solved_rates.note_draw(environment.id, epoch)
                 return start
             if self.num_left_out == 0:
-                print(
-                    f"astra: environment {environment.id} is left out: its prompt is over "
-                    f"{config.rollout.max_prompt_tokens} tokens, or there is nothing to solve; "
-                    "`environments_left_out` in metrics.jsonl counts them",
-                    file=sys.stderr,
+                _say(
+                    f"environment {environment.id} is left out: its prompt is over {config.rollout.max_prompt_tokens} "
+                    "tokens, or there is nothing to solve; `environments_left_out` in metrics.jsonl counts them"
                 )
             self.num_left_out += 1
         if self.num_passed_over > num_passed_over:
@@ -149,9 +147,6 @@ class Rollouts:
         Raises:
             BatchFillingStalled: after that number of rollouts there is no group whose rewards vary.
             PromptTooLong: no environment can be rolled out.
-            SandboxUnavailable: the sandbox is down.
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
         """
         filler, sandbox, clock = self.filler, self._engine.sandbox, self._engine.call_clock
         filler.drop_stale(step)
@@ -170,11 +165,10 @@ class Rollouts:
         if not filler.buffer:
             raise self._stalled(before, step)
         if not filler.is_full:
-            print(
-                f"astra: step {step} learns from {len(filler.buffer)} of {filler.num_groups} groups: that many have "
+            _say(
+                f"step {step} learns from {len(filler.buffer)} of {filler.num_groups} groups: that many have "
                 f"reward variance after max_rollouts_per_step = {filling.num_rollouts} rollouts; `groups_in_batch` in "
-                "metrics.jsonl has the number of each step",
-                file=sys.stderr,
+                "metrics.jsonl has the number of each step"
             )
         return filler.take_batch(), filling.rolled_out
 
@@ -238,17 +232,15 @@ class Rollouts:
         """Say the first time that groups are dropped whole, and why."""
         counts = self.filler.counts
         if num_cancelled and not counts.cancelled:
-            print(
-                f"astra: {num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
+            _say(
+                f"{num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
                 f"rollout.max_tool_seconds = {self._config.rollout.max_tool_seconds:g}; from here on this run does "
-                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them",
-                file=sys.stderr,
+                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them"
             )
         if num_failed and not counts.failed:
-            print(
-                f"astra: {num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
-                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them",
-                file=sys.stderr,
+            _say(
+                f"{num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
+                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them"
             )
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
@@ -300,6 +292,10 @@ class Rollouts:
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}
         self.filler.buffer.extend(_restored(group, found) for group in waiting)
+
+
+def _say(text: str) -> None:
+    print(f"astra: {text}", file=sys.stderr)
 
 
 def _restored(saved: dict[str, Any], environments: dict[str, Environment]) -> ScoredGroup[Group]:

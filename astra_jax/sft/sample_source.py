@@ -38,12 +38,7 @@ class SampleSource:
     """The tokens of each sample, int32 [samples]."""
 
     def __init__(self, config: SFTDataConfig, tokenizer: Tokenizer):
-        """Render everything once.
-
-        Raises:
-            RecordDirectoryError: a directory is missing, damaged, or of another kind or schema version.
-            ConversationUnreadable: a line of a file of conversations is not a conversation.
-        """
+        """Render everything once."""
         self._config, self._tokenizer = config, tokenizer
         self._directories: list[RecordSource[Trajectory] | RecordSource[Environment] | ConversationFile] = [
             *(RecordSource(directory, Trajectory) for directory in config.trajectories),

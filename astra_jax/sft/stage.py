@@ -64,22 +64,12 @@ def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | No
 
 
 def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:
-    """Return the run's batches; the whole set is rendered once to measure its lengths.
-
-    Raises:
-        RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
-        ConfigError: no sample is short enough.
-    """
+    """Return the run's batches; the whole set is rendered once to measure its lengths."""
     return SFTBatches(config, parts.tokenizer, host_rows=functools.partial(host_rows, mesh=parts.mesh))
 
 
 def first_params(config: SFTConfig, parts: Parts) -> Params:
-    """Return the weights of `init`, or random ones.
-
-    Raises:
-        CheckpointError: the weights of `init` are missing or damaged.
-        ConfigError: the mesh does not fit the model.
-    """
+    """Return the weights of `init`, or random ones."""
     if config.init is None:
         # Every host draws the whole model from the seed and keeps its part: the model must be small enough for that.
         return place_params(init_params(parts.model_config, config.seed), parts.mesh)

@@ -85,11 +85,7 @@ def sft_step(
 
 
 def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:
-    """Learn from `state` on, to the last batch; return the state after it.
-
-    Raises:
-        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
-    """
+    """Learn from `state` on, to the last batch; return the state after it."""
     steps = len(batches)
     with in_force(parts.mesh), contextlib.closing(batches.from_step(state.step)) as made_ahead:
         for step in range(state.step, steps):

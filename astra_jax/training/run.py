@@ -183,12 +183,7 @@ class TrainingRun:
     def finish(
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write the policy of the last state, with the names of its `data`, and close the run's record.
-
-        Raises:
-            RecordDirectoryError: a directory of `data` has no card.
-            ProvenanceError: the provenance of `init` is damaged.
-        """
+        """Write the policy of the last state, with the names of its `data`, and close the run's record."""
         policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)

@@ -208,7 +208,7 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
 @pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers", "KV pool of the other decoder"])
 def test_a_step_that_does_not_fit_says_what_to_change(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
-    step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, 0.0, False)
+    step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
     made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"decode": step}, "4 episodes of 9 tokens in flight")
     text, answer = made.render(), made.to_json()
     assert text.splitlines()[:2] == [
