@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
-from astra_jax.model.qwen3 import abstract_params, bind, init_params
+from astra_jax.model.qwen3 import bind, init_params
 
 CONFIG = ModelConfig(
     vocab_size=61, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=48
@@ -47,11 +47,6 @@ def test_a_token_never_sees_a_later_one(params):
     assert np.abs(before[0, 10:] - after[0, 10:]).max() > 1e-3
 
 
-def test_an_untrained_model_is_close_to_uniform(params):
-    hidden_BTD = forward(params, np.zeros((1, 16), np.int32), np.arange(16)[None], np.ones((1, 16), np.int32))
-    assert float(bind(CONFIG, params).logits(hidden_BTD).std()) < 2.0
-
-
 def test_bfloat16_compute_keeps_float32_parameters_and_gradients(params):
     config = CONFIG.model_copy(update={"dtype": "bfloat16"})
 
@@ -69,11 +64,6 @@ def test_a_length_beyond_the_rope_needs_yarn():
         config.require_context(74_752)
     yarn = YarnScaling(factor=4.0, original_max_position_embeddings=32_768)
     config.model_copy(update={"yarn": yarn}).require_context(74_752)
-
-
-def test_shapes_of_the_largest_model_are_known_without_allocating_it():
-    shapes = abstract_params(QWEN3_PRESETS["qwen3-32b"])
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == QWEN3_PRESETS["qwen3-32b"].num_parameters
 
 
 @pytest.mark.slow

@@ -35,10 +35,6 @@ def test_an_earlier_quickstart_is_moved_aside_whole_however_often(tmp_path):
     assert (tmp_path / "run.2").read_text() == "mine"
 
 
-def test_an_empty_folder_is_used_as_it_is(tmp_path):
-    make_room(tmp_path, INPUTS)
-
-
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for resume in (False, True):

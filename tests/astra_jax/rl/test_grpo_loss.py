@@ -11,7 +11,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from astra_jax.config import ConfigError
@@ -19,8 +18,7 @@ from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import bind
 from astra_jax.rl.batch import RLBatch
 from astra_jax.rl.grpo_loss import Objective, grpo_token_losses
-from astra_jax.rl.train import batch_logprobs, rl_loss, rl_step
-from astra_jax.training.optimizer import OptimizerConfig, make_optimizer
+from astra_jax.rl.train import batch_logprobs, rl_loss
 from examples.dapo_objective import dapo, dr_grpo, first_grpo, importance_weighted
 
 CLIP_EPSILON, TEMPERATURE = 0.2, 0.7
@@ -240,32 +238,6 @@ def test_where_tokens_were_truncated_the_loss_and_its_gradients_are_those_of_the
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6 * largest), gradients, wanted)
-
-
-def test_the_parts_of_a_batch_make_the_update_of_the_whole(untrained, near_policy):
-    """Three parts of one row each, of 11, 3 and 7 tokens: Adam's first moments are the clipped gradients."""
-
-    def update(accumulation):
-        optimizer = OptimizerConfig(learning_rate=1e-3)
-        params = jax.tree.map(jnp.copy, untrained.params)  # given away
-        return rl_step(
-            params,
-            make_optimizer(optimizer, 1).init(params),
-            near_policy,
-            model_config=untrained.model_config,
-            optimizer_config=optimizer,
-            steps=1,
-            objective=OBJECTIVE,
-            accumulation=accumulation,
-        )
-
-    (_, whole_state, whole), (_, state, found) = update(1), update(3)
-    assert whole.keys() == found.keys()
-    for name, value in whole.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5)
-    moments, expected = (optax.tree.get(tree, "mu") for tree in (state, whole_state))
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6 * largest), moments, expected)
 
 
 def test_the_log_probs_of_a_batch_are_those_of_its_loss(untrained, near_policy, loss_and_gradients):

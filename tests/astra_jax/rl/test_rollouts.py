@@ -250,22 +250,6 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
     await assert_resumes_alike(rollouts, engine, make(**changes), [1])
 
 
-async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make):
-    """The dull environment has short episodes and no variance; of two rollouts the first is cut off."""
-    changes = {"groups_per_rollout": NUM_ENVIRONMENTS, "groups_per_step": 3, "rollout": WITH_A_DEADLINE}
-    rollouts, engine = make(cut_off=(NUM_ENVIRONMENTS,), **changes)
-    [(batch, _)] = await batches(rollouts, [0])
-    figures = filling_metrics(batch, rollouts, step=0)
-    assert len(engine.starts) == 2 * NUM_ENVIRONMENTS
-    assert figures["sampled_tokens_per_episode"] == pytest.approx((4 * 3 + 1) / 5)
-    assert figures["sampled_tokens_per_episode_kept"] == 3
-    [(_, rolled_out)] = await batches(rollouts, [1])
-    assert rolled_out
-    rollouts.filler.buffer.extend(batch)
-    await batches(rollouts, [1])
-    assert not {name for name in filling_metrics(batch, rollouts, step=1) if "tokens" in name}, "nothing rolled out"
-
-
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
 async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, groups_per_rollout):
     changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
@@ -281,51 +265,12 @@ async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out
     await assert_resumes_alike(rollouts, engine, make(**changes), range(20, 30))
 
 
-async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make):
-    rollouts, engine = make(curriculum="tests.astra_jax.rl.curricula:every_other_epoch")
-    await batches(rollouts, range(12))
-    counts = Counter(start.environment.id for start in engine.starts)
-    assert len(counts) == NUM_ENVIRONMENTS
-    assert max(counts.values()) - min(counts.values()) <= 1
-    assert rollouts.num_passed_over >= len(engine.starts) - NUM_ENVIRONMENTS
-
-
 async def test_a_curriculum_that_passes_everything_over_ends_in_one_line(make):
     rollouts, _ = make(curriculum="tests.astra_jax.rl.curricula:nothing_twice")
     await batches(rollouts, range(NUM_ENVIRONMENTS - 1))  # all but the dull one leave a group
     message = r"^the curriculum \S+:nothing_twice passed over all environments for three ep"
     with pytest.raises(ConfigError, match=message):
         await batches(rollouts, [NUM_ENVIRONMENTS])
-
-
-async def test_solved_rates_are_of_all_episodes_that_have_rewards(make):
-    """Of a group of two one solves, in all but the dull environment; what is cut off counts nowhere."""
-    rollouts, engine = make(cut_off=(1, 3), rollout=WITH_A_DEADLINE)
-    await batches(rollouts, range(6))
-    scored = Counter(start.environment.id for number, start in enumerate(engine.starts, 1) if number not in (1, 3))
-    rates = {name: rate for name, rate in rollouts.solved_rates.of.items() if rate.episodes}
-    assert {name: (rate.episodes, rate.solved) for name, rate in rates.items()} == {
-        name: (2 * count, 0 if name == DULL else count) for name, count in scored.items()
-    }
-    assert all((rate.reward_sum > 0) == (name != DULL) for name, rate in rates.items())
-
-
-async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(make):
-    rollouts, engine = make(cut_off=(1,), rollout=WITH_A_DEADLINE)
-    engine.sandbox.service_errors["http_429"] = 5  # before this batch
-    run = engine.run
-
-    async def with_a_retry(*arguments, **options):
-        engine.sandbox.service_errors["reply_late"] += 1
-        return await run(*arguments, **options)
-
-    engine.run = with_a_retry
-    for num_batches in (1, 2):
-        before = len(engine.starts)
-        await batches(rollouts, [0])
-        count = len(engine.starts) - before
-        assert num_batches == 2 or count > 1, "a group was cut off"
-        assert rollouts.filling.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
 
 
 @pytest.mark.parametrize(("reward", "expected"), [("recall", 1.0), ("precision", 2 / 3)])
