@@ -27,7 +27,7 @@ from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.config import ModelConfig
 from astra_jax.plan.abstract_step import AbstractStep
 from astra_jax.plan.chips import Chip, chip_of
-from astra_jax.plan.compiled_memory import CompiledMemory, CompilerMissing, compiled_memory
+from astra_jax.plan.compiled_memory import CompilerMissing, compiled_memory
 from astra_jax.plan.costs import Costs, jaxpr_costs
 from astra_jax.plan.learner_steps import rl_learner_step, sft_steps
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
@@ -260,35 +260,30 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
         memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)
     collective_bytes = {f"{kind} over {axes}": size for (kind, axes), size in sorted(costs.collective_bytes.items())}
     collective_bytes |= step.partitioner_bytes
+    peak_bytes = memory.peak_bytes + sum(step.resident_bytes.values())
+    # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
+    temporaries = max(0, memory.peak_bytes - sum(step.bytes_by_category.values()))
+    # `costs` counts each weight as if one chip read it, which is corrected here.
+    hbm_bytes = costs.hbm_bytes + step.weight_bytes * (1 - step.mesh.shape["tensor"] / step.mesh.size)
     return StepPlan(
         work=step.work,
-        peak_bytes=memory.peak_bytes + sum(step.resident_bytes.values()),
+        peak_bytes=peak_bytes,
         host_bytes=memory.host_bytes + step.host_bytes,
-        bytes_by_category=_by_category(step, memory, chip),
+        bytes_by_category={
+            **step.bytes_by_category,
+            "temporaries": temporaries,
+            **step.resident_bytes,
+            "headroom": int(chip.hbm_bytes) - peak_bytes,
+        },
         compiled_flops=costs.flops * step.mesh.size,
         model_flops=step.model_flops,
         collective_bytes=collective_bytes,
         roofline_seconds={
             "compute": costs.flops / chip.flops_per_second,
-            "hbm": _hbm_bytes(step, costs) / chip.hbm_bytes_per_second,
+            "hbm": hbm_bytes / chip.hbm_bytes_per_second,
             "interconnect": sum(collective_bytes.values()) / chip.interconnect_bytes_per_second,
         },
         tokens=step.tokens,
         compile_seconds=time.monotonic() - started,
         from_cache=from_cache,
     )
-
-
-def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict[str, int]:
-    # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
-    known = dict(step.bytes_by_category)
-    known["temporaries"] = max(0, memory.peak_bytes - sum(known.values()))
-    known |= step.resident_bytes
-    known["headroom"] = int(chip.hbm_bytes) - memory.peak_bytes - sum(step.resident_bytes.values())
-    return known
-
-
-def _hbm_bytes(step: AbstractStep, costs: Costs) -> float:
-    """Return the HBM bytes of a step: `costs` counts each weight as if one chip read it, which is corrected here."""
-    counted_once = step.weight_bytes * step.mesh.shape["tensor"] / step.mesh.size
-    return costs.hbm_bytes + step.weight_bytes - counted_once

@@ -59,7 +59,12 @@ class BestPolicy:
     def __init__(self, out: Path, save: Callable[[Path, Params], None]):
         """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
         self._out, self._save = out, save
-        self.best = _read_best(out / "best" / "held_out.json")
+        path = out / "best" / "held_out.json"
+        text = path.read_bytes() if path.is_file() else b""
+        # All hosts take what the first has read: on a disk that shows files late, hosts could disagree.
+        if jax.process_count() > 1:
+            text = gather_bytes_from_hosts(text)[0]
+        self.best = Best(**json.loads(text)) if text else None
 
     def keep(self, best: Best, params: Params) -> bool:
         """Keep a policy if it is better than the best so far; return whether it was kept.
@@ -86,14 +91,6 @@ class BestPolicy:
                     shutil.rmtree(other)
         multihost_utils.sync_global_devices(f"best policy in {folder}")
         return True
-
-
-def _read_best(path: Path) -> Best | None:
-    """Read the file on the first host and send it to all: on a disk that shows files late, hosts could disagree."""
-    text = path.read_bytes() if path.is_file() else b""
-    if jax.process_count() > 1:
-        text = gather_bytes_from_hosts(text)[0]
-    return Best(**json.loads(text)) if text else None
 
 
 class HeldOut:

@@ -15,8 +15,7 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
-from astra_jax.sft.metrics import LOSSES, SHOWN
-from astra_jax.sft.train import train_sft
+from astra_jax.sft.train import LOSSES, SHOWN, train_sft
 from astra_jax.training.run import Parts, TrainingRun, checked_parts
 
 

@@ -33,10 +33,9 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
-from astra_jax.sft.metrics import SHOWN
 from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.sft.stage import require_layout
-from astra_jax.sft.train import train_sft
+from astra_jax.sft.train import SHOWN, train_sft
 from astra_jax.training.config import MAY_CHANGE
 from astra_jax.training.run import TrainingRun, checked_parts
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run

@@ -21,9 +21,8 @@ from astra_jax.model.qwen3 import bind
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import make_batch, render_sample
-from astra_jax.sft.metrics import LOSSES
 from astra_jax.sft.stage import batches_of, first_params, run_sft
-from astra_jax.sft.train import sft_loss
+from astra_jax.sft.train import LOSSES, sft_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from astra_jax.training.run import NotFinite, checked_parts
