@@ -23,7 +23,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -299,18 +299,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
         reason = "torch is not installed: pip install 'astra-jax[parity]'"
         print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
         return figures | {"not_compared_because": reason}
-    found = _logit_errors(policy, hf_folder)
-    if not found.ours <= _MOST_TIMES_THEIR_ERROR * found.theirs:  # nor NaN
-        raise QuickstartFailed(
-            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {found.theirs:.2g} from those of "
-            "transformers in float64, which is how far its own in float32 are (root mean square), found "
-            f"{found.ours:.2g}"
-        )
-    return figures | {
-        "max_abs_logit_difference": found.max_difference,
-        "rms_logit_error": found.ours,
-        "rms_logit_error_of_transformers": found.theirs,
-    }
+    return figures | checked_logits(policy, hf_folder)
 
 
 def is_installed(module: str) -> bool:
@@ -318,18 +307,14 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-class LogitErrors(NamedTuple):
-    """Differences between the logits of a policy, those of `transformers`, and the exact ones."""
+def checked_logits(policy: Policy, hf_folder: Path) -> dict[str, float]:
+    """Compare logits in float32 with those of `transformers`, and both with its logits in float64.
 
-    max_difference: float
-    """Largest difference between ours and theirs, both in float32."""
-    ours: float
-    """Root mean square difference between ours in float32 and theirs in float64."""
-    theirs: float
-    """Root mean square difference between theirs in float32 and in float64."""
+    Returns the largest difference, and the root mean square of the error of ours and of theirs.
 
-
-def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
+    Raises:
+        QuickstartFailed: ours are further from those in float64 than rounding explains.
+    """
     import torch
 
     ids = np.random.default_rng(0).integers(0, policy.model_config.vocab_size, (2, _LOGIT_CHECK_TOKENS))
@@ -345,5 +330,15 @@ def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
         return theirs.logits.numpy()
 
     theirs, exact = theirs_in(torch.float32), theirs_in(torch.float64)
-    rms = [float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs)]
-    return LogitErrors(float(np.abs(ours - theirs).max()), *rms)
+    our_error, their_error = (float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs))
+    if not our_error <= _MOST_TIMES_THEIR_ERROR * their_error:  # nor NaN
+        raise QuickstartFailed(
+            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {their_error:.2g} from those of "
+            "transformers in float64, which is how far its own in float32 are (root mean square), found "
+            f"{our_error:.2g}"
+        )
+    return {
+        "max_abs_logit_difference": float(np.abs(ours - theirs).max()),
+        "rms_logit_error": our_error,
+        "rms_logit_error_of_transformers": their_error,
+    }

@@ -171,7 +171,6 @@ def open_rl_run(config: RLConfig) -> RunManifest:
         RL_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents={
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),

@@ -84,7 +84,6 @@ def open_sft_run(config: SFTConfig) -> RunManifest:
         SFT_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents=contents,
         may_change=(*MAY_CHANGE, "accumulation", "model.remat"),
         stage="astra_jax.sft.stage",

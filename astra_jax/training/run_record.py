@@ -42,10 +42,10 @@ def open_run(
     config: BaseModel,
     out: Path,
     *,
-    product: str,
     contents: Mapping[str, str],
     may_change: Collection[str],
     stage: str,
+    product: str = "policy/params.whole.json",
     own_modules: Mapping[str, Path] = MappingProxyType({}),
 ) -> RunManifest:
     """Return the manifest of the run in `out`, before anything is written there; every host calls this.

@@ -101,7 +101,6 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
         SFT_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents=contents,
         may_change=MAY_CHANGE,
         stage="astra_jax.sft.stage",
