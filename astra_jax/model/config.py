@@ -108,22 +108,14 @@ class ModelConfig(BaseModel):
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
     def require_sizes_of(self, other: ModelConfig, where: object) -> None:
-        """Require that this model, read from `where`, has the sizes of another; numerics and context may differ.
-
-        Raises:
-            ConfigError: one differs.
-        """
+        """Raise ConfigError unless this model, read from `where`, has the sizes of another; numerics may differ."""
         for name in sorted(ModelConfig.model_fields.keys() - _NO_SIZES):
             expected, found = getattr(other, name), getattr(self, name)
             if found != expected:
                 raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
-        """Require that the model has an embedding for every token of a tokenizer, which was read from `where`.
-
-        Raises:
-            ConfigError: it has fewer.
-        """
+        """Raise ConfigError unless the model has an embedding for every token of the tokenizer in `where`."""
         if num_tokens > self.vocab_size:
             raise ConfigError(
                 f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
@@ -131,11 +123,7 @@ class ModelConfig(BaseModel):
             )
 
     def require_context(self, length_tokens: int) -> None:
-        """Require that sequences of `length_tokens` lie within the rope's range.
-
-        Raises:
-            ConfigError: they run beyond it.
-        """
+        """Raise ConfigError unless sequences of `length_tokens` lie within the rope's range."""
         if length_tokens > self.context_tokens:
             raise ConfigError(
                 f"sequences of {length_tokens} tokens exceed the model's context of {self.context_tokens}; "
@@ -267,11 +255,7 @@ class ModelOverrides(BaseModel):
     """Intermediate values that the backward pass recomputes: `none`, `full`, `attention` or `offload`."""
 
     def of(self, model: ModelConfig) -> ModelConfig:
-        """Return the model with these keys.
-
-        >>> ModelOverrides(remat="full").of(QWEN3_PRESETS["qwen3-14b"]).remat
-        'full'
-        """
+        """Return the model with these keys."""
         return model.model_copy(update={key: value for key, value in self if value is not None})
 
 

@@ -58,6 +58,7 @@ def jaxpr_costs(
     Raises:
         ValueError: there is such a loop, and `while_trips` is None.
 
+    >>> import jax
     >>> def thrice(x):
     ...     return jax.lax.scan(lambda carry, _: (carry @ x, None), x, length=3)[0]
     >>> traced = jax.make_jaxpr(thrice)(jax.ShapeDtypeStruct((8, 8), "float32"))

@@ -164,9 +164,9 @@ def make_rl_batch(
         segment = 0
         for bundle, begin in begins.items():
             prompt = segment + 1
-            for start, (episode, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
+            for start, (number, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
                 places = np.s_[row, begin + start : begin + start + stop - first]
-                for name, column in columns[episode].items():
+                for name, column in columns[number].items():
                     batch[name][places] = column[first:stop]
                 segment += 1
                 segment_ids[places], prefix_ids[places] = segment, prompt

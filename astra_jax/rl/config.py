@@ -160,12 +160,7 @@ class RLConfig(TrainingConfig):
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        DestinationRefused: `out` is not a run, or a run of another config, data or code.
-        RecordDirectoryError: the record directory is missing or damaged.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     held_out = config.held_out
     return open_run(
         RL_RUN,

@@ -71,9 +71,6 @@ class BestPolicy:
 
         If the process is killed meanwhile, the earlier best policy stays in place. After a restart the best policy may
         come from a later step than the restored state.
-
-        Raises:
-            OSError: the disk is full or not writable.
         """
         if self.best is not None and best.f1 <= self.best.f1:
             return False
@@ -106,12 +103,7 @@ class HeldOut:
         best_policy: BestPolicy,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
-
-        Raises:
-            ConfigError, RecordDirectoryError: as `held_out_environments`.
-            PromptTooLong: none of the environments can be rolled out.
-        """
+        """Open the environments, of which one at least has to fit; `mesh` is the mesh that episodes are decoded on."""
         self._config, self._held_out = config, held_out
         self._parts, self._mesh, self.best_policy = parts, mesh, best_policy
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})

@@ -63,10 +63,9 @@ def time_metrics(
 ) -> dict[str, float]:
     """Return the figures of a step's time, when its update is done; `started` is the clock's reading before the step.
 
-    `decode_seconds` are those of calls of the decoder, `learn_seconds` those of the update, and `other_share` is the
-    rest of the step. `tool_seconds`, over this host's episodes that called a tool, are the whole wait of an episode for
-    its tools. `useful_row_steps_share` is as `Filling.useful_row_steps`. Sampled tokens per second are over the
-    rollouts, learnt ones over the update; `mfu` is of the learner, if the device's peak is known.
+    `other_share` is the part of the step that is neither in a call of the decoder nor in the update. `tool_seconds` are
+    the whole wait of an episode of this host for its tools. Sampled tokens per second are over the rollouts, learnt
+    ones over the update; `mfu` is of the learner, if the device's peak is known.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds

@@ -76,12 +76,7 @@ class Rollouts:
         mesh: Mesh | None,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
-
-        Raises:
-            RecordDirectoryError: there are no environments, or their directory is missing or damaged.
-            ConfigError: the limits allow episodes beyond the model's context.
-        """
+        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on."""
         self._config, self._parts, self._mesh = config, parts, mesh
         self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout, judge=judge)
         self._environments = RecordSource(config.environments, Environment)
@@ -256,10 +251,7 @@ class Rollouts:
     # --- the state between two updates ---
 
     def position(self) -> JsonObject:
-        """Return the state of the rollouts as JSON: the counts of groups and draws, and the groups that wait.
-
-        A rollout that is under way is not part of it: a run that resumes begins that rollout anew.
-        """
+        """Return the state between two rollouts as JSON: the counts of groups and draws, and the groups that wait."""
         filler = self.filler
         return {
             "groups": dataclasses.asdict(filler.counts),

@@ -40,9 +40,11 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
             written.
-        DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
         ConfigError, PromptTooLong: as `Rollouts` and `HeldOut`, before anything is written.
-        BatchFillingStalled, SandboxUnavailable, HostFailed, NotFinite, Terminated: as `train_rl`.
+        BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
+        SandboxUnavailable, HostFailed: the run resumes from its last checkpoint.
+        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
     """
     parts = checked_parts(config)
     require_layout(config, parts.model_config, parts.mesh)
@@ -80,11 +82,7 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
 
 
 def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """Require that the batches, weights and episodes of a run can be laid over its mesh.
-
-    Raises:
-        ConfigError: a mesh does not divide them, or episodes may exceed the model's context.
-    """
+    """Raise ConfigError unless the batches, weights and episodes of a run fit its mesh and the model's context."""
     require_rows(config.rows_per_update, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))

@@ -152,14 +152,7 @@ async def train_rl(
     run: TrainingRun,
     held_out: HeldOut | None = None,
 ) -> TrainState:
-    """Learn from `state` on, to the last step; return the state after it.
-
-    Raises:
-        BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
-        SandboxUnavailable, HostFailed: the sandbox is down or another host has failed; the run resumes from its last
-            checkpoint.
-        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
-    """
+    """Learn from `state` on, to the last step; return the state after it."""
     objective = objective_of(config)
 
     async def evaluated(

@@ -65,12 +65,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        DestinationRefused: `out` is not a run, or a run of another config, data or code.
-        RecordDirectoryError: a record directory is missing or damaged.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
         "environments": digest([digest_of_records(directory) for directory in config.environments]),

@@ -28,9 +28,9 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
             written.
-        DestinationRefused, RecordDirectoryError: as `open_sft_run`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
         ConversationUnreadable: a line of a file is not a conversation; the run's record is taken back.
-        NotFinite, Terminated: as `train_sft`; the state is saved.
+        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
     parts = checked_parts(config, config.tokenizer)
     require_layout(config, parts.model_config, parts.mesh)
@@ -51,11 +51,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
 
 
 def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """Require that the batches and weights of a run can be laid over its mesh.
-
-    Raises:
-        ConfigError: the mesh does not divide them; or samples may exceed the model's context.
-    """
+    """Raise ConfigError unless the batches and weights of a run fit its mesh and the model's context."""
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
     model_config.require_context(config.length_buckets[-1])

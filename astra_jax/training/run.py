@@ -48,7 +48,7 @@ class NotFinite(AstraError):
 
 
 class Parts(NamedTuple):
-    """The parts of a run that hold no weights, checked before anything is made or written."""
+    """The parts of a run that hold no weights."""
 
     mesh: Mesh | None
     model_config: ModelConfig
@@ -107,12 +107,7 @@ class TrainingRun:
         self._stack.__exit__(*error)
 
     def restore(self, first_params: Callable[[], Params]) -> TrainState:
-        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0.
-
-        Raises:
-            CheckpointError: the checkpoint is of another model.
-            ConfigError: W&B refuses the run, or cannot be reached.
-        """
+        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0."""
         optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
         state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
         if state is None:  # only then are the first weights made: two states of a large model do not fit

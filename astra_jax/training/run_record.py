@@ -91,11 +91,7 @@ def open_run(
 
 
 def digest_of_records(directory: Path) -> str:
-    """Return a digest of the records in a directory.
-
-    Raises:
-        RecordDirectoryError: the directory is missing or damaged.
-    """
+    """Return a digest of the records in a directory."""
     card = read_card(directory)
     return digest([card.kind, sorted(card.shards.items())])
 

@@ -30,11 +30,7 @@ _DOUBLED_SECONDS = 0.3
 
 
 def name_of(signum: int) -> str:
-    """Return the usual name of a signal.
-
-    >>> name_of(signal.SIGINT), name_of(signal.SIGTERM)
-    ('Ctrl-C', 'SIGTERM')
-    """
+    """Return the usual name of a signal: Ctrl-C or SIGTERM."""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
 
 

@@ -28,11 +28,7 @@ class WandbConfig(Frozen):
 
 
 def require_wandb(config: WandbConfig | None) -> None:
-    """Require that a run with a W&B config can be sent to W&B.
-
-    Raises:
-        ConfigError: the package is not installed, or there is no usable key.
-    """
+    """Raise ConfigError if the package is not installed, or there is no usable key."""
     if config is None:
         return
     try:
@@ -49,11 +45,7 @@ class WandbRun:
     def __init__(
         self, config: WandbConfig, folder: Path, hyperparameters: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]
     ):
-        """Start the run, and send those `lines` of `metrics.jsonl` that W&B lacks.
-
-        Raises:
-            ConfigError: W&B refuses the run, or cannot be reached.
-        """
+        """Start the run, and send the `lines` of `metrics.jsonl` that W&B lacks; ConfigError if W&B refuses it."""
         import wandb
 
         id_file = folder / "wandb_run_id"
