@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from astra_jax.checkpoints.checkpoint import Checkpoints, load_params
-from astra_jax.checkpoints.policy import save_policy
 from astra_jax.config import ConfigError, parse_config
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.episodes.rollout import RolloutConfig
@@ -19,7 +18,6 @@ from astra_jax.model.sharding import MeshConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import write_report
 from astra_jax.rl import train
-from astra_jax.rl.batch_filling import BatchFillingStalled
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.rollouts import Rollouts
@@ -38,17 +36,6 @@ MESH = MeshConfig(fsdp=2, context=2, tensor=2)
 def config(taught, tmp_path_factory) -> RLConfig:
     """One group per rollout and per update, so that no group waits in the buffer."""
     return tiny_rl_config(tmp_path_factory.mktemp("rl"), taught, steps=STEPS, checkpoint_every_steps=2)
-
-
-async def test_a_policy_whose_groups_never_vary_is_not_updated(config, untrained, tmp_path):
-    save_policy(untrained, tmp_path / "init")
-    stuck = config.model_copy(update={"init": tmp_path / "init", "out": tmp_path / "run", "max_rollouts_per_step": 2})
-    with pytest.raises(
-        BatchFillingStalled, match="expected at least one of 1 groups with reward variance at step 0, found 0 after 2"
-    ):
-        await run_rl(stuck, InProcessSandbox())
-    assert read_metrics(stuck.out / "metrics.jsonl") == []
-    assert not (stuck.out / "policy").exists()
 
 
 async def test_a_batch_that_stays_smaller_is_learnt_from_as_if_it_were_whole(config, tmp_path, capsys):

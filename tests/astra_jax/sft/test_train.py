@@ -74,20 +74,6 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
     assert weights(interrupted.out / "policy") == weights(undisturbed.out / "policy")
 
 
-def test_a_finished_run_is_not_run_again(undisturbed):
-    before = (undisturbed.out / "metrics.jsonl").read_bytes()
-    figures = run_sft(undisturbed)
-    assert figures == {
-        "steps": STEPS,
-        "loss": curve(undisturbed.out)[-1]["loss"],
-        "loss_environments": curve(undisturbed.out)[-1]["loss_environments"],
-        "samples": 4,
-        "dropped_over_length": 0,
-        "already_complete": True,
-    }
-    assert (undisturbed.out / "metrics.jsonl").read_bytes() == before
-
-
 def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(undisturbed, tmp_path):
     run = undisturbed.model_copy(update={"out": tmp_path / "run"})
     shutil.copytree(undisturbed.out, run.out)

@@ -94,18 +94,23 @@ def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh)
 
 
 @pytest.mark.slow
-def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
-    """In training, before the first step of a run that resumes, and at both; then the curve is that of one run."""
+def test_a_signal_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
+    """In training, before the first step of a run that resumes, and Ctrl-C; then the curve is that of one run."""
     long = config.model_copy(update={"out": tmp_path / "long", "mesh": MESH, **LONG})
     saved = 0
-    for signalled, moment in (([1], after_two_steps), ([0], before_the_first_step), ([0, 1], after_two_steps)):
+    for host, signum, moment in (
+        (1, signal.SIGTERM, after_two_steps),
+        (0, signal.SIGTERM, before_the_first_step),
+        (1, signal.SIGINT, after_two_steps),
+    ):
         with on_two_hosts(long) as processes:
             moment(processes, long)
-            for host in signalled:
-                processes[host].send_signal(signal.SIGTERM)
-            errors = finish(processes)
-        steps = len(curve(long.out))
-        assert all(f"saved after step {steps} on SIGTERM" in error for error in errors), "\n".join(errors)
+            processes[host].send_signal(signum)
+            errors = [process.communicate(timeout=300)[1] for process in processes]
+        steps, name, code = len(curve(long.out)), *(("Ctrl-C", 130) if signum == signal.SIGINT else ("SIGTERM", 0))
+        assert [process.returncode for process in processes] == ([0, code] if host else [code, 0]), "\n".join(errors)
+        assert f"saved after step {steps} on {name}" in errors[host]
+        assert f"saved after step {steps} on SIGTERM" in errors[1 - host]
         assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
         assert steps > saved
         saved = steps
@@ -114,20 +119,6 @@ def test_sigterm_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_p
         finish(processes)
     for folder in ("", "hosts/1"):
         assert curve(long.out / folder) == curve(undisturbed.out / folder)
-
-
-@pytest.mark.slow
-def test_ctrl_c_at_one_of_two_hosts_ends_both_after_the_same_step(config, tmp_path):
-    long = config.model_copy(update={"out": tmp_path / "long", "mesh": MESH, **LONG})
-    with on_two_hosts(long) as processes:
-        after_two_steps(processes, long)
-        processes[1].send_signal(signal.SIGINT)
-        errors = [process.communicate(timeout=300)[1] for process in processes]
-    steps = len(curve(long.out))
-    assert [process.returncode for process in processes] == [0, 130], "\n".join(errors)
-    for error, name in zip(errors, ("SIGTERM", "Ctrl-C"), strict=True):
-        assert f"saved after step {steps} on {name}" in error
-    assert (long.out / "checkpoints" / f"{steps:08d}" / "train.whole.json").exists()
 
 
 def after_two_steps(processes: list[subprocess.Popen], config: SFTConfig) -> None:
