@@ -240,7 +240,3 @@ def test_a_changed_function_of_the_user_refuses_a_resume_by_name_and_a_comment_d
     beside.write_text("SCALE = 2.0\n")
     with pytest.raises(MadeOtherwise, match=r"source of scale_of_record\.py"):
         open_rl_run(config)
-    beside.write_text("SCALE = 1.0\n")
-    own.write_text(own.read_text().replace("return SCALE", "return SCALE + 1"))
-    with pytest.raises(MadeOtherwise, match=r"source of own_of_record\.py"):
-        open_rl_run(config)
