@@ -134,7 +134,7 @@ ARMS = {
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
     "from_untrained": Arm(init="untrained"),
-    "trajectories_alone": Arm(sft={"environments_share": "0"}),
+    "trajectories_alone": Arm(sft={"environments": "[]"}),
     "50_environments": Arm(environments=functools.partial(write_first, count=50)),
     "200_environments": Arm(environments=functools.partial(write_first, count=200)),
     "3200_environments": Arm(environments=functools.partial(synthesize, count=3200)),
@@ -188,7 +188,7 @@ def train(quickstart: Path, arm: Arm, folder: Path) -> dict[str, Any]:
         read = {name: [str(quickstart / name)] for name in ("trajectories", "environments")}
         read["conversations"] = [str(quickstart / "made_up.jsonl")]
         places = {"seed": seed, "out": folder / "sft", "init": quickstart / "base"}
-        astra("sft", "configs/tiny_sft.toml", **places, **{k: json.dumps(v) for k, v in read.items()}, **arm.sft)
+        astra("sft", "configs/tiny_sft.toml", **places, **{k: json.dumps(v) for k, v in read.items()} | arm.sft)
     astra(
         "rl",
         "configs/tiny_rl.toml",

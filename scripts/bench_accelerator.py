@@ -44,7 +44,7 @@ from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.mesh.placement import init_optimizer_state, place_batch, place_params
 from astra_jax.model.attention import attention
 from astra_jax.model.config import QWEN3_PRESETS, ModelConfig, YarnScaling
-from astra_jax.model.flops import model_flops_utilisation
+from astra_jax.model.flops import model_flops, utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, abstract_params, bind_apart, init_params, layers_apart, rope_tables
 from astra_jax.model.sharding import MeshConfig, make_mesh
@@ -177,8 +177,8 @@ def measure_step(
         "median_seconds": median,
         "compile_seconds": seconds[0] - median,
         "tokens_per_second": rows * tokens / median,
-        "mfu": model_flops_utilisation(
-            model, [tokens] * rows, median, logits_tokens=int(batch.loss_mask_BT.sum()), devices=1
+        "mfu": utilisation(
+            model_flops(model, [tokens] * rows, logits_tokens=int(batch.loss_mask_BT.sum())), median, devices=1
         ),
         "peak_bytes_so_far": memory.get("peak_bytes_in_use"),
     }

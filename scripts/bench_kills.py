@@ -18,10 +18,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import random
+import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -40,10 +43,10 @@ from astra_jax.testing import tiny_tokenizer
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from sandbox.protocol import ExecuteReply, Limits
-from tests.astra_jax.rl.faulty_service import faulty_proxy, kill_and_start_again, start
 from tests.astra_jax.rl.kills import config_with_surplus, measure
 from tests.astra_jax.taught import taught_policy
-from tests.sandbox.faulty_proxy import SHARES
+from tests.sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
+from tests.sandbox.processes import service_process
 
 _SMALL = {
     "group_size": 4,
@@ -52,6 +55,26 @@ _SMALL = {
     "accumulation": 2,
     "checkpoint_every_steps": 50,
 }
+
+
+def faulty_proxy(service: str, shares: Mapping[str, float], seed: int) -> FaultyProxy:
+    """Return a proxy that loses such shares of the replies, drawn one after the other."""
+    drawn = random.Random(seed)
+    return FaultyProxy(lambda _: fault_of(drawn.random(), shares), service)
+
+
+async def start(services: AsyncExitStack) -> str:
+    """Start a sandbox that lives as long as `services`; return its URL."""
+    return await asyncio.to_thread(services.enter_context, local_sandbox())
+
+
+async def kill_and_start_again(proxy: FaultyProxy, services: AsyncExitStack, after_replies: int) -> None:
+    """Kill the sandbox behind a proxy once it has answered so often, and start another one."""
+    while proxy.replies < after_replies:
+        await asyncio.sleep(0.02)
+    os.kill(service_process(proxy.service), signal.SIGKILL)
+    proxy.lost["killed"] += 1
+    proxy.service = await start(services)
 
 
 class Impatient(AsyncSandboxClient):

@@ -23,8 +23,7 @@ def _plan(options: argparse.Namespace) -> int | None:
     from astra_jax.plan import PLAN_ENVIRONMENT
 
     os.environ.update(PLAN_ENVIRONMENT)  # before JAX is imported
-    from astra_jax.plan.plan import plan
-    from astra_jax.plan.run_config import load_run_config
+    from astra_jax.plan.plan import load_run_config, plan
 
     planned = plan(load_run_config(options.config, options.overrides), options.topology)
     print(json.dumps(planned.to_json()) if options.json else planned.render())

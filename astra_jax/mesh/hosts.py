@@ -185,11 +185,7 @@ def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
 
 
 def require_shared_folder(out: Path) -> None:
-    """Require that all hosts of this job share one folder: each must see a file of the first. Every host calls it.
-
-    Raises:
-        ConfigError: on every host, when one of them cannot write there or does not see it.
-    """
+    """Raise ConfigError on all hosts unless each can write in `out` and sees a file of the first; all hosts call it."""
     if jax.process_count() == 1:
         return
     # A name that no earlier attempt has used: a file left by one would vouch for a disk that is not shared.

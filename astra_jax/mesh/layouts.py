@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -54,59 +54,41 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
     return weights_for_decoding(config, mesh)(params)
 
 
-class Layout(NamedTuple):
-    """The two programs that lay a learner's weights out for decoding, in whose types and places they then are.
+@functools.cache
+def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
+    """Return the function that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
     Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
     weights are converted to, so the policy is the same. Beside both layouts one layer, or the embeddings, exist whole.
     """
 
-    outside: jax.stages.Wrapped
-    """Program for the weights outside of layers: `Params` without `layers` → the same."""
-    of_layer: jax.stages.Wrapped
-    """Program for one layer: the stacked `layers`, and its number → the layer."""
-
-    def __call__(self, params: Params) -> Params:
-        """Return all weights, layers apart."""
-        layers, outside = params["layers"], {name: leaf for name, leaf in params.items() if name != "layers"}
-        num_layers = len(layers["q_proj"])
-        # Called for each layer: a program for all layers would gather the whole model at once.
-        apart = tuple(self.of_layer(layers, np.int32(number)) for number in range(num_layers))
-        return {**self.outside(outside), "layers": apart}
-
-
-@functools.cache
-def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Layout:
-    """Return the programs that lay out a learner's `Params` for decoding on `mesh`; on one device they convert them."""
-
-    def laid_out(name: str, leaf: jax.Array) -> jax.Array:
-        if not name.endswith("norm"):
-            leaf = leaf.astype(config.dtype)
-        if mesh is None:
-            return leaf
+    def laid_out(weights: Params) -> Params:
+        cast = {name: leaf if name.endswith("norm") else leaf.astype(config.dtype) for name, leaf in weights.items()}
         # Gathered on purpose: the partitioner knows no better way from one mesh to another, and says so at length.
-        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, PartitionSpec()))
-
-    def outside(params: Params) -> Params:
-        return {name: laid_out(name, leaf) for name, leaf in params.items()}
+        whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        return cast if whole is None else jax.lax.with_sharding_constraint(cast, whole)
 
     def of_layer(layers: Params, number: jax.Array) -> Params:
         own = {name: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False) for name, leaf in layers.items()}
-        return {name: laid_out(name, leaf) for name, leaf in own.items()}
+        return laid_out(own)
 
-    if mesh is None:
-        return Layout(jax.jit(outside), jax.jit(of_layer))
-    places = places_for_decoding(config, mesh)
-    of_outside = {name: place for name, place in places.items() if name != "layers"}
-    return Layout(jax.jit(outside, out_shardings=of_outside), jax.jit(of_layer, out_shardings=places["layers"][0]))
+    places = None if mesh is None else places_for_decoding(config, mesh)
+    outside_places = places and {name: place for name, place in places.items() if name != "layers"}
+    outside_program = jax.jit(laid_out, out_shardings=outside_places)
+    layer_program = jax.jit(of_layer, out_shardings=places and places["layers"][0])
+
+    def lay_out(params: Params) -> Params:
+        layers, outside = params["layers"], {name: leaf for name, leaf in params.items() if name != "layers"}
+        # Called for each layer: a program for all layers would gather the whole model at once.
+        apart = tuple(layer_program(layers, np.int32(number)) for number in range(config.num_layers))
+        return {**outside_program(outside), "layers": apart}
+
+    return lay_out
 
 
 def places_for_decoding(config: ModelConfig, mesh: Mesh) -> Params:
     """Return where each array lies that a policy decodes with, layers apart."""
     params = abstract_params(config)
-
-    def place(*path: str, of_layer: bool = False) -> NamedSharding:
-        return NamedSharding(mesh, spec(*PARAMETER_AXES[path][of_layer:]))
-
-    layer = {name: place("layers", name, of_layer=True) for name in params["layers"]}
-    return {name: place(name) for name in params if name != "layers"} | {"layers": (layer,) * config.num_layers}
+    layer = {name: NamedSharding(mesh, spec(*PARAMETER_AXES["layers", name][1:])) for name in params["layers"]}
+    outside = {name: NamedSharding(mesh, spec(*PARAMETER_AXES[name,])) for name in params if name != "layers"}
+    return outside | {"layers": (layer,) * config.num_layers}

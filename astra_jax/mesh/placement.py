@@ -97,11 +97,7 @@ def in_memory(kind: Literal["device", "pinned_host"], tree: Any) -> Any:
 
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
-    """Require that the rows of a batch can be dealt out evenly over its `parts` and `data` × `fsdp`.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Raise ConfigError unless a batch's rows can be dealt out evenly over its `parts` and `data` × `fsdp`."""
     shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
     if num_rows % (shards * parts):
         raise ConfigError(

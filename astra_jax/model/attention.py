@@ -11,6 +11,8 @@ without keys, and no real token attends to padding. No backend makes a [T, T] ar
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -45,15 +47,10 @@ def attention(
         return splash_attention(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT, mesh)
     context = mesh.shape["context"]
 
-    def shard(
-        q_BTNH: jax.Array,
-        k_BTKH: jax.Array,
-        v_BTKH: jax.Array,
-        segment_ids_BT: jax.Array,
-        prefix_ids_BT: jax.Array | None,
-    ) -> jax.Array:
+    def shard(*arrays: Any) -> jax.Array:
         if context == 1:
-            return _whole_sequences(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT)
+            return _whole_sequences(*arrays)
+        q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, prefix_ids_BT = arrays
         # Gathered keys are put back in order; queries stay, and bring along the places that they have in the sequence.
         k_BSKH, v_BSKH, segment_ids_BS = (
             to_natural_order(jax.lax.all_gather(x, "context", axis=1, tiled=True), context)

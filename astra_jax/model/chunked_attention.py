@@ -112,16 +112,6 @@ def _cut(x_BT: jax.Array, size: int, *, nothing: int = 0) -> jax.Array:
     return jnp.pad(x_BT, padding, constant_values=nothing).reshape(len(x_BT), -1, size, *x_BT.shape[2:])
 
 
-class _Attended(NamedTuple):
-    """The forward pass as its gradient needs it."""
-
-    heads: Heads
-    visits: Visits
-    out_PXKQH: jax.Array
-    lse_PXKQ: jax.Array
-    """Log-sum-exp of each query's scores, from which its probabilities are made again."""
-
-
 _einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
@@ -148,7 +138,9 @@ def _attend(heads: Heads, visits: Visits) -> jax.Array:
     return _attend_forward(heads, visits)[0]
 
 
-def _attend_forward(heads: Heads, visits: Visits) -> tuple[jax.Array, _Attended]:
+def _attend_forward(heads: Heads, visits: Visits) -> tuple[jax.Array, tuple]:
+    """Return the output; beside its arguments, the backward pass gets it and each query's log-sum-exp of scores."""
+
     def of_group(group: tuple[Heads, Visits]) -> tuple[jax.Array, jax.Array]:
         (queries_XKQH, keys_YKSH, values_YKSH), visits = group
 
@@ -175,13 +167,14 @@ def _attend_forward(heads: Heads, visits: Visits) -> tuple[jax.Array, _Attended]
         return jax.lax.map(of_chunk, (queries_XKQH, _by_chunk(visits)))
 
     out_PXKQH, lse_PXKQ = (checkpoint_name(x, ATTENTION_RESIDUALS) for x in jax.lax.map(of_group, (heads, visits)))
-    return out_PXKQH, _Attended(heads, visits, out_PXKQH, lse_PXKQ)
+    return out_PXKQH, (heads, visits, out_PXKQH, lse_PXKQ)
 
 
-def _attend_backward(attended: _Attended, dout_PXKQH: jax.Array) -> tuple[Heads, None]:
-    dtype = attended.heads.keys_PYKSH.dtype
+def _attend_backward(attended: tuple, dout_PXKQH: jax.Array) -> tuple[Heads, None]:
+    heads, visits, out_PXKQH, lse_PXKQ = attended
+    dtype = heads.keys_PYKSH.dtype
     # rowsum(p · dp) of the softmax's gradient, without p: it equals rowsum(dO · O).
-    delta_PXKQ = (dout_PXKQH.astype(jnp.float32) * attended.out_PXKQH).sum(-1)
+    delta_PXKQ = (dout_PXKQH.astype(jnp.float32) * out_PXKQH).sum(-1)
 
     def of_group(group: tuple) -> Heads:
         (queries_XKQH, keys_YKSH, values_YKSH), visits, *of_chunks = group
@@ -211,8 +204,7 @@ def _attend_backward(attended: _Attended, dout_PXKQH: jax.Array) -> tuple[Heads,
         grads, dq_XKQH = jax.lax.scan(of_chunk, (zeros_YKHS, zeros_YKHS), (queries_XKQH, _by_chunk(visits), *of_chunks))
         return Heads(dq_XKQH, *(x_YKHS.swapaxes(-1, -2).astype(dtype) for x_YKHS in grads))
 
-    arrays = (attended.heads, attended.visits, dout_PXKQH, attended.lse_PXKQ, delta_PXKQ)
-    return jax.lax.map(of_group, arrays), None
+    return jax.lax.map(of_group, (heads, visits, dout_PXKQH, lse_PXKQ, delta_PXKQ)), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

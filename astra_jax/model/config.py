@@ -108,22 +108,14 @@ class ModelConfig(BaseModel):
         return self.num_layers * (attention + mlp + 2 * self.hidden_size) + embeddings + self.hidden_size
 
     def require_sizes_of(self, other: ModelConfig, where: object) -> None:
-        """Require that this model, read from `where`, has the sizes of another; numerics and context may differ.
-
-        Raises:
-            ConfigError: one differs.
-        """
+        """Raise ConfigError unless this model, read from `where`, has the sizes of another; numerics may differ."""
         for name in sorted(ModelConfig.model_fields.keys() - _NO_SIZES):
             expected, found = getattr(other, name), getattr(self, name)
             if found != expected:
                 raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
-        """Require that the model has an embedding for every token of a tokenizer, which was read from `where`.
-
-        Raises:
-            ConfigError: it has fewer.
-        """
+        """Raise ConfigError unless the model has an embedding for every token of the tokenizer in `where`."""
         if num_tokens > self.vocab_size:
             raise ConfigError(
                 f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
@@ -131,11 +123,7 @@ class ModelConfig(BaseModel):
             )
 
     def require_context(self, length_tokens: int) -> None:
-        """Require that sequences of `length_tokens` lie within the rope's range.
-
-        Raises:
-            ConfigError: they run beyond it.
-        """
+        """Raise ConfigError unless sequences of `length_tokens` lie within the rope's range."""
         if length_tokens > self.context_tokens:
             raise ConfigError(
                 f"sequences of {length_tokens} tokens exceed the model's context of {self.context_tokens}; "
@@ -160,7 +148,8 @@ class ModelConfig(BaseModel):
         if missing := sorted({*_HF_KEYS.values(), "rope_theta"} - given):
             raise ValueError(f"config.json: missing keys {missing}")
         for rope in ropes:
-            _require_rope_type(rope)
+            if (rope_type := rope.get("rope_type", rope.get("type", "default"))) not in ("default", "yarn"):
+                raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
         try:
             # A copy: `transformers` rewrites nested values in place.
             config = transformers_library().Qwen3Config.from_dict(copy.deepcopy(dict(hf)))
@@ -171,11 +160,14 @@ class ModelConfig(BaseModel):
             if (found := getattr(config, key, required)) != required:
                 raise ValueError(f"config.json: expected {key} = {required!r}, found {found!r}")
         rope = _stated_rope(config.rope_parameters, ropes)
+        rope_theta, is_yarn = rope.pop("rope_theta"), rope.pop("rope_type", None) is not None
+        if rope and not is_yarn:
+            raise ValueError(f"config.json: expected no keys {sorted(rope)} of a rope that is not of type 'yarn'")
         return cls(
             **{ours: getattr(config, theirs) for ours, theirs in _HF_KEYS.items()},
             tie_word_embeddings=config.tie_word_embeddings,
-            rope_theta=rope.pop("rope_theta"),
-            yarn=_yarn_from_hf(rope),
+            rope_theta=rope_theta,
+            yarn=YarnScaling(**rope) if rope else None,
             **numerics,
         )
 
@@ -210,12 +202,6 @@ _HF_KEYS = {
 }
 
 
-def _require_rope_type(rope: Mapping[str, Any]) -> None:
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type not in ("default", "yarn"):
-        raise ValueError(f"config.json: expected rope type 'default' or 'yarn', found {rope_type!r}")
-
-
 _REQUIRED = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, "is_causal": True}
 _NO_EFFECT = (("rope_type", "default"), ("partial_rotary_factor", 1.0), ("truncate", True))
 """Keys of a rope with the value that changes nothing."""
@@ -237,13 +223,6 @@ def _stated_rope(read: Mapping[str, Any], ropes: Sequence[Mapping[str, Any]]) ->
                 )
             stated[key] = value
     return stated
-
-
-def _yarn_from_hf(rope: Mapping[str, Any]) -> YarnScaling | None:
-    sizes = {key: value for key, value in rope.items() if key != "rope_type"}
-    if sizes and "rope_type" not in rope:
-        raise ValueError(f"config.json: expected no keys {sorted(sizes)} of a rope that is not of type 'yarn'")
-    return YarnScaling(**sizes) if sizes else None
 
 
 def _qwen3(
@@ -276,11 +255,7 @@ class ModelOverrides(BaseModel):
     """Intermediate values that the backward pass recomputes: `none`, `full`, `attention` or `offload`."""
 
     def of(self, model: ModelConfig) -> ModelConfig:
-        """Return the model with these keys.
-
-        >>> ModelOverrides(remat="full").of(QWEN3_PRESETS["qwen3-14b"]).remat
-        'full'
-        """
+        """Return the model with these keys."""
         return model.model_copy(update={key: value for key, value in self if value is not None})
 
 

@@ -17,13 +17,6 @@ def model_flops(model: ModelConfig, segment_tokens: Sequence[int], *, logits_tok
     >>> from astra_jax.model.config import QWEN3_PRESETS
     >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1]) / 6 == 596_049_920 - 65_536 + 2 * 28 * 16 * 128 / 2
     True
-
-    Segments that share a row do not see each other:
-
-    >>> model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512, 512]) / model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512])
-    2.0
-    >>> round(model_flops(QWEN3_PRESETS["qwen3-0.6b"], [1024]) / model_flops(QWEN3_PRESETS["qwen3-0.6b"], [512]), 2)
-    2.09
     """
     tokens, attended = sum(segment_tokens), sum(count**2 / 2 for count in segment_tokens)
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
@@ -59,17 +52,6 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
     "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,
 }
-
-
-def model_flops_utilisation(
-    model: ModelConfig, segment_tokens: Sequence[int], seconds: float, *, logits_tokens: int, devices: int
-) -> float | None:
-    """Return the MFU of a step on `devices` devices; None without a data sheet.
-
-    `segment_tokens` are the lengths of the samples that were learnt from, and `logits_tokens` of all these the loss
-    counts: padding is no work that the model needs, nor are logits that no loss reads.
-    """
-    return utilisation(model_flops(model, segment_tokens, logits_tokens=logits_tokens), seconds, devices=devices)
 
 
 def utilisation(flops: float, seconds: float, *, devices: int) -> float | None:

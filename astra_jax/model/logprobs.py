@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,12 +103,14 @@ def token_chunk(num_tokens: int) -> int:
 
 
 class _VocabularySlices:
-    """This device's rows of the unembedding, `size` at a time; the last slice overlaps the one before it."""
+    """This device's rows of the unembedding, `size` at a time; the last slice overlaps the one before it.
+
+    A slice has as many logits of all tokens as the whole vocabulary has of `chunk_tokens`, in whole lanes.
+    """
 
     def __init__(self, table_VD: jax.Array, dtype: DTypeLike, num_tokens: int, chunk_tokens: int) -> None:
         rows = len(table_VD)
         self.table_VD, self.dtype = table_VD, dtype
-        # A slice has as many logits of all tokens as the whole vocabulary has of `chunk_tokens`, in whole lanes.
         most = min(rows, max(_LANES, chunk_tokens * rows // num_tokens // _LANES * _LANES))
         self.count = -(-rows // most)
         # Slices of one size, so that the last one overlaps by little.
@@ -141,47 +142,30 @@ class _VocabularySlices:
         return column_n, is_here_n
 
 
-class _Residuals(NamedTuple):
-    """The forward pass as its gradient needs it."""
-
-    hidden_BTD: jax.Array
-    unembedding_VD: jax.Array
-    targets_BT: jax.Array
-    is_active_BT: jax.Array
-    lse_BT: jax.Array
-    """Log-sum-exp of each token's logits, from which the backward pass recomputes the probabilities."""
+Arrays = tuple[jax.Array, ...]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _logprobs(
-    chunk_tokens: int,
-    hidden_BTD: jax.Array,
-    unembedding_VD: jax.Array,
-    targets_BT: jax.Array,
-    is_active_BT: jax.Array,
+    chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, is_active_BT: jax.Array
 ) -> jax.Array:
     return _logprobs_forward(chunk_tokens, hidden_BTD, unembedding_VD, targets_BT, is_active_BT)[0]
 
 
-def _logprobs_forward(
-    chunk_tokens: int,
-    hidden_BTD: jax.Array,
-    unembedding_VD: jax.Array,
-    targets_BT: jax.Array,
-    is_active_BT: jax.Array,
-) -> tuple[jax.Array, _Residuals]:
-    def local(
-        hidden_BTD: jax.Array, unembedding_VD: jax.Array, targets_BT: jax.Array, is_active_BT: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+def _logprobs_forward(chunk_tokens: int, *arrays: jax.Array) -> tuple[jax.Array, Arrays]:
+    """Return the log-probs; beside the arrays, the backward pass gets each token's log-sum-exp."""
+
+    def local(*arrays: jax.Array) -> Arrays:
+        hidden_BTD, unembedding_VD, targets_BT, is_active_BT = arrays
         active = _ActiveTokens(is_active_BT.reshape(-1), token_chunk(targets_BT.size))
         hidden_ZnD = active.take(hidden_BTD.reshape(targets_BT.size, -1))
         targets_Zn = active.take(targets_BT.reshape(-1))
         slices = _VocabularySlices(unembedding_VD, hidden_BTD.dtype, targets_BT.size, chunk_tokens)
 
-        def add_slice(i: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        def add_slice(i: jax.Array, so_far: Arrays) -> Arrays:
             weights_VD = slices.weights(i)
 
-            def add_chunk(z: jax.Array, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            def add_chunk(z: jax.Array, so_far: Arrays) -> Arrays:
                 max_n, sum_n, picked_n = (x_Zn[z] for x_Zn in so_far)
                 logits_nV = slices.logits(i, weights_VD, hidden_ZnD[z])
                 # The sum under the old maximum is rescaled to the new one, so no exponential overflows.
@@ -203,36 +187,28 @@ def _logprobs_forward(
         # A target is in the slice of one device alone, and the others have picked 0: their sum is its logit.
         lse_Zn = max_Zn + jnp.log(_sum_over_vocabulary(sum_Zn))
         logprobs_Zn = _sum_over_vocabulary(picked_Zn) - lse_Zn
-        logprobs_BT, lse_BT = (active.put_back(x_Zn).reshape(targets_BT.shape) for x_Zn in (logprobs_Zn, lse_Zn))
-        return logprobs_BT, lse_BT
+        return tuple(active.put_back(x_Zn).reshape(targets_BT.shape) for x_Zn in (logprobs_Zn, lse_Zn))
 
     in_specs = [_HIDDEN, _TABLE, _TOKENS, _TOKENS]
-    arrays = (hidden_BTD, unembedding_VD, targets_BT, is_active_BT)
     logprobs_BT, lse_BT = _per_device(local, in_specs, (_TOKENS, _TOKENS))(*arrays)
-    return logprobs_BT, _Residuals(*arrays, lse_BT)
+    return logprobs_BT, (*arrays, lse_BT)
 
 
 def _logprobs_backward(
-    chunk_tokens: int, residuals: _Residuals, dlogprobs_BT: jax.Array
+    chunk_tokens: int, residuals: Arrays, dlogprobs_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array, None, None]:
-    def local(
-        hidden_BTD: jax.Array,
-        unembedding_VD: jax.Array,
-        targets_BT: jax.Array,
-        is_active_BT: jax.Array,
-        lse_BT: jax.Array,
-        dlogprobs_BT: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
+    def local(*arrays: jax.Array) -> Arrays:
+        hidden_BTD, unembedding_VD, targets_BT, is_active_BT, lse_BT, dlogprobs_BT = arrays
         active = _ActiveTokens(is_active_BT.reshape(-1), token_chunk(targets_BT.size))
         hidden_ZnD = active.take(hidden_BTD.reshape(targets_BT.size, -1))
         targets_Zn, lse_Zn, dlogprobs_Zn = (active.take(x.reshape(-1)) for x in (targets_BT, lse_BT, dlogprobs_BT))
         slices = _VocabularySlices(unembedding_VD, hidden_BTD.dtype, targets_BT.size, chunk_tokens)
 
-        def add_slice(i: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def add_slice(i: jax.Array, grads: Arrays) -> Arrays:
             dhidden_ZnD, dtable_VD = grads
             weights_VD = slices.weights(i)
 
-            def add_chunk(z: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            def add_chunk(z: jax.Array, grads: Arrays) -> Arrays:
                 dhidden_ZnD, dslice_VD = grads
                 hidden_nD = hidden_ZnD[z]
                 p_nV = jnp.exp(slices.logits(i, weights_VD, hidden_nD) - lse_Zn[z][:, None])
@@ -300,10 +276,6 @@ def _exchanged(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) 
     return hidden_ND, jnp.where((row_NK >= 0) & (row_NK < len(table_VD)), row_NK, len(table_VD))
 
 
-def _with_rows_here(row_NK: jax.Array, table_VD: jax.Array, chunk_tokens: int) -> _ActiveTokens:
-    return _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
-
-
 def _rows(table_VD: jax.Array, row_NK: jax.Array, dtype: DTypeLike) -> jax.Array:
     return jnp.take(table_VD, row_NK, axis=0, mode="fill", fill_value=0).astype(dtype)
 
@@ -313,12 +285,10 @@ def _kept_logits(chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.A
     return _kept_logits_forward(chunk_tokens, hidden_BTD, unembedding_VD, kept_BTK)[0]
 
 
-def _kept_logits_forward(
-    chunk_tokens: int, hidden_BTD: jax.Array, unembedding_VD: jax.Array, kept_BTK: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+def _kept_logits_forward(chunk_tokens: int, *arrays: jax.Array) -> tuple[jax.Array, Arrays]:
     def local(hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array) -> jax.Array:
         hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
-        active = _with_rows_here(row_NK, table_VD, chunk_tokens)
+        active = _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
         hidden_ZnD, row_ZnK = active.take(hidden_ND), active.take(row_NK)
 
         def add_chunk(z: jax.Array, logits_ZnK: jax.Array) -> jax.Array:
@@ -331,25 +301,23 @@ def _kept_logits_forward(
             logits_NK = jax.lax.psum_scatter(logits_NK, _WIDTH_AXES, scatter_dimension=0, tiled=True)
         return logits_NK.reshape(kept_BTK.shape)
 
-    arrays = (hidden_BTD, unembedding_VD, kept_BTK)
     return _per_device(local, [_HIDDEN, _TABLE, _TOKENS], _TOKENS)(*arrays), arrays
 
 
 def _kept_logits_backward(
-    chunk_tokens: int, residuals: tuple[jax.Array, jax.Array, jax.Array], dlogits_BTK: jax.Array
+    chunk_tokens: int, residuals: Arrays, dlogits_BTK: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
-    def local(
-        hidden_BTD: jax.Array, table_VD: jax.Array, kept_BTK: jax.Array, dlogits_BTK: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def local(*arrays: jax.Array) -> Arrays:
+        hidden_BTD, table_VD, kept_BTK, dlogits_BTK = arrays
         hidden_ND, row_NK = _exchanged(hidden_BTD, table_VD, kept_BTK)
         dlogits_NK = dlogits_BTK.reshape(-1, dlogits_BTK.shape[-1])
         if ambient_mesh() is not None:
             dlogits_NK = jax.lax.all_gather(dlogits_NK, _WIDTH_AXES, axis=0, tiled=True)
 
-        active = _with_rows_here(row_NK, table_VD, chunk_tokens)
+        active = _ActiveTokens((row_NK < len(table_VD)).any(-1), chunk_tokens)
         hidden_ZnD, row_ZnK, dlogits_ZnK = (active.take(x_N) for x_N in (hidden_ND, row_NK, dlogits_NK))
 
-        def add_chunk(z: jax.Array, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def add_chunk(z: jax.Array, grads: Arrays) -> Arrays:
             dhidden_ZnD, dtable_VD = grads
             dlogits_nK = dlogits_ZnK[z].astype(hidden_ND.dtype)
             dhidden_nD = _einsum("nk,nkd->nd", dlogits_nK, _rows(table_VD, row_ZnK[z], hidden_ND.dtype))

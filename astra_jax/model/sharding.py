@@ -118,11 +118,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
-    """Require that every axis of the mesh divides the dimensions that it shards; without a mesh there are none.
-
-    Raises:
-        ConfigError: an axis does not divide one of them.
-    """
+    """Raise ConfigError unless every axis of the mesh, if there is one, divides the dimensions that it shards."""
     if mesh is None:
         return
     if isinstance(mesh, Mesh):

@@ -69,8 +69,8 @@ class BalancedCausalMask(mask_lib.Mask):
         return hash((type(self).__name__, self._key))
 
 
-def block_tokens(tokens: int, shards: int, *, most: int = 1024) -> tuple[int, int]:
-    """Return queries and keys per kernel block: at most `most`, at least 128, no block of queries across two pieces.
+def block_tokens(tokens: int, shards: int, *, has_prefixes: bool = False) -> tuple[int, int]:
+    """Return queries and keys per kernel block: at least 128, no block of queries across two pieces.
 
     Raises:
         ValueError: a piece of the sequence is not a multiple of 128 tokens.
@@ -78,7 +78,7 @@ def block_tokens(tokens: int, shards: int, *, most: int = 1024) -> tuple[int, in
     >>> block_tokens(81_920, 16), block_tokens(4_096, 1)
     ((512, 1024), (1024, 1024))
     """
-    pieces = 2 * shards if shards > 1 else 1
+    most, pieces = TPU_PREFIX_BLOCK if has_prefixes else 1024, 2 * shards if shards > 1 else 1
     queries = math.gcd(tokens // pieces, most)
     if tokens % pieces or queries < TPU_LANES:
         needed = pieces * TPU_LANES
@@ -99,7 +99,7 @@ def visited_blocks(tokens: int, shards: int, segments: Segments | None = None) -
     [264, 264]
     """
     order = BalancedCausalMask(tokens, shards).q_sequence
-    queries, keys = _sizes(tokens, shards, has_prefixes=segments is not None)
+    queries, keys = block_tokens(tokens, shards, has_prefixes=segments is not None)
     if segments is None:
         visits_X = order.reshape(-1, queries).max(axis=1) // keys + 1
     else:
@@ -116,7 +116,7 @@ def kernel_flops(
     # Forward: q·k, p·v. dq: q·k, dO·v, ds·k. dk and dv: q·k, dO·v, ds·q, p·dO.
     products = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}
     products_per_block = next(count for prefix, count in products.items() if kernel_name.startswith(prefix))
-    pairs_per_block = math.prod(_sizes(tokens, shards, has_prefixes=segments is not None))
+    pairs_per_block = math.prod(block_tokens(tokens, shards, has_prefixes=segments is not None))
     blocks = visited_blocks(tokens, shards, segments).max()
     return float(products_per_block * 2 * pairs_per_block * head_dim * heads * blocks)
 
@@ -131,7 +131,7 @@ def splash_attention(
 ) -> jax.Array:
     """Attend as `attention` does, on a mesh of TPUs."""
     context, (_, tokens, heads, head_dim) = mesh.shape["context"], q_BTNH.shape
-    queries, keys = _sizes(tokens, context, has_prefixes=prefix_ids_BT is not None)
+    queries, keys = block_tokens(tokens, context, has_prefixes=prefix_ids_BT is not None)
 
     def of_all_shards(x_BT: jax.Array) -> jax.Array:
         # The kernel knows the balanced order of the queries; of the keys it expects the sequence's own.
@@ -175,10 +175,6 @@ def splash_attention(
         return on_mesh(in_segments, kernel, kernel.manual_sharding_spec(mask_sharding), segment_ids_BT)
     places_T = jnp.asarray(BalancedCausalMask(tokens, context).q_sequence)
     return on_mesh(with_prefixes, places_T, spec("sequence"), segment_ids_BT, prefix_ids_BT)
-
-
-def _sizes(tokens: int, shards: int, *, has_prefixes: bool) -> tuple[int, int]:
-    return block_tokens(tokens, shards, most=TPU_PREFIX_BLOCK) if has_prefixes else block_tokens(tokens, shards)
 
 
 def _block_sizes(queries: int, keys: int) -> kernel_lib.BlockSizes:

@@ -1,7 +1,6 @@
 """The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on its time.
 
 plan             `astra plan`: compiles the steps of a run for a pod that is not there, and tells their memory and time.
-run_config       The run of a config: `astra sft` or `astra rl`.
 chips            Data sheets of TPU chips, per chip.
 costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count,
                  recompute shown.
@@ -10,7 +9,7 @@ abstract_step    A jitted step of a run with the shapes that it would be called 
                  compiled.
 compiled_memory  The compiler's answer about memory, kept on disk: the same program for the same topology is compiled
                  once.
-rollout_steps    Programs of a rollout of `astra rl`: weights laid out for decoding, prompts and tool responses read,
+rollout_steps    Programs of a rollout of `astra rl` in their largest shapes: reading prompts and tool responses,
                  sampling.
 clock            A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no
                  time.

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.extend.core as jex
 
 
@@ -26,15 +25,6 @@ class KernelCosts(NamedTuple):
 
 Kernels = Callable[[str], KernelCosts]
 """The costs of a kernel, from its name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Unsaid:
-    """Facts that a jaxpr does not hold."""
-
-    mesh_shape: Mapping[str, int]
-    kernels: Kernels
-    while_trips: int | None
 
 
 @dataclasses.dataclass
@@ -57,70 +47,66 @@ class Costs:
             self.collective_bytes[key] += count * times
 
 
-def step_costs(function: Callable[..., Any], *args: Any, mesh_shape: Mapping[str, int], kernels: Kernels) -> Costs:
-    """Count costs per device of one call; products outside `shard_map` are taken to be spread evenly over the mesh.
-
-    >>> import jax.numpy as jnp
-    >>> square = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    >>> def thrice(x):
-    ...     return jax.lax.scan(lambda carry, _: (carry @ x, None), x, length=3)[0]
-    >>> step_costs(thrice, square, mesh_shape={"data": 2}, kernels=lambda name: KernelCosts(0.0)).flops
-    1536.0
-    """
-    return jaxpr_costs(jax.make_jaxpr(function)(*args).jaxpr, mesh_shape=mesh_shape, kernels=kernels)
-
-
 def jaxpr_costs(
     jaxpr: jex.Jaxpr, *, mesh_shape: Mapping[str, int], kernels: Kernels, while_trips: int | None = None
 ) -> Costs:
-    """Count a traced program as `step_costs` does; loops whose end depends on their data run `while_trips` times.
+    """Count costs per device of one call of a traced program.
+
+    Products outside `shard_map` are taken to be spread evenly over the mesh. Loops whose end depends on their data run
+    `while_trips` times.
 
     Raises:
         ValueError: there is such a loop, and `while_trips` is None.
+
+    >>> import jax
+    >>> def thrice(x):
+    ...     return jax.lax.scan(lambda carry, _: (carry @ x, None), x, length=3)[0]
+    >>> traced = jax.make_jaxpr(thrice)(jax.ShapeDtypeStruct((8, 8), "float32"))
+    >>> jaxpr_costs(traced.jaxpr, mesh_shape={"data": 2}, kernels=lambda name: KernelCosts(0.0)).flops
+    1536.0
     """
-    unsaid = _Unsaid(mesh_shape, kernels, while_trips)
-    return _count(jaxpr, unsaid, share=1 / math.prod(mesh_shape.values()))
 
+    def count(jaxpr: jex.Jaxpr, share: float) -> Costs:
+        total = Costs()
+        for equation in _live(jaxpr):
+            name, params = equation.primitive.name, equation.params
+            shapes: list[Any] = [variable.aval for variable in equation.invars]
+            out: Any = equation.outvars[0].aval if equation.outvars else None
+            if name == "dot_general":
+                (contracted, _), _ = params["dimension_numbers"]
+                products = math.prod(shapes[0].shape[axis] for axis in contracted)
+                moved = sum(aval.size * aval.dtype.itemsize for aval in (*shapes, out))
+                total.add(Costs(2.0 * out.size * products, moved), share)
+            elif name == "pallas_call":
+                # The jaxpr does not show the inside of a kernel: its name says which it is.
+                total.add(Costs(*kernels(str(params["name"]))), share)
+            elif name in _WIRE_SHARE:
+                axes = _axes(params)
+                size = math.prod(mesh_shape[axis] for axis in axes)
+                # A gather's result and a scatter's operand are the whole that travels round the ring.
+                larger = max(out, shapes[0], key=lambda aval: aval.size)
+                wire = larger.size * larger.dtype.itemsize * _WIRE_SHARE[name] * (size - 1) / size
+                if wire:
+                    total.collective_bytes[name, " × ".join(axes)] += wire
+            elif name == "scan":
+                total.add(count(params["jaxpr"].jaxpr, share), params["length"])
+            elif name == "while":
+                if while_trips is None:
+                    raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
+                total.add(count(params["body_jaxpr"].jaxpr, share), while_trips)
+            elif name == "shard_map":
+                # Shapes in there are those of one device already.
+                total.add(count(params["jaxpr"], 1.0), 1)
+            elif name == "cond":
+                # Which one runs depends on the data: the one that computes most is counted.
+                branches = [count(branch.jaxpr, share) for branch in params["branches"]]
+                total.add(max(branches, key=lambda branch: branch.flops), 1)
+            else:
+                for inner in jex.jaxprs_in_params(params):
+                    total.add(count(inner, share), 1)
+        return total
 
-def _count(jaxpr: jex.Jaxpr, unsaid: _Unsaid, share: float) -> Costs:
-    total = Costs()
-    for equation in _live(jaxpr):
-        name, params = equation.primitive.name, equation.params
-        shapes: list[Any] = [variable.aval for variable in equation.invars]
-        out: Any = equation.outvars[0].aval if equation.outvars else None
-        if name == "dot_general":
-            (contracted, _), _ = params["dimension_numbers"]
-            products = math.prod(shapes[0].shape[axis] for axis in contracted)
-            moved = sum(aval.size * aval.dtype.itemsize for aval in (*shapes, out))
-            total.add(Costs(2.0 * out.size * products, moved), share)
-        elif name == "pallas_call":
-            # The jaxpr does not show the inside of a kernel: its name says which it is.
-            total.add(Costs(*unsaid.kernels(str(params["name"]))), share)
-        elif name in _WIRE_SHARE:
-            axes = _axes(params)
-            size = math.prod(unsaid.mesh_shape[axis] for axis in axes)
-            # A gather's result and a scatter's operand are the whole that travels round the ring.
-            larger = max(out, shapes[0], key=lambda aval: aval.size)
-            wire = larger.size * larger.dtype.itemsize * _WIRE_SHARE[name] * (size - 1) / size
-            if wire:
-                total.collective_bytes[name, " × ".join(axes)] += wire
-        elif name == "scan":
-            total.add(_count(params["jaxpr"].jaxpr, unsaid, share), params["length"])
-        elif name == "while":
-            if unsaid.while_trips is None:
-                raise ValueError("a while loop has no trip count to multiply with; write it as a scan")
-            total.add(_count(params["body_jaxpr"].jaxpr, unsaid, share), unsaid.while_trips)
-        elif name == "shard_map":
-            # Shapes in there are those of one device already.
-            total.add(_count(params["jaxpr"], unsaid, 1.0), 1)
-        elif name == "cond":
-            # Which one runs depends on the data: the one that computes most is counted.
-            branches = [_count(branch.jaxpr, unsaid, share) for branch in params["branches"]]
-            total.add(max(branches, key=lambda branch: branch.flops), 1)
-        else:
-            for inner in jex.jaxprs_in_params(params):
-                total.add(_count(inner, unsaid, share), 1)
-    return total
+    return count(jaxpr, 1 / math.prod(mesh_shape.values()))
 
 
 def _live(jaxpr: jex.Jaxpr) -> list[jex.JaxprEqn]:

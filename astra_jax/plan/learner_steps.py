@@ -18,7 +18,7 @@ from astra_jax.model.flops import forward_flops
 from astra_jax.model.logprobs import token_chunk
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
-from astra_jax.model.splash_attention import kernel_flops
+from astra_jax.model.splash_attention import Segments, kernel_flops
 from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, rows_shards
 from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.rl.batch import RLBatch, row_tokens, segment_starts
@@ -97,19 +97,14 @@ def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tup
     return params, sharded_shapes(jax.eval_shape(make_optimizer(config.optimizer, _STEPS).init, params), mesh)
 
 
-def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int) -> Kernels:
-    """Return the costs of the attention kernel for so many rows."""
+def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int, segments: Segments | None = None) -> Kernels:
+    """Return the costs of the attention kernel for so many rows.
+
+    With segments, which have prefixes, the program is a loop over rows, and its kernel computes one row.
+    """
     context, heads = mesh.shape["context"], model.num_heads // mesh.shape["tensor"]
-    return lambda name: KernelCosts(rows * kernel_flops(name, tokens, context, heads, model.head_dim))
-
-
-def _splash_of(rows: _Rows, model: ModelConfig, mesh: Mesh, count: int) -> Kernels:
-    """With prefixes the program is a loop over rows, and its kernel computes one row."""
-    if rows.prefix_ids_T is None:
-        return splash(model, mesh, len(rows.segment_ids_T), count)
-    ids, heads = (rows.segment_ids_T, rows.prefix_ids_T), model.num_heads // mesh.shape["tensor"]
-    tokens, context = len(rows.segment_ids_T), mesh.shape["context"]
-    return lambda name: KernelCosts(kernel_flops(name, tokens, context, heads, model.head_dim, ids))
+    times = rows if segments is None else 1
+    return lambda name: KernelCosts(times * kernel_flops(name, tokens, context, heads, model.head_dim, segments))
 
 
 def _learner_step(
@@ -142,6 +137,7 @@ def _learner_step(
         batch = batch._replace(kept_BTK=per_token(jnp.int32, top_k))
     if rows.prefix_ids_T is not None:
         batch = batch._replace(prefix_ids_BT=per_token(jnp.int32))
+    segments = None if rows.prefix_ids_T is None else (rows.segment_ids_T, rows.prefix_ids_T)
     rows_of_part = rows.num_rows // rows_shards(mesh) // parts
     local_tokens = rows_of_part * tokens // mesh.shape["context"]
     in_parts = f", in {parts} parts" if parts > 1 else ""
@@ -170,7 +166,7 @@ def _learner_step(
         resident_bytes={},
         # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
         model_flops=3.0 * rows.num_rows * flops,
-        kernels=_splash_of(rows, model, mesh, rows_of_part),
+        kernels=splash(model, mesh, tokens, rows_of_part, segments),
         partitioner_bytes=partitioner_bytes(model, mesh, local_tokens * parts, trains=True, parts=parts),
         weight_bytes=2 * parts * matrix_bytes(model, mesh),  # forward and backward
         while_trips=_head_chunks(rows, rows_of_part, mesh, None if top_k is None else config.logprob_chunk_tokens),

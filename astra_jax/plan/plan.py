@@ -14,19 +14,20 @@ import importlib.util
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
 
 from astra_jax.checkpoints.checkpoint import read_model
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, config_keys, load_config
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.config import ModelConfig
 from astra_jax.plan.abstract_step import AbstractStep
 from astra_jax.plan.chips import Chip, chip_of
-from astra_jax.plan.compiled_memory import CompiledMemory, CompilerMissing, compiled_memory
+from astra_jax.plan.compiled_memory import CompilerMissing, compiled_memory
 from astra_jax.plan.costs import Costs, jaxpr_costs
 from astra_jax.plan.learner_steps import rl_learner_step, sft_steps
 from astra_jax.plan.rollout_steps import episodes_in_flight, rollout_steps
@@ -60,7 +61,6 @@ class StepPlan:
     tokens: int
     """Tokens of the whole pod: sampled, read or learnt from."""
     compile_seconds: float
-    compile_cpu_seconds: float
     from_cache: bool
     """Whether this program was compiled for this topology before; then the seconds are those of the look-up."""
 
@@ -71,8 +71,8 @@ class StepPlan:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second of the whole pod, at best; 0 if none come out of the step."""
-        return self.tokens / self.roofline_seconds[self.bound] if self.tokens else 0.0
+        """Tokens per second of the whole pod, at best."""
+        return self.tokens / self.roofline_seconds[self.bound]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,6 @@ class Plan:
                     "bound": step.bound,
                     "tokens_per_second": step.tokens_per_second,
                     "compile_seconds": step.compile_seconds,
-                    "compile_cpu_seconds": step.compile_cpu_seconds,
                     "from_cache": step.from_cache,
                 }
                 for name, step in self.steps.items()
@@ -134,17 +133,15 @@ class Plan:
             lines += [f"  {category:<28}{size / _GIB:8.2f} GiB" for category, size in step.bytes_by_category.items()]
             if step.host_bytes:
                 lines.append(f"  {'in the host’s memory':<28}{step.host_bytes / _GIB:8.2f} GiB")
-            if step.model_flops:
-                ratio = step.compiled_flops / step.model_flops
-                lines.append(
-                    f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
-                )
+            ratio = step.compiled_flops / step.model_flops
+            lines.append(
+                f"  FLOPs compiled / model      {step.compiled_flops:.3g} / {step.model_flops:.3g} = {ratio:.3f}"
+            )
             lines += [f"  {kind:<44}{size / _GIB:8.2f} GiB sent" for kind, size in step.collective_bytes.items()]
             lines += [f"  {name:<28}{seconds:8.3g} s at best" for name, seconds in step.roofline_seconds.items()]
-            of_tokens = f", {step.tokens_per_second:,.0f} tokens/s at best" if step.tokens else ""
-            lines.append(f"  bound by {step.bound}{of_tokens}")
+            lines.append(f"  bound by {step.bound}, {step.tokens_per_second:,.0f} tokens/s at best")
             source = "known from an earlier run" if step.from_cache else "compiled"
-            lines.append(f"  {source} in {step.compile_seconds:.0f} s ({step.compile_cpu_seconds:.0f} CPU s)")
+            lines.append(f"  {source} in {step.compile_seconds:.0f} s")
             if verdict != "fits":
                 lines.append(f"  {_advice(step)}")
         return "\n".join(lines)
@@ -157,7 +154,6 @@ _OF_POOL = (
 )
 _ADVICE = {
     "parameters": f"shard over more chips (mesh.fsdp; rollout_mesh.tensor), or {_IN_BFLOAT16}",
-    "embeddings": "shard over more chips (rollout_mesh.tensor)",
     "parameters of the learner": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
     "optimiser": "shard over more chips (mesh.fsdp), or for a rollout set optimizer_waits_on_host",
     "gradients": f"shard over more chips (mesh.fsdp), or {_IN_BFLOAT16}",
@@ -173,6 +169,22 @@ def _advice(step: StepPlan) -> str:
     needs = {name: size for name, size in step.bytes_by_category.items() if name in _ADVICE}
     largest = max(needs, key=lambda name: needs[name])
     return f"the largest category is {largest}: {_ADVICE[largest]}"
+
+
+def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RLConfig:
+    """Read the config of a run; a run that rolls out is RL, one with lengths of samples SFT.
+
+    Raises:
+        ConfigError: as `load_config`; or it is neither.
+    """
+    keys = config_keys(path)
+    if "rollout" in keys and "length_buckets" not in keys:
+        return load_config(RLConfig, path, overrides)
+    if "length_buckets" in keys and "rollout" not in keys:
+        return load_config(SFTConfig, path, overrides)
+    raise ConfigError(
+        f"expected the config of `astra sft` (length_buckets) or `astra rl` (rollout), found neither or both in {path}"
+    )
 
 
 def plan(config: SFTConfig | RLConfig, topology: str) -> Plan:
@@ -234,7 +246,7 @@ def _devices(topology: str) -> Sequence[jax.Device]:
 
 def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> StepPlan:
     print(f"astra: {name}, {step.work}: compiling, which may take minutes", file=sys.stderr)
-    started, cpu_started = time.monotonic(), time.process_time()
+    started = time.monotonic()
     with jax.set_mesh(step.mesh):
         traced = step.trace()
         of_call = jaxpr_costs(
@@ -247,36 +259,30 @@ def _plan_step(name: str, step: AbstractStep, topology: str, chip: Chip) -> Step
         memory, from_cache = compiled_memory(traced.lower(), topology=topology, compiler=compiler)
     collective_bytes = {f"{kind} over {axes}": size for (kind, axes), size in sorted(costs.collective_bytes.items())}
     collective_bytes |= step.partitioner_bytes
+    peak_bytes = memory.peak_bytes + sum(step.resident_bytes.values())
+    # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
+    temporaries = max(0, memory.peak_bytes - sum(step.bytes_by_category.values()))
+    # `costs` counts each weight as if one chip read it, which is corrected here.
+    hbm_bytes = costs.hbm_bytes + step.weight_bytes * (1 - step.mesh.shape["tensor"] / step.mesh.size)
     return StepPlan(
         work=step.work,
-        peak_bytes=memory.peak_bytes + sum(step.resident_bytes.values()),
+        peak_bytes=peak_bytes,
         host_bytes=memory.host_bytes + step.host_bytes,
-        bytes_by_category=_by_category(step, memory, chip),
+        bytes_by_category={
+            **step.bytes_by_category,
+            "temporaries": temporaries,
+            **step.resident_bytes,
+            "headroom": int(chip.hbm_bytes) - peak_bytes,
+        },
         compiled_flops=costs.flops * step.mesh.size,
         model_flops=step.model_flops,
         collective_bytes=collective_bytes,
         roofline_seconds={
             "compute": costs.flops / chip.flops_per_second,
-            "hbm": _hbm_bytes(step, costs) / chip.hbm_bytes_per_second,
+            "hbm": hbm_bytes / chip.hbm_bytes_per_second,
             "interconnect": sum(collective_bytes.values()) / chip.interconnect_bytes_per_second,
         },
         tokens=step.tokens,
         compile_seconds=time.monotonic() - started,
-        compile_cpu_seconds=time.process_time() - cpu_started,
         from_cache=from_cache,
     )
-
-
-def _by_category(step: AbstractStep, memory: CompiledMemory, chip: Chip) -> dict[str, int]:
-    # The compiler tells one peak; bytes that follow from shapes are subtracted, and the rest is called temporaries.
-    known = dict(step.bytes_by_category)
-    known["temporaries"] = max(0, memory.peak_bytes - sum(known.values()))
-    known |= step.resident_bytes
-    known["headroom"] = int(chip.hbm_bytes) - memory.peak_bytes - sum(step.resident_bytes.values())
-    return known
-
-
-def _hbm_bytes(step: AbstractStep, costs: Costs) -> float:
-    """Return the HBM bytes of a step: `costs` counts each weight as if one chip read it, which is corrected here."""
-    counted_once = step.weight_bytes * step.mesh.shape["tensor"] / step.mesh.size
-    return costs.hbm_bytes + step.weight_bytes - counted_once

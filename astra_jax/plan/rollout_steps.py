@@ -1,26 +1,26 @@
-"""Programs of a rollout of `astra rl`: weights laid out for decoding, prompts and tool responses read, sampling.
+"""Programs of a rollout of `astra rl` in their largest shapes: reading prompts and tool responses, sampling.
 
-All of it for the largest shapes: as many episodes at once as a rollout has, every one of full length. An evaluation on
-held-out environments calls the same programs with pages of its own, when those of a rollout are gone.
+A rollout has as many episodes at once as it may have, each of full length. An evaluation on held-out environments calls
+the same programs with pages of its own, when those of a rollout are gone. The weights have been laid out for decoding
+by then; that takes no more memory than sampling does.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from astra_jax.engine.kv_pages import Pages, empty_pages, pages_shardings
 from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer, sample_rows
 from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.engine.sizes import Limits, decode_limits
-from astra_jax.mesh.layouts import Layout, places_for_decoding, weights_for_decoding
+from astra_jax.mesh.layouts import places_for_decoding, weights_for_decoding
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
 from astra_jax.model.sharding import spec
@@ -36,94 +36,28 @@ from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.plan.learner_steps import learner_state, splash
 from astra_jax.rl.config import RLConfig
 
-_LEARNERS: Final = "parameters of the learner"
-
 
 def rollout_steps(config: RLConfig, model: ModelConfig, mesh: Mesh, learner_mesh: Mesh) -> dict[str, AbstractStep]:
     """Return the programs of a rollout on `mesh`, with the bytes that the learner leaves on the chips."""
     learnt, optimizer_state = learner_state(config, model, learner_mesh)
     moments_bytes = bytes_per_chip(optimizer_state)
-    resident = {} if config.optimizer_waits_on_host else {"optimiser": moments_bytes}
-    lay_out = weights_for_decoding(model, mesh)
-    params = _decoded_with(lay_out, learnt, places_for_decoding(model, mesh))
-    left = {**resident, _LEARNERS: bytes_per_chip(learnt)}
+    waits = config.optimizer_waits_on_host
+    left = {} if waits else {"optimiser": moments_bytes}
+    left["parameters of the learner"] = bytes_per_chip(learnt)
+    laid_out = jax.eval_shape(weights_for_decoding(model, mesh), learnt)
+    params = with_shardings(laid_out, places_for_decoding(model, mesh))
 
-    def calls_for(num_groups: int, group_size: int) -> _Calls:
+    def calls_for(num_groups: int, group_size: int) -> dict[str, AbstractStep]:
         with jax.set_mesh(mesh):
             limits = decode_limits(config.rollout, num_groups, group_size)
-        return _Calls(model, params, limits, mesh, left)
+        return _Calls(model, params, limits, mesh, left).steps()
 
-    calls = calls_for(config.groups_per_rollout, config.group_size)
-    steps = {
-        "layout_outside": _layout(
-            "embeddings and final norm",
-            functools.partial(lay_out.outside.trace, _without_layers(learnt)),
-            mesh,
-            made=_without_layers(params),
-            calls=1,
-            resident={**resident, "layers of the learner": bytes_per_chip(learnt["layers"])},
-            given={_LEARNERS: bytes_per_chip(_without_layers(learnt))},
-        ),
-        "layout": _layout(
-            "one layer",
-            functools.partial(lay_out.of_layer.trace, learnt["layers"], jax.ShapeDtypeStruct((), jnp.int32)),
-            mesh,
-            made=params["layers"][0],
-            calls=model.num_layers,
-            resident={
-                **resident,
-                "embeddings of the learner": bytes_per_chip(_without_layers(learnt)),
-                "other parameters": bytes_per_chip(params) - bytes_per_chip(params["layers"][0]),
-            },
-            given={_LEARNERS: bytes_per_chip(learnt["layers"])},
-        ),
-        **calls.steps(),
-    }
+    steps = calls_for(config.groups_per_rollout, config.group_size)
     if config.held_out is not None:
-        of_evaluation = calls_for(config.held_out.most_at_once, 1).steps()
+        of_evaluation = calls_for(config.held_out.most_at_once, 1)
         steps |= {f"held_out_{name}": step for name, step in of_evaluation.items()}
-    moments_on_host = moments_bytes if config.optimizer_waits_on_host else 0
-    return {
-        name: dataclasses.replace(step, host_bytes=step.host_bytes + moments_on_host) for name, step in steps.items()
-    }
-
-
-def _layout(
-    work: str,
-    trace: Callable[[], jax.stages.Traced],
-    mesh: Mesh,
-    *,
-    made: Params,
-    calls: int,
-    resident: Mapping[str, int],
-    given: Mapping[str, int],
-) -> AbstractStep:
-    received_bytes = calls * _bytes(made) * (mesh.size - 1) / mesh.size
-    return AbstractStep(
-        work=f"{work}, from the learner's layout to that of decoding",
-        mesh=mesh,
-        trace=trace,
-        calls=calls,
-        bytes_by_category={**given, "parameters": bytes_per_chip(made)},
-        resident_bytes=resident,
-        model_flops=0.0,
-        kernels=_no_kernels,
-        partitioner_bytes={"all_gather of weights over all axes": received_bytes},
-        weight_bytes=0.0,
-        while_trips=None,
-        tokens=0,
-    )
-
-
-def _without_layers(params: Params) -> Params:
-    return {name: leaf for name, leaf in params.items() if name != "layers"}
-
-
-def _decoded_with(lay_out: Layout, learnt: Params, places: Params) -> Params:
-    """Return the weights, in shapes and places alone, that `lay_out` makes of a learner's."""
-    outside = jax.eval_shape(lay_out.outside, _without_layers(learnt))
-    layer = jax.eval_shape(lay_out.of_layer, learnt["layers"], np.int32(0))
-    return with_shardings({**outside, "layers": (layer,) * len(places["layers"])}, places)
+    host_bytes = moments_bytes if waits else 0
+    return {name: dataclasses.replace(step, host_bytes=step.host_bytes + host_bytes) for name, step in steps.items()}
 
 
 def episodes_in_flight(config: RLConfig) -> str:
@@ -264,7 +198,3 @@ class _Calls:
 
 def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _no_kernels(name: str) -> KernelCosts:
-    raise AssertionError(f"there is no kernel where weights are laid out, found {name}")

@@ -6,6 +6,4 @@ quickstart_evaluation  The quickstart's evaluation: each policy at three tempera
 stages                 The stages of a quickstart, measured and finished one by one, and the folder that they work in.
 data_sets              Record directories as data sets to show: the statistics of synthesis beside the paper's figures
                        of its own data.
-tiny_base              The shipped tiny Qwen3 from which quickstarts start, and dialogues like those of its
-                       pre-training.
 """

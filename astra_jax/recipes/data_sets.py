@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,16 @@ def count_records(directory: Path) -> TrajectoryStatistics | EnvironmentStatisti
 
 
 def describe(directory: Path) -> DataSet:
-    """Return the statistics of a record directory as a page that can be shown.
-
-    Raises:
-        RecordDirectoryError: as `count_records`.
-    """
+    """Return the statistics of a record directory as a page that can be shown."""
     counted, card = count_records(directory), read_card(directory)
-    if isinstance(counted, TrajectoryStatistics):
-        laid_out = _trajectories(counted, card.rejected)
-    else:
-        laid_out = _environments(counted, card.rejected)
-    return replace(laid_out, by_construction=so_by_construction(counted, card))
+    shown = _trajectories(counted) if isinstance(counted, TrajectoryStatistics) else _environments(counted)
+    return DataSet(
+        shown.kind,
+        [*shown.figures, *_diversity(counted.diversity), *_rejected(card.rejected)],
+        shown.histograms,
+        [*shown.distributions, distribution("Teachers", counted.teachers), *_rejections(card.rejected)],
+        so_by_construction(counted, card),
+    )
 
 
 def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, card: DatasetCard) -> list[str]:
@@ -57,7 +56,7 @@ def so_by_construction(counted: TrajectoryStatistics | EnvironmentStatistics, ca
     return by_construction.of_environments(counted, card.made_with)
 
 
-def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) -> DataSet:
+def _trajectories(counted: TrajectoryStatistics) -> DataSet:
     paper = trajectories.PAPER
     table = _Table(counted, paper)
     return DataSet(
@@ -80,8 +79,6 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
             Figure("domains", f"{len(counted.domains):,}", f"{paper['num_domains']}"),
             table.figure("emulated calls made to fail", "injected_failure_rate", SHARE),
             Figure("mean reward", f"{counted.reward['mean']:.3f}"),
-            *_diversity(counted.diversity),
-            *_rejected(rejected),
         ],
         {
             "Sizes": [
@@ -118,8 +115,6 @@ def _trajectories(counted: TrajectoryStatistics, rejected: Mapping[str, int]) ->
             distribution("Tools answered by", counted.tool_backends),
             distribution("Expected of the agent", counted.expectations),
             distribution("Tasks by augmentation", counted.augmentations),
-            distribution("Teachers", counted.teachers),
-            *_rejections(rejected),
         ],
     )
 
@@ -134,7 +129,7 @@ def _diversity(counted: Diversity) -> list[Figure]:
     return [Figure(name, text) for name, text in figures]
 
 
-def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -> DataSet:
+def _environments(counted: EnvironmentStatistics) -> DataSet:
     paper = environments.PAPER
     table = _Table(counted, paper)
     return DataSet(
@@ -166,8 +161,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             *(Figure(f"difficulty {name}", SHARE.format(share)) for name, share in counted.difficulties.items()),
             table.figure("stateful", "stateful_share", SHARE),
             Figure("mean quality score", f"{counted.quality_mean:.3f}"),
-            *_diversity(counted.diversity),
-            *_rejected(rejected),
         ],
         {
             "Sizes": [
@@ -187,8 +180,6 @@ def _environments(counted: EnvironmentStatistics, rejected: Mapping[str, int]) -
             distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
             distribution("Expected of the agent", counted.expectations),
             distribution("Demonstrated", counted.demonstrations),
-            distribution("Teachers", counted.teachers),
-            *_rejections(rejected),
         ],
     )
 

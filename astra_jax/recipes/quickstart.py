@@ -6,8 +6,9 @@
     further environments ─────────────┘
     held-out environments
 
-The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`; the base is that of
-`recipes/tiny_base.py`.
+The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
+
+Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import gzip
 import importlib.util
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +51,6 @@ from astra_jax.recipes.quickstart_evaluation import (
     summarised,
 )
 from astra_jax.recipes.stages import Stages, make_room
-from astra_jax.recipes.tiny_base import TINY_BASE, write_replay
 from astra_jax.report import write_report
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
@@ -70,6 +71,8 @@ from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 
+TINY_BASE: Final = Path(__file__).parents[1] / "tiny_base"
+"""HuggingFace folder of the shipped base, and conversations like those of its pre-training."""
 _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_trajectories.toml": TrajectoriesConfig,
     "tiny_environments.toml": EnvironmentsConfig,
@@ -81,7 +84,7 @@ _LOGIT_CHECK_TOKENS = 256
 _MOST_TIMES_THEIR_ERROR = 1.5
 """Largest ratio of the error of exported logits to that of float32 itself; an `rms_norm_eps` that is a tenth larger
 makes it 4.6."""
-_REPLAY = "made_up.jsonl"
+_SHIPPED_REPLAY, _REPLAY = "replay.jsonl.gz", "made_up.jsonl"
 QUESTION = "question.json"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
 """The last files of a record directory and of a policy folder."""
@@ -194,7 +197,9 @@ def checked_inputs(seed: int, tool_documents: Sequence[Path]) -> Fingerprint:
     except SourceMissing as error:
         raise ConfigError(f"--tool-documents: {error}") from error
     configs = {name: digest_of_files([CONFIGS / name]) for name in _CONFIG_TYPES}
-    configs["base"] = digest_of_files([TINY_BASE / "model.safetensors", TINY_BASE / "tokenizer.json"])
+    configs["base"] = digest_of_files(
+        TINY_BASE / name for name in ("model.safetensors", "tokenizer.json", _SHIPPED_REPLAY)
+    )
     return {"seed": seed, "tool_documents": digest(documents), **configs}
 
 
@@ -245,7 +250,8 @@ def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
     """
     model = hf_to_orbax(TINY_BASE, base)
     save_policy(Policy(model, init_params(model, seed), Tokenizer.load(TINY_BASE)), untrained)
-    write_replay(replay, seed=seed)
+    with whole_file(replay) as file:
+        file.write_bytes(gzip.decompress((TINY_BASE / _SHIPPED_REPLAY).read_bytes()))
 
 
 def _sft_config(out: Path, seed: int) -> SFTConfig:
@@ -293,18 +299,7 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
         reason = "torch is not installed: pip install 'astra-jax[parity]'"
         print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
         return figures | {"not_compared_because": reason}
-    found = _logit_errors(policy, hf_folder)
-    if not found.ours <= _MOST_TIMES_THEIR_ERROR * found.theirs:  # nor NaN
-        raise QuickstartFailed(
-            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {found.theirs:.2g} from those of "
-            "transformers in float64, which is how far its own in float32 are (root mean square), found "
-            f"{found.ours:.2g}"
-        )
-    return figures | {
-        "max_abs_logit_difference": found.max_difference,
-        "rms_logit_error": found.ours,
-        "rms_logit_error_of_transformers": found.theirs,
-    }
+    return figures | checked_logits(policy, hf_folder)
 
 
 def is_installed(module: str) -> bool:
@@ -312,18 +307,14 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-class LogitErrors(NamedTuple):
-    """Differences between the logits of a policy, those of `transformers`, and the exact ones."""
+def checked_logits(policy: Policy, hf_folder: Path) -> dict[str, float]:
+    """Compare logits in float32 with those of `transformers`, and both with its logits in float64.
 
-    max_difference: float
-    """Largest difference between ours and theirs, both in float32."""
-    ours: float
-    """Root mean square difference between ours in float32 and theirs in float64."""
-    theirs: float
-    """Root mean square difference between theirs in float32 and in float64."""
+    Returns the largest difference, and the root mean square of the error of ours and of theirs.
 
-
-def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
+    Raises:
+        QuickstartFailed: ours are further from those in float64 than rounding explains.
+    """
     import torch
 
     ids = np.random.default_rng(0).integers(0, policy.model_config.vocab_size, (2, _LOGIT_CHECK_TOKENS))
@@ -339,5 +330,15 @@ def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
         return theirs.logits.numpy()
 
     theirs, exact = theirs_in(torch.float32), theirs_in(torch.float64)
-    rms = [float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs)]
-    return LogitErrors(float(np.abs(ours - theirs).max()), *rms)
+    our_error, their_error = (float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs))
+    if not our_error <= _MOST_TIMES_THEIR_ERROR * their_error:  # nor NaN
+        raise QuickstartFailed(
+            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {their_error:.2g} from those of "
+            "transformers in float64, which is how far its own in float32 are (root mean square), found "
+            f"{our_error:.2g}"
+        )
+    return {
+        "max_abs_logit_difference": float(np.abs(ours - theirs).max()),
+        "rms_logit_error": our_error,
+        "rms_logit_error_of_transformers": their_error,
+    }

@@ -70,13 +70,7 @@ class PolicyEvaluation:
 def evaluate_policy(
     policy: Policy, name: str, out: Path, config_path: Path, *, seed: int, url: str
 ) -> PolicyEvaluation:
-    """Evaluate one policy of a quickstart in `out` on its splits.
-
-    Raises:
-        ConfigError: the config at `config_path` cannot be used.
-        PromptTooLong: in one of the splits no prompt fits.
-        SandboxUnavailable: the sandbox is down.
-    """
+    """Evaluate one policy of a quickstart in `out` on its splits."""
     config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
     return asyncio.run(_evaluate(policy, name, out, config, seed=seed, url=url))
 
@@ -85,10 +79,6 @@ def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> 
     """Return the figures of the program `lexical`, by its name, on the environments of the policies' figures.
 
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
-
-    Raises:
-        ConfigError: the config at `config_path` cannot be used.
-        SandboxUnavailable: the sandbox is down.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
 

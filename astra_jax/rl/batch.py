@@ -137,16 +137,11 @@ def make_rl_batch(
     stds = [reward_std(group.rewards) for group in groups for _ in group.rewards]
     counts = [episode.ledger.loss_mask.sum() for episode in episodes]
     mean_tokens = sum(counts) / max(1, np.count_nonzero(counts))
-    columns = [
-        _columns(
-            episode.ledger,
-            {"advantages_BT": advantage, "reward_std_BT": std, "episode_weights_BT": mean_tokens / max(1, count)},
-            optional_columns,
-            pad_id,
-            top_k,
-        )
-        for episode, advantage, std, count in zip(episodes, advantages, stds, counts, strict=True)
-    ]
+    columns = []
+    for episode, advantage, std, count in zip(episodes, advantages, stds, counts, strict=True):
+        optional = {"reward_std_BT": std, "episode_weights_BT": mean_tokens / max(1, count)}
+        of_sampled = {"advantages_BT": advantage, **{name: optional[name] for name in optional_columns}}
+        columns.append(_columns(episode.ledger, of_sampled, pad_id, top_k))
     # A bundle is the episodes of one unpacked row. `starts` are the columns of its segments, its span all its columns.
     of_rows = [range(first, first + episodes_per_row) for first in range(0, len(episodes), episodes_per_row)]
     bundles = [segments_of_row({number: episodes[number].ledger for number in of_row}) for of_row in of_rows]
@@ -169,9 +164,9 @@ def make_rl_batch(
         segment = 0
         for bundle, begin in begins.items():
             prompt = segment + 1
-            for start, (episode, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
+            for start, (number, first, stop) in zip(starts[bundle], bundles[bundle], strict=True):
                 places = np.s_[row, begin + start : begin + start + stop - first]
-                for name, column in columns[episode].items():
+                for name, column in columns[number].items():
                     batch[name][places] = column[first:stop]
                 segment += 1
                 segment_ids[places], prefix_ids[places] = segment, prompt
@@ -216,39 +211,25 @@ def _padding(name: str, pad_id: int) -> int:
 
 
 def _columns(
-    ledger: TokenLedger, of_episode: Mapping[str, float], optional: Collection[str], pad_id: int, top_k: int | None
+    ledger: TokenLedger, of_sampled: Mapping[str, float], pad_id: int, top_k: int | None
 ) -> dict[str, np.ndarray]:
-    """Return the columns of an episode's tokens; those of the target are shifted by one.
-
-    The numbers `of_episode` are on its sampled tokens: its advantage, and those others that are `optional` columns.
-    """
-    ids, loss_mask = np.asarray(ledger.ids, np.int32), ledger.loss_mask
-    kept = np.full((len(ledger), top_k or 0), -1, np.int32)
-    kept[_kept_places(ledger, top_k)] = ledger.kept_ids
+    """Return the columns of an episode's tokens; those of the target, and of sampled ones, are shifted by one."""
+    ids, kept = np.asarray(ledger.ids, np.int32), _kept_ids(ledger, top_k)
     of_targets = {
         "targets_BT": ids,
-        "loss_mask_BT": loss_mask,
+        "loss_mask_BT": ledger.loss_mask,
         "sampled_logprobs_BT": np.asarray(ledger.sampled_logprobs, np.float32),
-        **{
-            name: loss_mask * np.float32(value)
-            for name, value in of_episode.items()
-            if name == "advantages_BT" or name in optional
-        },
-        "kept_BTK": kept,
+        **{name: ledger.loss_mask * np.float32(value) for name, value in of_sampled.items()},
+        **({} if top_k is None else {"kept_BTK": kept}),
     }
-    if top_k is None:
-        del of_targets["kept_BTK"]
-    return {
-        "tokens_BT": ids,
-        "positions_BT": np.arange(len(ledger), dtype=np.int32),
-        **{
-            name: np.concatenate([x[1:], np.full_like(x[:1], _padding(name, pad_id))]) for name, x in of_targets.items()
-        },
+    shifted = {
+        name: np.concatenate([x[1:], np.full_like(x[:1], _padding(name, pad_id))]) for name, x in of_targets.items()
     }
+    return {"tokens_BT": ids, "positions_BT": np.arange(len(ids), dtype=np.int32), **shifted}
 
 
-def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
-    """Return the mask of the `top_k` places of each token that hold a kept id; bool [tokens, K].
+def _kept_ids(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
+    """Return the ids that truncation kept for each token, then -1; int32 [tokens, K].
 
     Raises:
         ValueError: a sampled token was truncated to more than `top_k` ids, or to none.
@@ -262,4 +243,6 @@ def _kept_places(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
             f"expected from {least} to {most} kept ids of each sampled token, found {outside[0]}: the episode was not "
             "sampled with the truncation that it is learnt from with"
         )
-    return np.arange(most) < counts[:, None]
+    kept = np.full((len(counts), most), -1, np.int32)
+    kept[np.arange(most) < counts[:, None]] = ledger.kept_ids
+    return kept

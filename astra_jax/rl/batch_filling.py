@@ -41,11 +41,8 @@ class GroupCounts:
     """Numbers of groups since the run began, by their outcome."""
 
     submitted: int = 0
-    """Groups that were rolled out."""
     valid: int = 0
-    """Groups whose rewards vary."""
     degenerate: int = 0
-    """Groups whose rewards do not vary."""
     failed: int = 0
     """Groups with an episode that a fault of a tool, or of the service that runs it, made unusable."""
     cancelled: int = 0

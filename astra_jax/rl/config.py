@@ -160,18 +160,12 @@ class RLConfig(TrainingConfig):
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        DestinationRefused: `out` is not a run, or a run of another config, data or code.
-        RecordDirectoryError: the record directory is missing or damaged.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     held_out = config.held_out
     return open_run(
         RL_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents={
             "environments": digest_of_records(config.environments),
             "init": digest_of_policy(config.init),

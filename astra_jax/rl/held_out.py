@@ -25,7 +25,6 @@ import jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.config import ConfigError
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
@@ -37,8 +36,9 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.hosts import gather_bytes_from_hosts
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
-from astra_jax.model.config import ModelConfig, Params
+from astra_jax.model.config import Params
 from astra_jax.rl.config import HeldOutConfig, RLConfig
+from astra_jax.training.run import Parts
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment
@@ -59,16 +59,18 @@ class BestPolicy:
     def __init__(self, out: Path, save: Callable[[Path, Params], None]):
         """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
         self._out, self._save = out, save
-        self.best = _read_best(out / "best" / "held_out.json")
+        path = out / "best" / "held_out.json"
+        text = path.read_bytes() if path.is_file() else b""
+        # All hosts take what the first has read: on a disk that shows files late, hosts could disagree.
+        if jax.process_count() > 1:
+            text = gather_bytes_from_hosts(text)[0]
+        self.best = Best(**json.loads(text)) if text else None
 
     def keep(self, best: Best, params: Params) -> bool:
         """Keep a policy if it is better than the best so far; return whether it was kept.
 
         If the process is killed meanwhile, the earlier best policy stays in place. After a restart the best policy may
         come from a later step than the restored state.
-
-        Raises:
-            OSError: the disk is full or not writable.
         """
         if self.best is not None and best.f1 <= self.best.f1:
             return False
@@ -88,14 +90,6 @@ class BestPolicy:
         return True
 
 
-def _read_best(path: Path) -> Best | None:
-    """Read the file on the first host and send it to all: on a disk that shows files late, hosts could disagree."""
-    text = path.read_bytes() if path.is_file() else b""
-    if jax.process_count() > 1:
-        text = gather_bytes_from_hosts(text)[0]
-    return Best(**json.loads(text)) if text else None
-
-
 class HeldOut:
     """The held-out environments of a run, and the evaluation of a policy on them."""
 
@@ -103,28 +97,20 @@ class HeldOut:
         self,
         config: RLConfig,
         held_out: HeldOutConfig,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
+        parts: Parts,
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         best_policy: BestPolicy,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
-
-        Raises:
-            ConfigError, RecordDirectoryError: as `held_out_environments`.
-            PromptTooLong: none of the environments can be rolled out.
-        """
-        self._config, self._held_out, self._num_steps = config, held_out, config.steps
-        self._model_config, self._mesh, self.best_policy = model_config, mesh, best_policy
-        self._tokenizer = tokenizer
-        environments = held_out_environments(config, held_out)
+        """Open the environments, of which one at least has to fit; `mesh` is the mesh that episodes are decoded on."""
+        self._config, self._held_out = config, held_out
+        self._parts, self._mesh, self.best_policy = parts, mesh, best_policy
         rollout = RolloutConfig.model_validate(config.rollout.model_dump() | {"temperature": held_out.temperature})
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, rollout, judge=judge)
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, rollout, judge=judge)
         starts = [
             Start(each, mix_tools(each, irrelevant_per_band=config.irrelevant_per_band, seed=config.seed))
-            for each in environments
+            for each in held_out_environments(held_out, config.environments, config.seed)
         ]
         self._starts = [start for start in starts if self._engine.can_run(start)]
         if not self._starts:
@@ -133,21 +119,16 @@ class HeldOut:
 
     def is_due(self, step: int) -> bool:
         """Whether the policy after `step` updates is evaluated: every `every_steps` updates, and after the last."""
-        return step % self._held_out.every_steps == 0 or step == self._num_steps
+        return step % self._held_out.every_steps == 0 or step == self._config.steps
 
     async def evaluate(self, state: TrainState) -> dict[str, float]:
         """Run the episodes of a state's policy, keep the policy if it is the best, and return figures for the metrics.
 
         The means, `held_out_f1` among them, are absent if `max_tool_seconds` cut off every episode.
-
-        Raises:
-            SandboxUnavailable: the sandbox is down.
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
         """
         started = time.monotonic()
         at_once = min(self._held_out.most_at_once, len(self._starts))
-        decoding_params = laid_out_for_decoding(self._model_config, self._mesh, state.params)
+        decoding_params = laid_out_for_decoding(self._parts.model_config, self._mesh, state.params)
         groups: list[Group] = []
         with in_force(self._mesh):
             for first in range(0, len(self._starts), at_once):
@@ -164,7 +145,7 @@ class HeldOut:
         episodes = [episode for group in whole for episode in group]
         means: dict[str, float] = {}
         if episodes:
-            rewards = [earned(self._config.reward, finished_episode(each, self._tokenizer)) for each in episodes]
+            rewards = [earned(self._config.reward, finished_episode(each, self._parts.tokenizer)) for each in episodes]
             means = dataclasses.asdict(episode_figures(episodes, rewards))
             self.best_policy.keep(Best(state.step, means["f1"]), state.params)
         return {
@@ -176,7 +157,7 @@ class HeldOut:
         }
 
 
-def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Environment]:
+def held_out_environments(held_out: HeldOutConfig, learns_from: Path, seed: int) -> list[Environment]:
     """Return the environments of the evaluation in the order of their directory: all, or a number drawn by the seed.
 
     Raises:
@@ -191,12 +172,12 @@ def held_out_environments(config: RLConfig, held_out: HeldOutConfig) -> list[Env
             "lower held_out.num_environments or name another directory"
         )
     environments = list(source)
-    learnt_from = {environment.id for environment in RecordSource(config.environments, Environment)}
+    learnt_from = {environment.id for environment in RecordSource(learns_from, Environment)}
     shared = [environment.id for environment in environments if environment.id in learnt_from]
     if shared:
         raise ConfigError(
-            f"the run learns from {len(shared)} of {len(source)} held-out environments, which {config.environments} "
+            f"the run learns from {len(shared)} of {len(source)} held-out environments, which {learns_from} "
             f"has as well, such as {shared[0]}; name another directory as held_out.environments"
         )
-    chosen = random.Random(f"{config.seed}/held out").sample(range(len(environments)), count)
+    chosen = random.Random(f"{seed}/held out").sample(range(len(environments)), count)
     return [environments[number] for number in sorted(chosen)]

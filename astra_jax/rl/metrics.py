@@ -63,10 +63,9 @@ def time_metrics(
 ) -> dict[str, float]:
     """Return the figures of a step's time, when its update is done; `started` is the clock's reading before the step.
 
-    `decode_seconds` are those of calls of the decoder, `learn_seconds` those of the update, and `other_share` is the
-    rest of the step. `tool_seconds`, over this host's episodes that called a tool, are the whole wait of an episode for
-    its tools. `useful_row_steps_share` is as `Filling.useful_row_steps`. Sampled tokens per second are over the
-    rollouts, learnt ones over the update; `mfu` is of the learner, if the device's peak is known.
+    `other_share` is the part of the step that is neither in a call of the decoder nor in the update. `tool_seconds` are
+    the whole wait of an episode of this host for its tools. Sampled tokens per second are over the rollouts, learnt
+    ones over the update; `mfu` is of the learner, if the device's peak is known.
     """
     seconds = time.monotonic() - started
     learn_seconds, decode_seconds = seconds - rollout_seconds, filling.decode_seconds
@@ -100,17 +99,10 @@ def quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def learner_flops(batch: RLBatch, model_config: ModelConfig) -> float:
     """Return the FLOPs that a batch needs, forward and backward: of its tokens, without padding or recompute."""
-    prefix_ids_BT = None if batch.prefix_ids_BT is None else np.asarray(batch.prefix_ids_BT)
-    attended = 0.0
-    for row, ids_T in enumerate(np.asarray(batch.segment_ids_BT)):
-        lengths = np.bincount(ids_T)
-        lengths[0] = 0
-        attended += float((lengths.astype(float) ** 2).sum() / 2)
-        if prefix_ids_BT is not None:  # responses also attend to their prompt
-            tokens_of = np.bincount(prefix_ids_BT[row], minlength=len(lengths))  # of a prompt and all that continue it
-            prompts = np.unique(prefix_ids_BT[row][ids_T > 0])
-            attended += float((lengths[prompts].astype(float) * (tokens_of[prompts] - lengths[prompts])).sum())
-    num_tokens, num_learnt = int((np.asarray(batch.segment_ids_BT) > 0).sum()), int(batch.loss_mask_BT.sum())
+    is_real_BT = np.asarray(batch.segment_ids_BT) > 0
+    # A token attends to as many tokens as stand before it in its episode, also where they share its prompt.
+    attended = float((np.asarray(batch.positions_BT)[is_real_BT] + 0.5).sum())
+    num_tokens, num_learnt = int(is_real_BT.sum()), int(batch.loss_mask_BT.sum())
     # The backward pass has two products for each of the forward pass: one for the input, one for the weight.
     return 3.0 * forward_flops(model_config, num_tokens, attended, logits_tokens=num_learnt)
 

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.config import ConfigError
 from astra_jax.engine.interface import Load
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
@@ -29,11 +28,11 @@ from astra_jax.episodes.saved import restored_episode, saved_episode
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.mesh.layouts import laid_out_for_decoding
 from astra_jax.mesh.placement import in_force
-from astra_jax.model.config import ModelConfig
-from astra_jax.model.qwen3 import Params
+from astra_jax.model.config import Params
 from astra_jax.rl.batch_filling import BatchFiller, BatchFillingStalled, GroupCounts, ScoredGroup
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.solved_rates import SolvedRates, curriculum_named
+from astra_jax.training.run import Parts
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource, require_records
 from synthesis.records import Environment, JsonObject
@@ -75,21 +74,14 @@ class Rollouts:
     def __init__(
         self,
         config: RLConfig,
-        model_config: ModelConfig,
-        tokenizer: Tokenizer,
+        parts: Parts,
         sandbox: AsyncSandboxClient,
         mesh: Mesh | None,
         judge: EndingJudge = by_lexicon,
     ):
-        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on.
-
-        Raises:
-            RecordDirectoryError: there are no environments, or their directory is missing or damaged.
-            ConfigError: the limits allow episodes beyond the model's context.
-        """
-        self._config, self._tokenizer = config, tokenizer
-        self._engine = RolloutEngine(model_config, tokenizer, sandbox, config.rollout, judge=judge)
-        self._model_config, self._mesh = model_config, mesh
+        """Open the environments; nothing is rolled out yet. `mesh` is the mesh that episodes are decoded on."""
+        self._config, self._parts, self._mesh = config, parts, mesh
+        self._engine = RolloutEngine(parts.model_config, parts.tokenizer, sandbox, config.rollout, judge=judge)
         self._environments = RecordSource(config.environments, Environment)
         require_records(self._environments)
         self.filler: BatchFiller[Group] = BatchFiller(
@@ -133,11 +125,9 @@ class Rollouts:
                 self.solved_rates.note_draw(environment.id, epoch)
                 return start
             if self.num_left_out == 0:
-                print(
-                    f"astra: environment {environment.id} is left out: its prompt is over "
-                    f"{config.rollout.max_prompt_tokens} tokens, or there is nothing to solve; "
-                    "`environments_left_out` in metrics.jsonl counts them",
-                    file=sys.stderr,
+                _say(
+                    f"environment {environment.id} is left out: its prompt is over {config.rollout.max_prompt_tokens} "
+                    "tokens, or there is nothing to solve; `environments_left_out` in metrics.jsonl counts them"
                 )
             self.num_left_out += 1
         if self.num_passed_over > num_passed_over:
@@ -155,9 +145,6 @@ class Rollouts:
         Raises:
             BatchFillingStalled: after that number of rollouts there is no group whose rewards vary.
             PromptTooLong: no environment can be rolled out.
-            SandboxUnavailable: the sandbox is down.
-            HostFailed: another host has failed.
-            HostsEnd: a signal at one of several hosts ends all.
         """
         filler, sandbox = self.filler, self._engine.sandbox
         filler.drop_stale(step)
@@ -166,7 +153,7 @@ class Rollouts:
         # Groups that have waited may fill a batch by themselves; then nothing is rolled out for it.
         if not filler.is_full:
             # These weights and the pages exist only here: the learner needs the memory.
-            weights = laid_out_for_decoding(self._model_config, self._mesh, params)
+            weights = laid_out_for_decoding(self._parts.model_config, self._mesh, params)
             with in_force(self._mesh):
                 while not filler.is_full and filling.num_rollouts < self._config.max_rollouts_per_step:
                     await self._roll_out(weights, step)
@@ -174,11 +161,10 @@ class Rollouts:
         if not filler.buffer:
             raise self._stalled(before, step)
         if not filler.is_full:
-            print(
-                f"astra: step {step} learns from {len(filler.buffer)} of {filler.num_groups} groups: that many have "
+            _say(
+                f"step {step} learns from {len(filler.buffer)} of {filler.num_groups} groups: that many have "
                 f"reward variance after max_rollouts_per_step = {filling.num_rollouts} rollouts; `groups_in_batch` in "
-                "metrics.jsonl has the number of each step",
-                file=sys.stderr,
+                "metrics.jsonl has the number of each step"
             )
         return filler.take_batch(), filling.rolled_out
 
@@ -221,7 +207,7 @@ class Rollouts:
         scored = [
             ScoredGroup(
                 group,
-                tuple(earned(config.reward, finished_episode(episode, self._tokenizer)) for episode in group),
+                tuple(earned(config.reward, finished_episode(episode, self._parts.tokenizer)) for episode in group),
                 min(version for each in group for version in each.ledger.policy_versions if version >= 0),
             )
             for group in usable
@@ -243,17 +229,15 @@ class Rollouts:
         """Say the first time that groups are dropped whole, and why."""
         counts = self.filler.counts
         if num_cancelled and not counts.cancelled:
-            print(
-                f"astra: {num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
+            _say(
+                f"{num_cancelled} groups are dropped: in each an episode waited for its tools beyond "
                 f"rollout.max_tool_seconds = {self._config.rollout.max_tool_seconds:g}; from here on this run does "
-                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them",
-                file=sys.stderr,
+                "not follow from its seed alone; `groups_cancelled` in metrics.jsonl counts them"
             )
         if num_failed and not counts.failed:
-            print(
-                f"astra: {num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
-                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them",
-                file=sys.stderr,
+            _say(
+                f"{num_failed} groups are dropped: in each an episode called a tool whose process died or whose "
+                "source is invalid, which says nothing of the policy; `groups_failed` in metrics.jsonl counts them"
             )
 
     def log_episodes(self, step: int, groups: Sequence[ScoredGroup[Group]]) -> None:
@@ -261,7 +245,7 @@ class Rollouts:
         is_due = step % self._config.log_episodes_every_steps == 0 or step + 1 == self._config.steps
         if is_due and jax.process_index() == 0:  # every host has the same
             lines = [
-                episode_to_json(group.group[0], self._tokenizer, policy=f"step {step}", reward=group.rewards[0])
+                episode_to_json(group.group[0], self._parts.tokenizer, policy=f"step {step}", reward=group.rewards[0])
                 for group in groups
             ]
             write_episodes(step_episodes_path(self._config.out, step), lines)
@@ -269,10 +253,7 @@ class Rollouts:
     # --- the state between two updates ---
 
     def position(self) -> JsonObject:
-        """Return the state of the rollouts as JSON: the counts of groups and draws, and the groups that wait.
-
-        A rollout that is under way is not part of it: a run that resumes begins that rollout anew.
-        """
+        """Return the state between two rollouts as JSON: the counts of groups and draws, and the groups that wait."""
         filler = self.filler
         return {
             "groups": dataclasses.asdict(filler.counts),
@@ -305,6 +286,10 @@ class Rollouts:
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}
         self.filler.buffer.extend(_restored(group, found) for group in waiting)
+
+
+def _say(text: str) -> None:
+    print(f"astra: {text}", file=sys.stderr)
 
 
 def _restored(saved: dict[str, Any], environments: dict[str, Environment]) -> ScoredGroup[Group]:

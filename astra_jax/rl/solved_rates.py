@@ -100,11 +100,7 @@ class SolvedRates:
         return not decision
 
     def write(self, path: Path) -> None:
-        """Write one JSON line for each environment with an episode, by id.
-
-        Raises:
-            OSError: the disk is full or not writable.
-        """
+        """Write one JSON line for each environment with an episode, by id."""
         lines = [
             {
                 "environment_id": environment_id,

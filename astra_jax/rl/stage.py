@@ -24,8 +24,7 @@ from astra_jax.rl.metrics import SHOWN
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.rl.solved_rates import SOLVED_RATES_FILE
 from astra_jax.rl.train import train_rl
-from astra_jax.training.parts import Parts, checked_parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import TrainingRun, checked_parts
 from sandbox.client import AsyncSandboxClient
 
 
@@ -41,9 +40,11 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
             written.
-        DestinationRefused, RecordDirectoryError: as `open_rl_run`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
         ConfigError, PromptTooLong: as `Rollouts` and `HeldOut`, before anything is written.
-        BatchFillingStalled, SandboxUnavailable, HostFailed, NotFinite, Terminated: as `train_rl`.
+        BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
+        SandboxUnavailable, HostFailed: the run resumes from its last checkpoint.
+        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
     """
     parts = checked_parts(config)
     require_layout(config, parts.model_config, parts.mesh)
@@ -52,8 +53,16 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
         return record.figures
     # `Rollouts` and `HeldOut` may refuse limits and data: they come before the run leaves a trace in its folder.
     decode_mesh = rollout_mesh(config.rollout_mesh, parts.mesh)
-    rollouts = Rollouts(config, parts.model_config, parts.tokenizer, sandbox, decode_mesh, judge)
-    held_out = opened_held_out(config, parts, sandbox, decode_mesh, judge)
+    rollouts = Rollouts(config, parts, sandbox, decode_mesh, judge)
+    held_out = None
+    if config.held_out is not None:
+        stage = training_stage("RL", config, (config.environments,))
+
+        def save(folder: Path, params: Params) -> None:
+            policy = Policy(parts.model_config, params, parts.tokenizer)
+            save_policy(policy, folder, trained_from=config.init, stage=stage)
+
+        held_out = HeldOut(config, config.held_out, parts, sandbox, decode_mesh, BestPolicy(config.out, save), judge)
     record.begin()
     with TrainingRun("rl", config, parts, num_steps=config.steps, shown=SHOWN) as run:
         state = run.restore(lambda: load_params(config.init, mesh=parts.mesh, overrides=config.model_overrides)[1])
@@ -72,32 +81,8 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     return run.finish(state, record, data=(config.environments,), figures=figures)
 
 
-def opened_held_out(
-    config: RLConfig, parts: Parts, sandbox: AsyncSandboxClient, decode_mesh: Mesh | None, judge: EndingJudge
-) -> HeldOut | None:
-    """Return the held-out evaluation of the config, which keeps the best policy; None without one.
-
-    Raises:
-        ConfigError, PromptTooLong, RecordDirectoryError: as `HeldOut`.
-    """
-    if config.held_out is None:
-        return None
-    stage = training_stage("RL", config, (config.environments,))
-
-    def save(folder: Path, params: Params) -> None:
-        policy = Policy(parts.model_config, params, parts.tokenizer)
-        save_policy(policy, folder, trained_from=config.init, stage=stage)
-
-    best = BestPolicy(config.out, save)
-    return HeldOut(config, config.held_out, parts.model_config, parts.tokenizer, sandbox, decode_mesh, best, judge)
-
-
 def require_layout(config: RLConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """Require that the batches, weights and episodes of a run can be laid over its mesh.
-
-    Raises:
-        ConfigError: a mesh does not divide them, or episodes may exceed the model's context.
-    """
+    """Raise ConfigError unless the batches, weights and episodes of a run fit its mesh and the model's context."""
     require_rows(config.rows_per_update, config.accumulation, mesh)
     require_divisible(model_config, mesh)
     require_divisible(model_config, rollout_mesh(config.rollout_mesh, mesh))

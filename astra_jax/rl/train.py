@@ -3,7 +3,7 @@
 One step, read from top to bottom in `train_rl`:
 
     roll out   groups of episodes, tools in the sandbox, until n of them have reward variance   (rollouts)
-    learn      group-relative advantages, clipped ratio, one AdamW update               (rl_loss, rl_step, rl_update)
+    learn      group-relative advantages, clipped ratio, one AdamW update               (rl_loss, rl_step)
     evaluate   every `every_steps`: held-out environments; keep the best policy           (held_out)
 
 `stage.py` begins and ends the run.
@@ -33,8 +33,7 @@ from astra_jax.rl.metrics import filling_metrics, rl_metrics, time_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, make_optimizer, update_if_finite
-from astra_jax.training.parts import Parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import Parts, TrainingRun
 
 
 def objective_of(config: RLConfig) -> Objective:
@@ -133,23 +132,6 @@ def rl_step(
     return params, optimizer_state, metrics | {"mean_abs_logprob_difference": difference}
 
 
-def rl_update(
-    config: RLConfig, parts: Parts, state: TrainState, batch: RLBatch
-) -> tuple[Params, optax.OptState, dict[str, jax.Array]]:
-    """Make the update of a step on its batch, placed on the devices; return its metrics as well."""
-    return rl_step(
-        state.params,
-        in_memory("device", state.optimizer_state),
-        place_batch(batch, len(batch.tokens_BT), parts.mesh),
-        model_config=parts.model_config,
-        optimizer_config=config.optimizer,
-        steps=config.steps,
-        objective=objective_of(config),
-        accumulation=config.accumulation,
-        packing=config.packing,
-    )
-
-
 def moments_on_host(state: TrainState) -> TrainState:
     """Return a state whose optimiser state is in the host's memory only."""
     if all(leaf.sharding.memory_kind == "pinned_host" for leaf in jax.tree.leaves(state.optimizer_state)):
@@ -161,21 +143,6 @@ def moments_on_host(state: TrainState) -> TrainState:
     return dataclasses.replace(state, optimizer_state=waiting)
 
 
-async def evaluated(
-    config: RLConfig, run: TrainingRun, held_out: HeldOut, state: TrainState, metrics: dict[str, Any]
-) -> tuple[TrainState, dict[str, Any]]:
-    """Return a state, and its step's metrics with the figures on held-out environments.
-
-    Raises:
-        Terminated: a signal asked for it; the state is saved with these metrics, and evaluated when the run resumes.
-    """
-    if config.optimizer_waits_on_host:
-        state = moments_on_host(state)
-    unfinished = dataclasses.replace(state, unfinished_line=metrics)
-    metrics = metrics | await run.unless_it_ends(unfinished, held_out.evaluate(state))
-    return dataclasses.replace(state, unfinished_line=None), metrics
-
-
 async def train_rl(
     config: RLConfig,
     parts: Parts,
@@ -184,17 +151,21 @@ async def train_rl(
     run: TrainingRun,
     held_out: HeldOut | None = None,
 ) -> TrainState:
-    """Learn from `state` on, to the last step; return the state after it.
+    """Learn from `state` on, to the last step; return the state after it."""
+    objective = objective_of(config)
 
-    Raises:
-        BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
-        SandboxUnavailable, HostFailed: the sandbox is down or another host has failed; the run resumes from its last
-            checkpoint.
-        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
-    """
+    async def evaluated(
+        held_out: HeldOut, state: TrainState, metrics: dict[str, Any]
+    ) -> tuple[TrainState, dict[str, Any]]:
+        if config.optimizer_waits_on_host:
+            state = moments_on_host(state)
+        # If a signal ends the evaluation, it begins anew when the run resumes.
+        unfinished = dataclasses.replace(state, unfinished_line=metrics)
+        metrics = metrics | await run.unless_it_ends(unfinished, held_out.evaluate(state))
+        return dataclasses.replace(state, unfinished_line=None), metrics
+
     if held_out is not None and state.unfinished_line is not None:
-        state, metrics = await evaluated(config, run, held_out, state, state.unfinished_line)
-        run.end_step(state, metrics)
+        run.end_step(*await evaluated(held_out, state, state.unfinished_line))
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
@@ -208,13 +179,23 @@ async def train_rl(
             top_k=config.rollout.top_k,
             episodes_per_row=config.episodes_per_row,
             segment_multiple=segment_multiple(parts.mesh),
-            optional_columns=objective_of(config).optional_columns,
+            optional_columns=objective.optional_columns,
             num_rows=config.rows_per_update,
             packed_parts=config.accumulation if config.packing else None,
         )
         rollout_seconds = time.monotonic() - started
         with in_force(parts.mesh):
-            params, optimizer_state, of_step = rl_update(config, parts, state, batch)
+            params, optimizer_state, of_step = rl_step(
+                state.params,
+                in_memory("device", state.optimizer_state),
+                place_batch(batch, len(batch.tokens_BT), parts.mesh),
+                model_config=parts.model_config,
+                optimizer_config=config.optimizer,
+                steps=config.steps,
+                objective=objective,
+                accumulation=config.accumulation,
+                packing=config.packing,
+            )
         # `rl_step` has only been dispatched; `rl_metrics` reads its first figure and waits for it.
         state = TrainState(step + 1, params, optimizer_state, rollouts.position())
         # If a batch had only groups that waited, nothing was rolled out: the figures are those of the batch.
@@ -229,8 +210,7 @@ async def train_rl(
             num_devices=1 if parts.mesh is None else parts.mesh.size,
         )
         rollouts.log_episodes(step, shown)
-        run.note_update(step, metrics, batch)
         if held_out is not None and held_out.is_due(state.step):
-            state, metrics = await evaluated(config, run, held_out, state, metrics)
+            state, metrics = await evaluated(held_out, state, metrics)
         run.end_step(state, metrics)
     return state

@@ -10,6 +10,5 @@ schedule       The schedule of samples over the rows of all steps: a pure functi
 batches        The batches of an SFT run: records in, padded or packed rows out, made in the background ahead of the
                step.
 train          Supervised fine-tuning: trajectories and demonstrations in, a checkpoint out.
-metrics        The metrics of an SFT step, one line of `metrics.jsonl`.
 stage          The whole SFT stage: it checks its parts, opens the run, trains by `train_sft`, and writes the policy.
 """

@@ -7,9 +7,7 @@ A step number is the whole position: any step's batch can be made at any time, o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 
 import grain
 import numpy as np
@@ -24,41 +22,11 @@ _BATCHES_AHEAD = 4
 _THREADS = 4
 
 
-class StepBatches(ABC):
+class SFTBatches:
     """The batches of a run by step number: a Grain data source of numpy arrays."""
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of steps of the run."""
-
-    @abstractmethod
-    def num_rows(self, step: int) -> int:
-        """Return the number of rows of a step's batch, over all hosts."""
-
-    @abstractmethod
-    def segment_tokens(self, step: int) -> list[int]:
-        """Return the tokens of each sample in a step's batch, over all hosts, without padding."""
-
-    @abstractmethod
-    def __getitem__(self, step: int) -> SFTBatch:
-        """Make this host's rows of the batch of one step."""
-
-    def from_step(self, step: int) -> grain.DatasetIterator[SFTBatch]:
-        """Iterate over the batches from `step` on, which threads make ahead; close the iterator to end the threads."""
-        remaining = grain.MapDataset.source(self).slice(slice(step, None))
-        options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_BATCHES_AHEAD)
-        iterator = iter(remaining.to_iter_dataset(options))
-        iterator.start_prefetch()
-        return iterator
-
-
-class SFTBatches(StepBatches):
-    """The batches of a run that learns from records and conversations."""
-
-    def __init__(
-        self, config: SFTDataConfig, tokenizer: Tokenizer, *, index: Path, host_rows: Callable[[int], slice] = slice
-    ):
-        """Compute the whole schedule; `index` is the file of sample lengths, written by the first run.
+    def __init__(self, config: SFTDataConfig, tokenizer: Tokenizer, *, host_rows: Callable[[int], slice] = slice):
+        """Compute the whole schedule.
 
         `host_rows` returns which of a number of rows this host makes, all by default: over all hosts they make up the
         batch that a single host would have made.
@@ -68,7 +36,7 @@ class SFTBatches(StepBatches):
             ConversationUnreadable: a line of a file of conversations is not a conversation.
             ConfigError: no sample is short enough.
         """
-        self._samples = SampleSource(config, tokenizer, index=index)
+        self._samples = SampleSource(config, tokenizer)
         self._schedule = batch_schedule(
             self._samples.lengths_tokens.tolist(),
             length_buckets=config.length_buckets,
@@ -85,22 +53,29 @@ class SFTBatches(StepBatches):
         self.num_samples = len(self._samples) - self.num_dropped_over_length
 
     def __len__(self) -> int:
+        """Return the number of steps of the run."""
         return len(self._schedule)
 
     def num_rows(self, step: int) -> int:
+        """Return the number of rows of a step's batch, over all hosts."""
         return self._schedule[step].num_rows
 
     def segment_tokens(self, step: int) -> list[int]:
+        """Return the tokens of each sample in a step's batch, over all hosts, without padding."""
         return [int(self._samples.lengths_tokens[number]) for row in self._schedule[step].rows for number in row]
 
     def __getitem__(self, step: int) -> SFTBatch:
-        """Make this host's rows of the batch of one step.
-
-        Raises:
-            ConfigError: a sample no longer has the length in the file of lengths.
-        """
+        """Make this host's rows of the batch of one step."""
         num_rows, row_tokens, rows = self._schedule[step]
         # `rows` may be fewer than `num_rows`; this host's share is of all of them, the padding included.
         mine = self._host_rows(num_rows)
         samples = [[self._samples[number] for number in row] for row in rows[mine]]
         return make_batch(samples, num_rows=len(range(num_rows)[mine]), row_tokens=row_tokens, pad_id=self._pad_id)
+
+    def from_step(self, step: int) -> grain.DatasetIterator[SFTBatch]:
+        """Iterate over the batches from `step` on, which threads make ahead; close the iterator to end the threads."""
+        remaining = grain.MapDataset.source(self).slice(slice(step, None))
+        options = grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_BATCHES_AHEAD)
+        iterator = iter(remaining.to_iter_dataset(options))
+        iterator.start_prefetch()
+        return iterator

@@ -27,9 +27,8 @@ class SFTDataConfig(Frozen):
     trajectories: tuple[Path, ...] = ()
     """Record directories of trajectories."""
     environments: tuple[Path, ...] = ()
-    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit."""
-    environments_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of each such directory that is learnt from, its first records; the paper's SFT learns from none."""
+    """Record directories of environments, whose demonstrations are learnt: gold episodes, or episodes with a habit.
+    The paper's SFT learns from none."""
     conversations: tuple[Path, ...] = ()
     """Files of JSON lines with `messages` and `tools` in OpenAI's form."""
     irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
@@ -66,12 +65,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        DestinationRefused: `out` is not a run, or a run of another config, data or code.
-        RecordDirectoryError: a record directory is missing or damaged.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
         "environments": digest([digest_of_records(directory) for directory in config.environments]),
@@ -85,7 +79,6 @@ def open_sft_run(config: SFTConfig) -> RunManifest:
         SFT_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents=contents,
         may_change=(*MAY_CHANGE, "accumulation", "model.remat"),
         stage="astra_jax.sft.stage",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +55,6 @@ class ConversationFile:
                     self._read(line, number)
                     self._starts.append((start, number))
                 start += len(line)
-            lines.seek(0)
-            self.sha256 = file_digest(lines, "sha256").hexdigest()
 
     def __len__(self) -> int:
         return len(self._starts)

@@ -15,10 +15,8 @@ from astra_jax.model.qwen3 import init_params
 from astra_jax.model.sharding import require_divisible
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig, open_sft_run
-from astra_jax.sft.metrics import LOSSES, SHOWN
-from astra_jax.sft.train import train_sft
-from astra_jax.training.parts import Parts, checked_parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.sft.train import LOSSES, SHOWN, train_sft
+from astra_jax.training.run import Parts, TrainingRun, checked_parts
 
 
 def run_sft(config: SFTConfig) -> dict[str, Any]:
@@ -30,9 +28,9 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     Raises:
         ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
             written.
-        DestinationRefused, RecordDirectoryError: as `open_sft_run`, before anything is written.
+        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
         ConversationUnreadable: a line of a file is not a conversation; the run's record is taken back.
-        NotFinite, Terminated: as `train_sft`; the state is saved.
+        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
     """
     parts = checked_parts(config, config.tokenizer)
     require_layout(config, parts.model_config, parts.mesh)
@@ -53,11 +51,7 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
 
 
 def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | None) -> None:
-    """Require that the batches and weights of a run can be laid over its mesh.
-
-    Raises:
-        ConfigError: the mesh does not divide them; or samples may exceed the model's context.
-    """
+    """Raise ConfigError unless the batches and weights of a run fit its mesh and the model's context."""
     for num_rows, _ in config.batch_shapes:
         require_rows(num_rows, config.accumulation, mesh)
     model_config.require_context(config.length_buckets[-1])
@@ -65,27 +59,12 @@ def require_layout(config: SFTConfig, model_config: ModelConfig, mesh: Mesh | No
 
 
 def batches_of(config: SFTConfig, parts: Parts) -> SFTBatches:
-    """Return the run's batches; the whole set is rendered once to measure its lengths, which are kept in `out`.
-
-    Raises:
-        RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.
-        ConfigError: no sample is short enough.
-    """
-    return SFTBatches(
-        config,
-        parts.tokenizer,
-        index=config.out / "sample_lengths.npz",
-        host_rows=functools.partial(host_rows, mesh=parts.mesh),
-    )
+    """Return the run's batches; the whole set is rendered once to measure its lengths."""
+    return SFTBatches(config, parts.tokenizer, host_rows=functools.partial(host_rows, mesh=parts.mesh))
 
 
 def first_params(config: SFTConfig, parts: Parts) -> Params:
-    """Return the weights of `init`, or random ones.
-
-    Raises:
-        CheckpointError: the weights of `init` are missing or damaged.
-        ConfigError: the mesh does not fit the model.
-    """
+    """Return the weights of `init`, or random ones."""
     if config.init is None:
         # Every host draws the whole model from the seed and keeps its part: the model must be small enough for that.
         return place_params(init_params(parts.model_config, config.seed), parts.mesh)

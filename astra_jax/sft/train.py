@@ -9,24 +9,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from astra_jax.checkpoints.checkpoint import TrainState
 from astra_jax.mesh.placement import in_force, place_batch
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.flops import model_flops, utilisation
 from astra_jax.model.logprobs import token_logprobs
 from astra_jax.model.qwen3 import Params, bind
-from astra_jax.sft.batches import StepBatches
+from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import KINDS, SFTBatch
-from astra_jax.sft.metrics import sft_metrics
 from astra_jax.training.accumulation import loss_and_gradients
 from astra_jax.training.optimizer import OptimizerConfig, last_learning_rate, make_optimizer, update_if_finite
-from astra_jax.training.parts import Parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import Parts, TrainingRun
+
+LOSSES: Final = tuple(f"loss_{kind}" for kind in KINDS)
+"""Names of the losses by kind of row, in the order of `KINDS`."""
+SHOWN: Final = (*LOSSES, "learning_rate", "tokens_per_second")
+"""Figures of a progress line, without the loss of all kinds together, which follows the mix of kinds in a step."""
 
 
 def sft_loss(
@@ -85,18 +92,47 @@ def sft_step(
     return params, optimizer_state, metrics | by_kind | {"loss_tokens": has_loss_BT.sum()}
 
 
-def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepBatches, run: TrainingRun) -> TrainState:
-    """Learn from `state` on, to the last batch; return the state after it.
+def sft_metrics(
+    of_step: Mapping[str, jax.Array],
+    segment_tokens: Sequence[int],
+    model_config: ModelConfig,
+    *,
+    learning_rate: float,
+    seconds: float,
+    data_seconds: float,
+    num_devices: int,
+) -> dict[str, Any]:
+    """Return the figures of a step's update, of its tokens without padding, and of its time.
 
-    Raises:
-        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
+    A kind of row without a learnt token in the step has no loss.
     """
+    sums, counts = (of_step[name].tolist() for name in ("loss_by_kind", "loss_tokens_by_kind"))
+    tokens, loss_tokens = int(np.sum(segment_tokens)), int(of_step["loss_tokens"])
+    # Padding is no work that the model needs, nor are logits that no loss reads.
+    flops = model_flops(model_config, segment_tokens, logits_tokens=loss_tokens)
+    mfu = utilisation(flops, seconds, devices=num_devices)
+    return {
+        "loss": of_step["loss"].item(),
+        **{name: loss / count for name, loss, count in zip(LOSSES, sums, counts, strict=True) if count},
+        "grad_norm": of_step["grad_norm"].item(),
+        "applied": int(of_step["applied"]),
+        "learning_rate": learning_rate,
+        "tokens": tokens,
+        "loss_tokens": loss_tokens,
+        "seconds": round(seconds, 4),
+        "data_seconds": round(data_seconds, 4),
+        "tokens_per_second": round(tokens / seconds, 1),
+        **({} if mfu is None else {"mfu": round(mfu, 4)}),
+    }
+
+
+def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: SFTBatches, run: TrainingRun) -> TrainState:
+    """Learn from `state` on, to the last batch; return the state after it."""
     steps = len(batches)
     with in_force(parts.mesh), contextlib.closing(batches.from_step(state.step)) as made_ahead:
         for step in range(state.step, steps):
             started = time.monotonic()
-            host_batch = next(made_ahead)
-            batch = place_batch(host_batch, batches.num_rows(step), parts.mesh)
+            batch = place_batch(next(made_ahead), batches.num_rows(step), parts.mesh)
             # The step's wait for its batch: next to nothing as long as the threads keep ahead.
             data_seconds = time.monotonic() - started
             params, optimizer_state, of_step = sft_step(
@@ -121,6 +157,5 @@ def train_sft(config: SFTConfig, parts: Parts, state: TrainState, batches: StepB
                 data_seconds=data_seconds,
                 num_devices=1 if parts.mesh is None else parts.mesh.size,
             )
-            run.note_update(step, metrics, host_batch)
             run.end_step(state, metrics)
     return state

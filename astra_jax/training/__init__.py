@@ -1,12 +1,10 @@
 """One training run: everything that SFT and RL share around their steps.
 
 config        The config keys that SFT and RL share.
-parts         The parts of a training run that hold no weight, checked before anything is made or written.
 run           One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a
               step.
 optimizer     AdamW with global-norm clipping and a learning-rate schedule, without updates that are not finite.
 accumulation  The gradients of a batch in parts, one after the other: the same figures in less memory.
-not_finite    Steps whose loss or gradient was not finite: they are not applied, but reported and kept with their batch.
 packing       The choice of the samples that share a row, by their lengths alone.
 metrics       The metrics of a run: one JSON line per step in `metrics.jsonl`, without gaps or repeats after a resume.
 wandb_run     A Weights & Biases run that follows `metrics.jsonl`: lines that W&B lacks are sent when the run starts or

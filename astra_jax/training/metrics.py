@@ -23,11 +23,7 @@ _LINES_PER_RUN = 20
 
 
 def _summary_writer() -> Any:
-    """Return tensorboardX's writer, loaded without torch.
-
-    tensorboardX would import an installed torch, half of the time of a command's start, and does not need it for plain
-    numbers.
-    """
+    """Return tensorboardX's writer, loaded without torch, whose import takes half of the time of a command's start."""
     is_hidden = "torch" not in sys.modules
     if is_hidden:
         sys.modules["torch"] = None  # type: ignore[assignment]  # makes Python refuse the import
@@ -71,9 +67,6 @@ class MetricsLog:
     """Appends one line per step; opened at step k, it first drops the lines of an interrupted run from k on.
 
     At the end of its `with` block every TensorBoard scalar is written. W&B shows `hyperparameters` beside the curves.
-
-    Raises:
-        ConfigError: W&B refuses the key or the project.
     """
 
     def __init__(
@@ -91,10 +84,8 @@ class MetricsLog:
         self._path = path
         events = path.parent / "tensorboard"
         self._events = _summary_writer()(str(events), purge_step=first_step or None, flush_secs=10)
-        self._wandb_run = None
-        if wandb is not None:
-            lines = map(json.loads, kept)
-            self._wandb_run = WandbRun(wandb, path.parent, hyperparameters=hyperparameters or {}, lines=lines)
+        lines = map(json.loads, kept)
+        self._wandb_run = None if wandb is None else WandbRun(wandb, path.parent, hyperparameters or {}, lines)
 
     def __enter__(self) -> MetricsLog:
         return self

@@ -5,35 +5,83 @@ with TrainingRun("sft", config, parts, ...) as run:
     for step in range(state.step, steps):
         ...                                    the step itself, in sft/train.py and rl/train.py; work that may
                                                be given up on a signal runs in `run.unless_it_ends`
-        run.note_update(step, metrics, batch)  keep the batch of an update that was not applied
         run.end_step(state, metrics)           write down, tell, save, heed signals
+
+Decided: docs/decisions/runs.md, “A step that is not finite is no update”.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+from jax.sharding import Mesh
 
+from astra_jax.chat.template import require_chat_template
+from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import Checkpoints, TrainState
-from astra_jax.checkpoints.policy import Policy, save_policy
+from astra_jax.checkpoints.policy import Policy, read_policy, save_policy
 from astra_jax.checkpoints.provenance import training_stage
+from astra_jax.config import ConfigError
+from astra_jax.errors import AstraError
 from astra_jax.mesh.hosts import host_folder
-from astra_jax.mesh.placement import init_optimizer_state
+from astra_jax.mesh.placement import init_optimizer_state, training_mesh
 from astra_jax.metrics_file import read_metrics
-from astra_jax.model.config import Params
+from astra_jax.model.config import ModelConfig, Params
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.metrics import MetricsLog, Progress
-from astra_jax.training.not_finite import NotFiniteSteps
 from astra_jax.training.optimizer import make_optimizer
-from astra_jax.training.parts import Parts
 from astra_jax.training.termination import GivenUp, Terminated, Termination
+from astra_jax.training.wandb_run import require_wandb
 from synthesis.run.manifest import RunManifest
 
 _T = TypeVar("_T")
+
+
+class NotFinite(AstraError):
+    """Too many steps in a row had no finite loss or gradient; none of them was applied."""
+
+
+class Parts(NamedTuple):
+    """The parts of a run that hold no weights."""
+
+    mesh: Mesh | None
+    model_config: ModelConfig
+    tokenizer: Tokenizer
+
+
+def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) -> Parts:
+    """Return the mesh, model and tokenizer of a run; no weight is read or made, and nothing is written.
+
+    Without `init` the model is the config's own, and the tokenizer that of `tokenizer_folder`.
+
+    Raises:
+        ConfigError: the mesh does not fit the devices; the chat template is not Qwen3's; W&B is wanted and cannot be
+            used; or there is neither `init` nor both of model and tokenizer.
+        CheckpointError, TokenizerError: `init` or the tokenizer is missing or damaged.
+    """
+    # Only the first host sends anything to W&B; the others may have neither the package nor a key.
+    require_wandb(config.wandb if jax.process_index() == 0 else None)
+    mesh = training_mesh(config.mesh)
+    if config.init is not None:
+        model_config, tokenizer = read_policy(config.init, overrides=config.model_overrides)
+        if config.model is not None:
+            model_config.require_sizes_of(config.model, config.init)
+        require_chat_template(config.init, tokenizer)
+        return Parts(mesh, model_config, tokenizer)
+    if config.model is None or tokenizer_folder is None:
+        raise ConfigError(
+            "SFT needs `init` (a checkpoint), or both `model` and `tokenizer` to start from random weights"
+        )
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    config.model.require_vocabulary(tokenizer.vocab_size, tokenizer_folder)
+    require_chat_template(tokenizer_folder, tokenizer)
+    return Parts(mesh, config.model_overrides.of(config.model), tokenizer)
 
 
 class TrainingRun:
@@ -42,10 +90,9 @@ class TrainingRun:
     def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
         """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
         self._stage, self._config, self._parts, self._num_steps = stage, config, parts, num_steps
-        folder = host_folder(config.out)
-        self.metrics = folder / "metrics.jsonl"
+        self.metrics = host_folder(config.out) / "metrics.jsonl"
         self._progress = Progress(stage, num_steps, shown)
-        self._not_finite = NotFiniteSteps(stage, folder, most_in_a_row=config.max_not_finite_steps)
+        self._unapplied_in_a_row = 0
 
     def __enter__(self) -> TrainingRun:
         self._stack = ExitStack()
@@ -60,12 +107,7 @@ class TrainingRun:
         self._stack.__exit__(*error)
 
     def restore(self, first_params: Callable[[], Params]) -> TrainState:
-        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0.
-
-        Raises:
-            CheckpointError: the checkpoint is of another model.
-            ConfigError: W&B refuses the key or the project.
-        """
+        """Return the state of the newest whole checkpoint; without one the weights of `first_params()` at step 0."""
         optimizer, mesh = make_optimizer(self._config.optimizer, self._num_steps), self._parts.mesh
         state = self._checkpoints.restore_latest(optimizer, mesh=mesh)
         if state is None:  # only then are the first weights made: two states of a large model do not fit
@@ -80,8 +122,8 @@ class TrainingRun:
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        lines = read_metrics(self.metrics)
-        self._not_finite.go_on_after(lines if state.unfinished_line is None else [*lines, state.unfinished_line])
+        # A run that stopped because of too many such steps begins at 0 again.
+        self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % self._config.max_not_finite_steps
         return state
 
     async def unless_it_ends(self, state: TrainState, work: Coroutine[Any, Any, _T]) -> _T:
@@ -100,10 +142,6 @@ class TrainingRun:
             self._checkpoints.wait()
         raise Terminated(self._stage, state.step, self._termination.signum)
 
-    def note_update(self, step: int, metrics: Mapping[str, Any], batch: Any) -> None:
-        """Note whether a step's update was applied; if not, report it and keep its batch as this host made it."""
-        self._not_finite.note(step, metrics, batch)
-
     def end_step(self, state: TrainState, metrics: Mapping[str, Any]) -> None:
         """End the step that led to `state`: write its metrics, save if it is due, stop if a signal asks for it.
 
@@ -115,15 +153,24 @@ class TrainingRun:
         # Before the save: a resume drops lines beyond the state, but a state without its lines would leave a gap.
         self._log.write(step, metrics)
         self._progress.report(step, metrics)
+        self._unapplied_in_a_row = 0 if metrics["applied"] else self._unapplied_in_a_row + 1
+        are_too_many = self._unapplied_in_a_row >= self._config.max_not_finite_steps
+        if not metrics["applied"]:
+            found = f"loss {metrics['loss']}, gradient norm {metrics['grad_norm']}"
+            print(f"{self._stage}: step {step} is not applied: {found}", file=sys.stderr, flush=True)
         is_last = state.step == self._num_steps
         # `asked` comes first, so that every host asks at every step: the hosts agree by counting these calls.
-        must_end = self._termination.asked() or self._not_finite.are_too_many
+        must_end = self._termination.asked() or are_too_many
         is_due = is_last or must_end or state.step % self._config.checkpoint_every_steps == 0
         if is_due and self._checkpoints.newest_step != state.step:
             self._checkpoints.save(state)
-        if self._not_finite.are_too_many:
+        if are_too_many:
             self._checkpoints.wait()
-            raise self._not_finite.error()
+            raise NotFinite(
+                f"steps {state.step - self._unapplied_in_a_row} to {step} had no finite loss or gradient and were not "
+                "applied; the state is saved. To find the cause, run the same command with JAX_DEBUG_NANS=True; or "
+                "start anew in another `out` with a lower learning rate"
+            )
         if must_end and not is_last:
             self._checkpoints.wait()
             raise Terminated(self._stage, state.step, self._termination.signum)
@@ -131,13 +178,17 @@ class TrainingRun:
     def finish(
         self, state: TrainState, record: RunManifest, *, data: Sequence[Path], figures: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Write the policy of the last state, with the names of its `data`, and close the run's record.
-
-        Raises:
-            RecordDirectoryError: a directory of `data` has no card.
-            ProvenanceError: the provenance of `init` is damaged.
-        """
+        """Write the policy of the last state, with the names of its `data`, and close the run's record."""
         policy = Policy(self._parts.model_config, state.params, self._parts.tokenizer)
         stage = training_stage(self._stage.upper(), self._config, data)
         save_policy(policy, self._config.out / "policy", trained_from=self._config.init, stage=stage)
         return record.finish(figures)
+
+
+def unapplied_at_the_end(lines: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of steps after the last applied one, by the lines of their metrics.
+
+    >>> unapplied_at_the_end([{"applied": 0}, {"applied": 1}, {"applied": 0}, {"applied": 0}])
+    2
+    """
+    return sum(1 for _ in itertools.takewhile(lambda line: not line["applied"], reversed(lines)))

@@ -42,10 +42,10 @@ def open_run(
     config: BaseModel,
     out: Path,
     *,
-    product: str,
     contents: Mapping[str, str],
     may_change: Collection[str],
     stage: str,
+    product: str = "policy/params.whole.json",
     own_modules: Mapping[str, Path] = MappingProxyType({}),
 ) -> RunManifest:
     """Return the manifest of the run in `out`, before anything is written there; every host calls this.
@@ -67,11 +67,13 @@ def open_run(
     }
     _require_same_on_all_hosts(made_with)
     refusal: DestinationRefused | None = None
-    figures, cores = None, _cpu_cores()
+    # Sums are rounded in another order on another number of cores.
+    figures, cores = None, len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else None
     try:
         require_destination(out, result)
         # A run that was stopped before its first step left nothing to resume: it is begun anew with any config.
-        if any(_holds_something(out / name) for name in _LASTING):
+        lasting = [out / name for name in _LASTING]
+        if any(any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size for path in lasting):
             earlier = earlier_manifest(out, result, made_with) or {}
             # If the product was removed, its figures do not count, and the run goes on to make it again.
             figures = earlier.get("figures") if (out / product).is_file() else None
@@ -89,11 +91,7 @@ def open_run(
 
 
 def digest_of_records(directory: Path) -> str:
-    """Return a digest of the records in a directory.
-
-    Raises:
-        RecordDirectoryError: the directory is missing or damaged.
-    """
+    """Return a digest of the records in a directory."""
     card = read_card(directory)
     return digest([card.kind, sorted(card.shards.items())])
 
@@ -101,17 +99,6 @@ def digest_of_records(directory: Path) -> str:
 def digest_of_policy(folder: Path) -> str:
     """Return a digest of a policy folder: the manifest of its weights, with their checksums, and its tokenizer."""
     return digest_of_files([folder / "params.whole.json", folder / "tokenizer.json"])
-
-
-def _cpu_cores() -> int | None:
-    """Return the number of cores that JAX computes on; None on an accelerator."""
-    import jax
-
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else None
-
-
-def _holds_something(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else path.is_file() and path.stat().st_size > 0
 
 
 def _require_same_on_all_hosts(made_with: Fingerprint) -> None:

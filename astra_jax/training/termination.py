@@ -30,11 +30,7 @@ _DOUBLED_SECONDS = 0.3
 
 
 def name_of(signum: int) -> str:
-    """Return the usual name of a signal.
-
-    >>> name_of(signal.SIGINT), name_of(signal.SIGTERM)
-    ('Ctrl-C', 'SIGTERM')
-    """
+    """Return the usual name of a signal: Ctrl-C or SIGTERM."""
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
 
 
@@ -159,7 +155,11 @@ class Interruption:
         if self._is_main:
             self._previous = signal.signal(signal.SIGTERM, self._terminate)
             if self._patience_seconds is not None:
-                self._start_watching(self._patience_seconds)
+                self._reads, self._writes = os.pipe()
+                os.set_blocking(self._writes, False)
+                self._previous_wakeup = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
+                self._watcher = threading.Thread(target=self._watch, args=[self._patience_seconds], daemon=True)
+                self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,13 +177,6 @@ class Interruption:
         if not callable(handler):  # Ctrl-C is ignored, as in the background of a shell
             raise KeyboardInterrupt
         handler(signal.SIGINT, frame)
-
-    def _start_watching(self, patience_seconds: float) -> None:
-        self._reads, self._writes = os.pipe()
-        os.set_blocking(self._writes, False)
-        self._previous_wakeup = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
-        self._watcher = threading.Thread(target=self._watch, args=[patience_seconds], daemon=True, name="signals")
-        self._watcher.start()
 
     def _watch(self, patience_seconds: float) -> None:
         noted_seconds = None  # when the first signal came

@@ -9,7 +9,6 @@ grounding           Names and codes in an answer that stand in no source, and la
 hard_questions      Questions of hard worlds: frames around noun phrases that no tool's document has.
 hard_wording        The wording of a hard world: questions in a lay person's words, tools in words of the trade.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
-made_up_worlds      Made-up worlds: types, properties, names and tool wording drawn anew for each.
 same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
                     parameters.
 stateful            Answers about tools on a state: moves of funds, a last read, and tools that no task needs.

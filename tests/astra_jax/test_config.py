@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated
 
 import pytest
-from pydantic import BaseModel, Field
 
-from astra_jax.benchmarks.bfcl import BFCLConfig
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.sft.config import SFTConfig
-from synthesis.environments.config import EnvironmentsConfig
 from synthesis.trajectories.config import TrajectoriesConfig
 from tests.test_import_rules import ROOT
 
@@ -55,53 +50,7 @@ def test_values_that_contradict_one_another_are_named_and_the_table_that_they_st
     )
 
 
-def test_an_override_of_a_list_may_be_one_value(tmp_path):
-    def with_override(config_type, text: str, override: str):
-        (tmp_path / "mine.toml").write_text(text)
-        return load_config(config_type, tmp_path / "mine.toml", [override])
-
-    trajectories, environments = 'count = 1\nout = "out"\n', 'count = 1\nseed = 0\nout = "out"\n'
-    one = with_override(TrajectoriesConfig, trajectories, "tool_documents=mydocs")
-    assert one.tool_documents == (Path("mydocs"),)
-    assert with_override(TrajectoriesConfig, trajectories, 'tool_documents="a b"').tool_documents == (Path("a b"),)
-    several = with_override(TrajectoriesConfig, trajectories, 'tool_documents=["a", "b"]')
-    assert several.tool_documents == (Path("a"), Path("b"))
-    for key in ("knowledge", "disjoint_from"):
-        config = with_override(EnvironmentsConfig, environments, f"{key}=mine")
-        assert getattr(config, key) == (Path("mine"),)
-    (tmp_path / "bfcl.toml").write_text((CONFIGS / "paper_bfcl.toml").read_text())
-    overrides = ["policy=p", "out=o", "categories=base"]
-    assert load_config(BFCLConfig, tmp_path / "bfcl.toml", overrides).categories == ("base",)
-
-
 EXPECTED = 'expected a list such as ["a", "b"], in a shell between apostrophes'
-
-
-class Inner(BaseModel):
-    names: tuple[str, ...] | None = None
-
-
-class Outer(BaseModel):
-    inner: Inner | None = None
-    counts: Annotated[list[int], Field(min_length=1)] = [1]
-    text_or_list: str | tuple[str, ...] = ""
-    tables: tuple[Inner, ...] = ()
-
-
-def test_only_a_key_that_takes_nothing_but_a_list_makes_one_of_a_value(tmp_path):
-    (tmp_path / "mine.toml").write_text("")
-
-    def read(override: str) -> Outer:
-        return load_config(Outer, tmp_path / "mine.toml", [override])
-
-    assert read("inner.names=a").inner == Inner(names=("a",))
-    assert read("counts=3").counts == [3]
-    assert read("text_or_list=a").text_or_list == "a"
-    with pytest.raises(ConfigError, match=r"mine.toml: inner.names: expected a list such as .*, found '\[a, b\]'$"):
-        read("inner.names=[a, b]")
-    for override in ("counts=x", "tables={names = []}", "tables=a"):
-        with pytest.raises(ConfigError, match=f"mine.toml: {override.partition('=')[0]}"):
-            read(override)
 
 
 @pytest.mark.parametrize(

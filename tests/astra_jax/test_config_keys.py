@@ -103,11 +103,6 @@ def test_the_tables_that_a_document_shows_are_valid(document, config, config_typ
         parse_config(config_type, merged(shipped, values), where=document)
 
 
-def test_a_key_that_no_file_sets_is_found(set_somewhere):
-    assert not {"overlap_rollouts", "rollout.kv_dtype", "seed.nothing"} & set_somewhere
-    assert {"wandb.project", "rollout.top_k", "teacher.roles", "mcp_servers.oauth.scope"} <= set_somewhere
-
-
 class _Inner(BaseModel):
     size: int = 3
     """Tokens of a page. More than one sentence."""
@@ -141,9 +136,3 @@ def test_the_command_prints_every_key_with_its_default(kind, capsys):
         assert f"# astra {command} CONFIG" in lines
         for key in keys_of(config_type):
             assert key.is_table or f"{key.path} = {key.default}" in lines
-
-
-def test_an_unknown_kind_ends_in_one_line(capsys):
-    assert main(["config", "grpo"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "'rl', 'sft', 'synthesis', 'evaluation'" in line

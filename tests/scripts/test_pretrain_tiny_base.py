@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from astra_jax.checkpoints.policy import load_policy
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.model.sharding import MeshConfig
-from astra_jax.recipes.tiny_base import TINY_BASE
+from astra_jax.recipes.quickstart import TINY_BASE
 from astra_jax.training.run import TrainingRun
-from scripts import pretrain_tiny_base
-from scripts.pretrain_tiny_base import MadeUpBatches, TinyBaseConfig, dialogue_sample, pretrain
-from synthesis.procedural.made_up_worlds import LOOKUPS, draw_dialogue, label_characters
+from scripts.tiny_base import pretrain as pretrain_tiny_base
+from scripts.tiny_base.made_up_worlds import LOOKUPS, draw_dialogue, label_characters
+from scripts.tiny_base.pretrain import MadeUpBatches, TinyBaseConfig, dialogue_sample, pretrain
+from scripts.tiny_base.replay import REPLAYED, replayed_line
 from synthesis.procedural.worlds import name_parts
 from synthesis.run.fingerprint import MadeOtherwise
 
@@ -68,6 +70,15 @@ def test_a_row_has_its_tools_once_and_loss_on_what_the_assistant_says_alone(base
     assert all(messages[0].content not in learnt and messages[-1].content in learnt for messages in dialogue.episodes)
     cut = dialogue_sample(dialogue, base_tokenizer, len(whole.ids) - 1)
     assert len(cut.ids) < len(whole.ids)
+
+
+def test_the_shipped_conversations_are_those_that_the_script_draws():
+    shipped = (TINY_BASE / "replay.jsonl.gz").read_bytes()
+    assert shipped[:10] == bytes.fromhex("1f8b08000000000002ff"), "no name and no time, and written by Python's gzip"
+    lines = gzip.decompress(shipped).decode().splitlines(keepends=True)
+    assert len(lines) == REPLAYED
+    for number in (0, 1, REPLAYED - 1):
+        assert lines[number] == replayed_line(number)
 
 
 def small(tmp_path: Path, **changes) -> TinyBaseConfig:

@@ -19,7 +19,7 @@ from astra_jax.checkpoints.provenance import (
     read_provenance,
     training_stage,
 )
-from astra_jax.recipes.tiny_base import TINY_BASE
+from astra_jax.recipes.quickstart import TINY_BASE
 from astra_jax.testing import tiny_environment
 from tests.astra_jax.sft.configs import tiny_sft_config
 

@@ -53,18 +53,6 @@ def test_decoding_computes_the_same_with_weights_of_half_the_size(untrained):
     np.testing.assert_array_equal(*(np.asarray(h, np.float32) for h in hidden))
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (MeshConfig(data=4), "expected a rollout_mesh of the 8 devices of the mesh, found one of 4"),
-        (MeshConfig(data=4, context=2), "rollout_mesh.context: expected 1"),
-    ],
-)
-def test_a_rollout_mesh_that_cannot_be_is_refused_in_one_line(learner_mesh, config, message):
-    with pytest.raises(ConfigError, match=message):
-        rollout_mesh(config, learner_mesh)
-
-
 def test_a_rollout_mesh_without_a_mesh_is_refused():
     assert rollout_mesh(None, None) is None
     with pytest.raises(ConfigError, match=r"expected a \[mesh\] beside \[rollout_mesh\]"):

@@ -23,7 +23,7 @@ def found_by(attend, ids, arrays):
     return jax.jit(functools.partial(out_and_gradients, attend, ids))(*arrays)
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 128, 300, 384, 640, 2200])
+@pytest.mark.parametrize("tokens", [1, 7, 300, 2200])
 def test_a_token_attends_its_own_segment(tokens):
     rng = np.random.default_rng(tokens)
     batch = 1 if tokens > 1000 else 2

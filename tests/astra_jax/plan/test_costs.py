@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
-from astra_jax.plan.costs import jaxpr_costs, step_costs
+from astra_jax.plan.costs import jaxpr_costs
 
 MESH = {"data": 1, "fsdp": 2, "context": 4, "tensor": 1}
 
@@ -15,7 +15,7 @@ def no_kernels(name):
 
 
 def costs(function, *args):
-    return step_costs(function, *args, mesh_shape=MESH, kernels=no_kernels)
+    return jaxpr_costs(jax.make_jaxpr(function)(*args).jaxpr, mesh_shape=MESH, kernels=no_kernels)
 
 
 def test_loop_bodies_count_as_often_as_they_run_and_recompute_is_counted():

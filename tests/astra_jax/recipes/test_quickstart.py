@@ -13,7 +13,7 @@ from astra_jax.checkpoints.hf import load_hf
 from astra_jax.checkpoints.policy import load_policy, save_policy
 from astra_jax.cli.command import main
 from astra_jax.recipes import quickstart
-from astra_jax.recipes.quickstart import LogitErrors, QuickstartFailed, a_question, export_and_compare
+from astra_jax.recipes.quickstart import QuickstartFailed, a_question, export_and_compare
 from astra_jax.recipes.stages import Stages, make_room
 from astra_jax.serve.requests import ChatRequest, read_body
 from astra_jax.testing import tiny_environment
@@ -33,10 +33,6 @@ def test_an_earlier_quickstart_is_moved_aside_whole_however_often(tmp_path):
     assert (tmp_path / "run.1" / "summary.json").read_text() == "0"
     assert (tmp_path / "run.3" / "summary.json").read_text() == "1"
     assert (tmp_path / "run.2").read_text() == "mine"
-
-
-def test_an_empty_folder_is_used_as_it_is(tmp_path):
-    make_room(tmp_path, INPUTS)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
@@ -150,15 +146,6 @@ def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrai
         assert "logits are not compared with transformers" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [3.2e-6, float("nan")])
-def test_an_export_whose_logits_are_others_ends_the_quickstart(tmp_path, untrained, monkeypatch, error):
-    monkeypatch.setattr(quickstart, "is_installed", lambda module: True)
-    monkeypatch.setattr(quickstart, "_logit_errors", lambda *_: LogitErrors(1e-6, error, 2e-6))
-    save_policy(untrained, tmp_path / "policy")
-    with pytest.raises(QuickstartFailed, match=r"no further than 1\.5 times 2e-06 from .*, found (3\.2e-06|nan)"):
-        export_and_compare(tmp_path / "policy", tmp_path / "hf")
-
-
 def test_a_constant_that_is_off_by_a_tenth_is_told_from_rounding(tmp_path, untrained, monkeypatch):
     pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
     save_policy(untrained, tmp_path / "policy")
@@ -175,7 +162,7 @@ def test_a_constant_that_is_off_by_a_tenth_is_told_from_rounding(tmp_path, untra
     monkeypatch.setattr(
         quickstart, "save_hf", lambda params, _, *rest, **more: save(params, model_config, *rest, **more)
     )
-    with pytest.raises(QuickstartFailed, match="from those of transformers in float64"):
+    with pytest.raises(QuickstartFailed, match=r"no further than 1\.5 times .* from those of transformers in float64"):
         export_and_compare(tmp_path / "policy", tmp_path / "hf")
 
 

@@ -35,7 +35,7 @@ from astra_jax.report.data_sets import MAX_BARS, distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
 from astra_jax.report.held_out import before_and_after, number_of_environments
 from astra_jax.report.page import _LOSSES
-from astra_jax.sft.metrics import LOSSES
+from astra_jax.sft.train import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
 from synthesis.record_io import write_records
 from synthesis.records import (

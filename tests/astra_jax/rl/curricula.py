@@ -5,11 +5,6 @@ from __future__ import annotations
 from astra_jax.rl.solved_rates import EnvironmentRate
 
 
-def every_other_epoch(rate: EnvironmentRate, epoch: int) -> bool:
-    """Roll out an environment that was not rolled out in the epoch before."""
-    return rate.last_epoch != epoch - 1
-
-
 def nothing_twice(rate: EnvironmentRate, epoch: int) -> bool:
     """Roll no environment out again."""
     return False

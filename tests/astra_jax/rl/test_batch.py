@@ -132,12 +132,6 @@ def test_groups_that_make_no_batch_are_refused(groups, options, message):
         make_rl_batch([group], length_bucket_tokens=4, pad_id=9, **options)
 
 
-def test_groups_of_two_sizes_make_no_batch():
-    groups = [ScoredGroup([LONG, SHORT], (0.0, 1.0), 0), ScoredGroup([LONG, SHORT, SHORT], (0.0, 1.0, 1.0), 0)]
-    with pytest.raises(ValueError, match=ONE_SIZE):
-        make_rl_batch(groups, length_bucket_tokens=4, pad_id=9)
-
-
 @pytest.mark.parametrize("episodes_per_row", [1, 2])
 def test_rows_without_loss_fill_a_smaller_batch_up_to_the_shape_of_a_whole_one(episodes_per_row):
     groups = [ScoredGroup(OF_ONE_PROMPT, (0.0, 1.0), 0)]

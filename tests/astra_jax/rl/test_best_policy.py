@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from astra_jax.rl import held_out
 from astra_jax.rl.held_out import Best, BestPolicy
-
-ROOT = Path(__file__).parents[3]
 
 
 def write(folder: Path, weights: object) -> None:
@@ -43,27 +40,12 @@ def test_a_run_folder_may_be_moved(tmp_path):
     assert kept(tmp_path / "moved") == "of 2"
 
 
-DIES = """
-import os, signal, sys
-from pathlib import Path
-from astra_jax.rl import held_out
-from tests.astra_jax.rl.test_best_policy import write
+class Killed(BaseException):
+    """The process is gone: nothing after it runs."""
 
-def killed(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
 
-def save(folder, weights):
-    write(folder, weights)
-    if sys.argv[2] == "while it is written":
-        killed()
-
-if sys.argv[2] == "before the link is moved":
-    held_out.os.replace = killed
-if sys.argv[2] == "before the earlier one is removed":
-    held_out.shutil.rmtree = killed
-policies = held_out.BestPolicy(Path(sys.argv[1]), save)
-policies.keep(held_out.Best(4, 0.5), "of 4")
-"""
+def dies(*_: object) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize(
@@ -75,11 +57,22 @@ policies.keep(held_out.Best(4, 0.5), "of 4")
     ],
 )
 def test_a_kill_at_any_moment_leaves_one_that_is_whole_and_the_same_run_again_ends_with_the_better_one(
-    tmp_path, moment, expected
+    tmp_path, monkeypatch, moment, expected
 ):
     BestPolicy(tmp_path, write).keep(Best(2, 0.3), "of 2")
-    process = subprocess.run([sys.executable, "-c", DIES, str(tmp_path), moment], cwd=ROOT, check=False)
-    assert process.returncode == -9
+
+    def save(folder: Path, weights: object) -> None:
+        write(folder, weights)
+        if moment == "while it is written":
+            dies()
+
+    with monkeypatch.context() as patch:
+        if moment == "before the link is moved":
+            patch.setattr(held_out.os, "replace", dies)
+        if moment == "before the earlier one is removed":
+            patch.setattr(held_out.shutil, "rmtree", dies)
+        with pytest.raises(Killed):
+            BestPolicy(tmp_path, save).keep(Best(4, 0.5), "of 4")
     assert kept(tmp_path) == expected
     resumed = BestPolicy(tmp_path, write)
     assert resumed.best == Best(int(expected.removeprefix("of ")), 0.3 if expected == "of 2" else 0.5)

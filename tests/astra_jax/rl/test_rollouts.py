@@ -17,6 +17,7 @@ from astra_jax.rl.config import RLConfig
 from astra_jax.rl.metrics import filling_metrics
 from astra_jax.rl.rollouts import Rollouts
 from astra_jax.testing import InProcessSandbox, tiny_environment
+from astra_jax.training.run import Parts
 from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
 
@@ -30,7 +31,7 @@ class FakeEngine:
     """Remembers what it rolls out; of each group the last episode alone solves its environment."""
 
     def __init__(self, refused=(), cut_off=(), broken=()):
-        self.starts, self.seeds, self.sizes, self.rooms = [], [], [], []
+        self.starts, self.seeds, self.rooms = [], [], []
         self.refused, self.cut_off, self.broken = refused, cut_off, broken
         self.sandbox, self.load = InProcessSandbox(), None
 
@@ -40,7 +41,6 @@ class FakeEngine:
     async def run(self, params, starts, *, group_size, seed, policy_version, room_for):
         self.starts += starts
         self.seeds.append(seed)
-        self.sizes.append(len(starts))
         self.rooms.append(room_for)
         return [
             [self._episode(start, i == group_size - 1, policy_version) for i in range(group_size)] for start in starts
@@ -88,7 +88,7 @@ def make(tmp_path, monkeypatch, untrained):
         engine = FakeEngine(refused, cut_off, broken)
         monkeypatch.setattr(rollouts_module, "RolloutEngine", lambda *_, judge: engine)
         config = RLConfig.model_validate(values | changes)
-        return Rollouts(config, untrained.model_config, untrained.tokenizer, None, None), engine
+        return Rollouts(config, Parts(None, untrained.model_config, untrained.tokenizer), None, None), engine
 
     return made
 
@@ -126,14 +126,6 @@ async def roll_out_all(rollouts, num_groups):
         await batches(rollouts, [step])
 
 
-async def test_episodes_are_shown_up_to_k_distractors_of_each_band(make):
-    rollouts, engine = make(irrelevant_per_band={"high": 1, "low": 2})
-    await roll_out_all(rollouts, NUM_ENVIRONMENTS)
-    for start in engine.starts:
-        shown = [tool.document.name for tool in start.tools]
-        assert Counter(name.split("_")[0] for name in shown) == {"find": 1, "get": 1, "high": 1, "low": 2}
-
-
 async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools_of_its_own(make):
     rollouts, engine = make(irrelevant_per_band={"high": 1, "medium": 1})
     await roll_out_all(rollouts, 3 * NUM_ENVIRONMENTS)
@@ -150,7 +142,7 @@ async def test_every_epoch_has_every_environment_once_in_an_order_and_with_tools
 
 @pytest.mark.parametrize(("max_staleness", "is_used"), [(0, False), (1, True)])
 async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(make, max_staleness, is_used):
-    rollouts, _ = make(groups_per_rollout=NUM_ENVIRONMENTS, groups_per_step=2, max_staleness=max_staleness)
+    rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS, groups_per_step=2, max_staleness=max_staleness)
     [(first, rolled_out)] = await batches(rollouts, [0])
     assert (len(first), len(rolled_out), len(rollouts.filler.buffer)) == (2, NUM_ENVIRONMENTS, 2)
     [(second, rolled_out)] = await batches(rollouts, [1])
@@ -159,6 +151,8 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
     assert set(versions) == {0 if is_used else 1}
     assert bool(rolled_out) != is_used
     assert rollouts.filler.counts.stale == (0 if is_used else 2)
+    assert filling_metrics(second, rollouts, step=1)["group_age_max"] == is_used
+    assert set(engine.rooms) == {NUM_ENVIRONMENTS}
 
 
 async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make):
@@ -225,16 +219,6 @@ def scored(monkeypatch):
     return episodes
 
 
-async def test_a_group_with_an_episode_that_was_cut_off_is_dropped_and_counted_and_never_rewarded(make, scored, capsys):
-    rollouts, engine = make(cut_off=(1, 2, 4), rollout=WITH_A_DEADLINE)
-    groups = [group for batch, _ in await batches(rollouts, range(3)) for group in batch]
-    assert (rollouts.filler.counts.cancelled, rollouts.filler.counts.submitted, len(engine.starts)) == (3, 6, 6)
-    assert [len(group.group) for group in groups] == [2, 2, 2]
-    assert len(scored) == 2 * 3
-    assert {episode.stop_reason for episode in scored} == {"no_tool_call"}
-    assert capsys.readouterr().err.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
-
-
 async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_rewarded(make, scored, capsys):
     """A group that is cut off as well counts once, as cancelled."""
     rollouts, _ = make(cut_off=(2,), broken=(1, 2, 3), rollout=WITH_A_DEADLINE)
@@ -244,7 +228,9 @@ async def test_a_group_that_met_a_broken_tool_is_dropped_and_counted_and_never_r
     assert rolled_out == [group]
     assert len(scored) == 2
     assert rollouts.filling.errors["tool_errors_crashed"] == 3
-    assert capsys.readouterr().err.count("in each an episode called a tool whose process died") == 1
+    told = capsys.readouterr().err
+    assert told.count("in each an episode called a tool whose process died") == 1
+    assert told.count("astra: 1 groups are dropped: in each an episode waited for its tools") == 1
 
 
 async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_there_and_says_so(make, capsys):
@@ -263,40 +249,6 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
     await assert_resumes_alike(rollouts, engine, make(**changes), [1])
 
 
-async def test_groups_that_would_be_too_old_are_dropped(make):
-    """Four of five groups are valid; one is learnt from in a step, when it is one update old at most."""
-    rollouts, engine = make(groups_per_rollout=NUM_ENVIRONMENTS)
-    ages = []
-    for step in range(12):
-        [(batch, _)] = await batches(rollouts, [step])
-        figures = filling_metrics(batch, rollouts, step=step)
-        ages.append(figures["group_age_max"])
-        assert figures["group_age_mean"] == ages[-1], "it is one group"
-    counts = rollouts.filler.counts
-    assert counts.submitted == counts.valid + counts.degenerate == len(engine.starts)
-    assert counts.valid == counts.learnt + counts.stale + len(rollouts.filler.buffer)
-    assert (counts.learnt, counts.stale > 0) == (12, True)
-    assert max(ages) == 1
-    assert max(engine.sizes) == NUM_ENVIRONMENTS
-    assert set(engine.rooms) == {NUM_ENVIRONMENTS}
-
-
-async def test_the_lengths_of_what_is_kept_stand_beside_those_of_all_that_was_rolled_out(make):
-    """The dull environment has short episodes and no variance; of two rollouts the first is cut off."""
-    changes = {"groups_per_rollout": NUM_ENVIRONMENTS, "groups_per_step": 3, "rollout": WITH_A_DEADLINE}
-    rollouts, engine = make(cut_off=(NUM_ENVIRONMENTS,), **changes)
-    [(batch, _)] = await batches(rollouts, [0])
-    figures = filling_metrics(batch, rollouts, step=0)
-    assert len(engine.starts) == 2 * NUM_ENVIRONMENTS
-    assert figures["sampled_tokens_per_episode"] == pytest.approx((4 * 3 + 1) / 5)
-    assert figures["sampled_tokens_per_episode_kept"] == 3
-    [(_, rolled_out)] = await batches(rollouts, [1])
-    assert rolled_out
-    rollouts.filler.buffer.extend(batch)
-    await batches(rollouts, [1])
-    assert not {name for name in filling_metrics(batch, rollouts, step=1) if "tokens" in name}, "nothing rolled out"
-
-
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
 async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, groups_per_rollout):
     changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
@@ -312,63 +264,12 @@ async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out
     await assert_resumes_alike(rollouts, engine, make(**changes), range(20, 30))
 
 
-async def test_where_every_environment_is_outside_the_band_each_comes_every_other_epoch(make):
-    rollouts, engine = make(curriculum="tests.astra_jax.rl.curricula:every_other_epoch")
-    await batches(rollouts, range(12))
-    counts = Counter(start.environment.id for start in engine.starts)
-    assert len(counts) == NUM_ENVIRONMENTS
-    assert max(counts.values()) - min(counts.values()) <= 1
-    assert rollouts.num_passed_over >= len(engine.starts) - NUM_ENVIRONMENTS
-
-
 async def test_a_curriculum_that_passes_everything_over_ends_in_one_line(make):
     rollouts, _ = make(curriculum="tests.astra_jax.rl.curricula:nothing_twice")
     await batches(rollouts, range(NUM_ENVIRONMENTS - 1))  # all but the dull one leave a group
     message = r"^the curriculum \S+:nothing_twice passed over all environments for three ep"
     with pytest.raises(ConfigError, match=message):
         await batches(rollouts, [NUM_ENVIRONMENTS])
-
-
-async def test_solved_rates_are_of_all_episodes_that_have_rewards(make):
-    """Of a group of two one solves, in all but the dull environment; what is cut off counts nowhere."""
-    rollouts, engine = make(cut_off=(1, 3), rollout=WITH_A_DEADLINE)
-    await batches(rollouts, range(6))
-    scored = Counter(start.environment.id for number, start in enumerate(engine.starts, 1) if number not in (1, 3))
-    rates = {name: rate for name, rate in rollouts.solved_rates.of.items() if rate.episodes}
-    assert {name: (rate.episodes, rate.solved) for name, rate in rates.items()} == {
-        name: (2 * count, 0 if name == DULL else count) for name, count in scored.items()
-    }
-    assert all((rate.reward_sum > 0) == (name != DULL) for name, rate in rates.items())
-
-
-async def test_a_group_that_is_not_whole_is_an_error_of_ours(make, monkeypatch):
-    rollouts, engine = make()
-    run = engine.run
-
-    async def loses_one(*arguments, **options):
-        return [group[:-1] for group in await run(*arguments, **options)]
-
-    monkeypatch.setattr(engine, "run", loses_one)
-    with pytest.raises(AssertionError):
-        await batches(rollouts, [0])
-
-
-async def test_errors_are_those_of_all_calls_for_one_batch_by_whose_they_are(make):
-    rollouts, engine = make(cut_off=(1,), rollout=WITH_A_DEADLINE)
-    engine.sandbox.service_errors["http_429"] = 5  # before this batch
-    run = engine.run
-
-    async def with_a_retry(*arguments, **options):
-        engine.sandbox.service_errors["reply_late"] += 1
-        return await run(*arguments, **options)
-
-    engine.run = with_a_retry
-    for num_batches in (1, 2):
-        before = len(engine.starts)
-        await batches(rollouts, [0])
-        count = len(engine.starts) - before
-        assert num_batches == 2 or count > 1, "a group was cut off"
-        assert rollouts.filling.errors == {"model_errors_unknown_tool": 2 * count, "service_errors_reply_late": count}
 
 
 @pytest.mark.parametrize(("reward", "expected"), [("recall", 1.0), ("precision", 2 / 3)])

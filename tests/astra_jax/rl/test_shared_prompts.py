@@ -18,8 +18,7 @@ from astra_jax.mesh.placement import place_batch
 from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings
 from astra_jax.rl.batch import make_rl_batch, packed_rows
 from astra_jax.rl.batch_filling import ScoredGroup
-from astra_jax.rl.grpo_loss import OPTIONAL_COLUMNS, Objective
-from astra_jax.rl.metrics import learner_flops
+from astra_jax.rl.grpo_loss import Objective
 from astra_jax.rl.train import rl_loss
 from astra_jax.testing import tiny_environment
 from astra_jax.training import accumulation
@@ -154,24 +153,6 @@ def test_they_are_the_same_over_a_mesh_of_eight_devices(untrained, batches, loss
     assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
 
 
-@pytest.mark.slow
-def test_an_objective_with_every_optional_column_is_the_same_in_packed_rows_over_a_mesh(untrained, batches):
-    def every_column(policy_logprobs_BT, sampled_logprobs_BT, advantages_BT, reward_std_BT, episode_weights_BT):
-        ratio_BT = jnp.exp(policy_logprobs_BT - sampled_logprobs_BT)
-        return -ratio_BT * advantages_BT * reward_std_BT * episode_weights_BT
-
-    objective = Objective(0.7, 0.1, 16, every_column)
-    loss = functools.partial(rl_loss, model_config=untrained.model_config, objective=objective)
-    compute = jax.jit(jax.value_and_grad(lambda params, batch: loss(params, batch)[0]))
-    expected = compute(untrained.params, batches(None, 1, optional_columns=OPTIONAL_COLUMNS))
-    packed = batches(None, 2, 1, 1, bucket_tokens=512, optional_columns=OPTIONAL_COLUMNS)
-    assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
-    mesh, params, batch = on_eight_devices(untrained.params, packed)
-    with jax.set_mesh(mesh):
-        found = compute(params, batch)
-    assert_the_same(found, expected, relative=2e-6)  # products are summed over devices
-
-
 def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(untrained, batches, loss_and_gradients):
     packed = batches(None, 1, 1, 8, bucket_tokens=256)
     has_loss = [bool((packed.loss_mask_BT[part::8] > 0).any()) for part in range(8)]
@@ -195,15 +176,6 @@ def test_parts_that_packing_leaves_empty_are_not_computed_and_change_nothing(unt
     assert len(computed) == num_filled
     loss, absolute, gradients = loss_and_gradients(untrained.params, batches(None, 1))
     assert_the_same(found, ((loss, absolute), gradients))
-
-
-def test_the_flops_of_packed_rows_are_those_of_rows_of_their_own(untrained, batches):
-    shared = batches(None, 2)
-    packed = batches(None, 2, 1, 2, bucket_tokens=512)
-    assert len(np.unique(packed.prefix_ids_BT[0])) > 2, "several prompts in a row"
-    found, expected = (learner_flops(batch, untrained.model_config) for batch in (packed, shared))
-    # A row without loss is one token of padding.
-    assert found == pytest.approx(expected, rel=5e-3)
 
 
 @given(

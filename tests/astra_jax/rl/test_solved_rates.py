@@ -60,16 +60,6 @@ def test_every_episode_counts_once_also_across_a_checkpoint(groups, cut, tmp_pat
         assert line["mean_reward"] == pytest.approx(sum(reward for _, reward in of) / len(of))
 
 
-def test_a_position_does_not_go_on_with_the_rates():
-    """A checkpoint is written while the next episodes are counted."""
-    rates = SolvedRates()
-    rates.add([an_episode(ENVIRONMENTS[0], 2)], [1.0])
-    position = rates.position()
-    before = json.dumps(position)
-    rates.add([an_episode(ENVIRONMENTS[0], 2)], [1.0])
-    assert json.dumps(position) == before
-
-
 @pytest.mark.parametrize(
     ("solved", "sits_out"), [(0, True), (1, True), (2, False), (5, False), (8, False), (9, True), (10, True)]
 )

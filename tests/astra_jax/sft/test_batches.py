@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -71,23 +70,11 @@ def a_config(records: Path, **changes) -> SFTDataConfig:
     return SFTDataConfig.model_validate(values | changes)
 
 
-def batches_of(config: SFTDataConfig, tokenizer, index: Path, *, host: int = 0, num_hosts: int = 1) -> SFTBatches:
+def batches_of(config: SFTDataConfig, tokenizer, *, host: int = 0, num_hosts: int = 1) -> SFTBatches:
     def rows_of_host(num_rows: int) -> slice:
         return slice(host * num_rows // num_hosts, (host + 1) * num_rows // num_hosts)
 
-    return SFTBatches(config, tokenizer, index=index, host_rows=rows_of_host)
-
-
-@pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.25, 1), (0.5, 2), (1.0, 4)])
-def test_so_large_a_share_of_environments_is_learnt_from(records, tokenizer, tmp_path, share, kept):
-    config = a_config(records, environments_share=share)
-    source = sample_source.SampleSource(config, tokenizer, index=tmp_path / "index")
-    shown = list(RecordSource(records / "environments", Environment))[:kept]
-    expected = [demonstration_sample(each, tokenizer, irrelevant_per_band={}, seed=0) for each in shown]
-    of_trajectories = sum(1 + i % 3 for i in range(9))
-    assert len(source) == of_trajectories + kept
-    for number, sample in enumerate(expected):
-        np.testing.assert_array_equal(source[of_trajectories + number].ids, sample.ids)
+    return SFTBatches(config, tokenizer, host_rows=rows_of_host)
 
 
 def taken(batches: SFTBatches, step: int = 0) -> list[SFTBatch]:
@@ -122,8 +109,7 @@ def rendered_one_by_one(records: Path, tokenizer, seed: int) -> Counter[tuple[in
     return Counter(tuple(sample.ids.tolist()) for sample in samples if len(sample.ids) <= 448)
 
 
-def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(records, tokenizer, tmp_path_factory):
-    index = tmp_path_factory.mktemp("out") / "sample_lengths.npz"
+def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(records, tokenizer):
     expected_of_seed = [rendered_one_by_one(records, tokenizer, seed) for seed in range(4)]
 
     @settings(max_examples=40, deadline=None, derandomize=True)
@@ -136,7 +122,7 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
     )
     def check(packing, seed, num_hosts, batch_tokens, resumed):
         config = a_config(records, packing=packing, seed=seed, batch_tokens=batch_tokens)
-        alone, expected = batches_of(config, tokenizer, index), expected_of_seed[seed]
+        alone, expected = batches_of(config, tokenizer), expected_of_seed[seed]
         assert (alone.num_samples, alone.num_dropped_over_length) == (expected.total(), OVER_LENGTH)
         one_host = taken(alone)
         assert len(one_host) == len(alone)
@@ -145,7 +131,7 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
             assert batch.tokens_BT.shape in config.batch_shapes
         # Another number of hosts takes over where a checkpoint was saved.
         step = round(resumed * len(alone))
-        hosts = [batches_of(config, tokenizer, index, host=host, num_hosts=num_hosts) for host in range(num_hosts)]
+        hosts = [batches_of(config, tokenizer, host=host, num_hosts=num_hosts) for host in range(num_hosts)]
         for number, rows in enumerate(zip(*(taken(host, step) for host in hosts), strict=True), start=step):
             assert alone.num_rows(number) == len(one_host[number].tokens_BT)
             assert sum(alone.segment_tokens(number)) == (one_host[number].segment_ids_BT > 0).sum()
@@ -156,72 +142,29 @@ def test_on_any_number_of_hosts_and_from_any_step_the_batches_are_the_same(recor
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_a_sample_over_the_length_limit_is_dropped_and_counted_never_cut(records, tokenizer, tmp_path, packing):
+def test_a_sample_over_the_length_limit_is_dropped_and_counted_never_cut(records, tokenizer, packing):
     expected = rendered_one_by_one(records, tokenizer, seed=0)
     longest = max(expected, key=len)
     for limit, num_dropped in ((len(longest), OVER_LENGTH), (len(longest) - 1, OVER_LENGTH + expected[longest])):
         config = a_config(records, length_buckets=[limit], epochs=1, packing=packing)
-        batches = batches_of(config, tokenizer, tmp_path / "lengths.npz")
+        batches = batches_of(config, tokenizer)
         assert batches.num_dropped_over_length == num_dropped
         assert batches.num_samples == expected.total() + OVER_LENGTH - num_dropped
         assert samples_in(taken(batches)) == Counter({s: n for s, n in expected.items() if len(s) <= limit})
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_what_memory_does_not_hold_is_rendered_again_to_the_same_batches(
-    records, tokenizer, tmp_path, monkeypatch, packing
-):
+def test_what_memory_does_not_hold_is_rendered_again_to_the_same_batches(records, tokenizer, monkeypatch, packing):
     config = a_config(records, packing=packing)
-    expected = taken(batches_of(config, tokenizer, tmp_path / "lengths.npz"))
+    expected = taken(batches_of(config, tokenizer))
     monkeypatch.setattr(sample_source, "_KEPT_TOKENS", 300)
-    for _ in range(2):  # measured anew, then from the lengths on disk
-        small = batches_of(config, tokenizer, tmp_path / "small" / "lengths.npz")
-        for left, right in zip(taken(small), expected, strict=True):
-            assert_equal(left, right)
-        assert 0 < sum(len(sample.ids) for sample in small._samples._rendered.values()) <= 300
+    small = batches_of(config, tokenizer)
+    for left, right in zip(taken(small), expected, strict=True):
+        assert_equal(left, right)
+    assert 0 < sum(len(sample.ids) for sample in small._samples._kept) <= 300
 
 
-def test_lengths_are_measured_once(records, tokenizer, tmp_path, monkeypatch):
-    index = tmp_path / "lengths.npz"
-    batches_of(a_config(records), tokenizer, index)
-    written = index.read_bytes()
-    monkeypatch.setattr(sample_source, "render_sample", None)
-    monkeypatch.setattr(sample_source, "demonstration_sample", None)
-    batches_of(a_config(records, packing=True), tokenizer, index)
-    with pytest.raises(TypeError):  # another seed mixes other distractors in
-        batches_of(a_config(records, seed=1), tokenizer, index)
-    monkeypatch.undo()
-    assert index.read_bytes() == written
-    batches_of(a_config(records, seed=1), tokenizer, index)
-    assert index.read_bytes() != written
-    batches_of(a_config(records), tokenizer, index)
-    assert index.read_bytes() == written
-    assert os.listdir(tmp_path) == ["lengths.npz"]
-
-
-def test_a_damaged_file_of_lengths_is_made_anew_with_a_warning(records, tokenizer, tmp_path, caplog):
-    index = tmp_path / "lengths.npz"
-    batches_of(a_config(records), tokenizer, index)
-    written = index.read_bytes()
-    for damaged in (b"", written[:200], b"no lengths"):
-        index.write_bytes(damaged)
-        caplog.clear()
-        batches_of(a_config(records), tokenizer, index)
-        assert index.read_bytes() == written
-        assert "damaged and made anew" in caplog.text
-
-
-def test_a_sample_that_renders_to_another_length_than_was_measured_stops_the_run(
-    records, tokenizer, tmp_path, monkeypatch
-):
-    batches_of(a_config(records), tokenizer, tmp_path / "lengths.npz")
-    monkeypatch.setattr(sample_source, "render_sample", lambda *of: render_sample(of[0][:2], of[1][:1], of[2]))
-    batches = batches_of(a_config(records), tokenizer, tmp_path / "lengths.npz")
-    with pytest.raises(ValueError, match="measured by another version"):
-        taken(batches)
-
-
-def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_path):
+def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained):
     """Through the real model: attention, rope and shifted targets see each sample by itself."""
     tokenizer, model = untrained.tokenizer, untrained.model_config
 
@@ -235,7 +178,7 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained, tmp_
         """The log-probs of what the assistant says, by sample."""
         config = a_config(records, packing=packing, epochs=1, length_buckets=[448])
         found, num_rows = {}, 0
-        for batch in taken(batches_of(config, tokenizer, tmp_path / "lengths.npz")):
+        for batch in taken(batches_of(config, tokenizer)):
             logprobs_BT = np.asarray(logprobs(untrained.params, batch))
             for row, segments_T in enumerate(batch.segment_ids_BT):
                 num_rows += bool(segments_T.any())

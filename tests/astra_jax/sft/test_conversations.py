@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.chat.format import render
 from astra_jax.checkpoints.provenance import training_stage
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTDataConfig
@@ -111,23 +110,14 @@ def with_call(**changes: Any) -> dict[str, Any]:
 BROKEN: dict[str, tuple[Any, str]] = {
     "a list": ([1], "the line: expected an object with messages, found [1]"),
     "no messages": ({"prompt": "?"}, "messages: expected a list of messages, found null"),
-    "messages as text": ({"messages": "Hi"}, 'messages: expected a list of messages, found "Hi"'),
-    "a long text": ({"messages": "x" * 9000}, "messages: expected a list of messages, found"),
     "no role": (with_message(1, role="bot"), 'messages.1.role: expected one of system, developer, user, assistant'),
-    "a message of text": ({"messages": ["Hi"]}, 'messages.0: expected an object with role and content, found "Hi"'),
     "an image": (
         with_message(1, content=[{"type": "image_url", "image_url": "x"}]),
         'messages.1.content.0: expected text or a part of type text, found {"type": "image_url"',
     ),
-    "a number as content": (with_message(1, content=7), "messages.1.content: expected text or a part of type text"),
     "no content": (with_message(4, content=None), "messages.4.content: expected text, found null"),
     "weight 0": (with_message(4, weight=0), "messages.4.weight: expected 1, every assistant message is learnt"),
     "old tools": ({**ROW, "functions": [{"name": "rent"}]}, "functions: expected tools, which took their place"),
-    "thoughts as a list": (with_message(2, reasoning=[7]), "messages.2.reasoning.0: expected text or a part of type"),
-    "calls of a user": (with_message(1, tool_calls=[CALL]), "messages.1.tool_calls: expected none in a message of"),
-    "one call": (with_message(2, tool_calls=CALL), "messages.2.tool_calls: expected a list of calls, found {"),
-    "a call of text": (with_message(2, tool_calls=["f"]), "messages.2.tool_calls.0: expected an object"),
-    "an id of digits": (with_message(2, tool_calls=[{**CALL, "id": 1}]), "tool_calls.0.id: expected text, found 1"),
     "broken arguments": (
         with_call(arguments='{"flat": '),
         'messages.2.tool_calls.0.function.arguments: expected a JSON object or its text (EOF while',
@@ -136,7 +126,6 @@ BROKEN: dict[str, tuple[Any, str]] = {
         with_call(name="buy"),
         'messages.2.tool_calls.0.function.name: expected a call of an offered tool (["rent"]), found "buy"',
     ),
-    "no tools": ({"messages": ROW["messages"]}, "expected a call of an offered tool ([]), found \"rent\""),
     "no answer": (
         {**ROW, "messages": [*ROW["messages"][:3], ROW["messages"][4]]},
         'messages.3: expected a result of role tool for the call "a", found "assistant"',
@@ -150,7 +139,6 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "tools.0: expected finite numbers",
     ),
     "deep tools as text": ({**ROW, "tools": "[" * 9000 + "]" * 9000}, "tools: expected a list or its JSON text (recur"),
-    "tools as no JSON": ({**ROW, "tools": "rent"}, 'tools: expected a list or its JSON text (expected value'),
     "tools as an object": ({**ROW, "tools": TOOL}, "tools: expected a list of tools, found {"),
     "a bare tool": ({**ROW, "tools": [{"name": "rent"}]}, "tools.0: expected an object {\"type\": \"function\""),
     "a tool twice": ({**ROW, "tools": [TOOL, TOOL]}, "tools.1.function.name: expected a name that no other tool has"),
@@ -189,24 +177,6 @@ def test_a_line_that_nests_without_end_is_named(tmp_path: Path) -> None:
         ConversationFile(file)
 
 
-def test_nulls_that_fill_columns_and_a_name_of_digits_are_read(tmp_path: Path) -> None:
-    """As a table of tools writes a row: every key of every tool, null where a tool has none."""
-    row = with_call(name="3d_print", arguments={"flat": "0042", "limit": None})
-    parameters = {"type": "object", "properties": {"flat": {"type": "string", "enum": None}, "limit": None}}
-    row["tools"] = [{"type": "function", "function": {"name": "3d_print", "strict": None, "parameters": parameters}}]
-    read = ConversationFile(written(tmp_path, row))[0]
-    assert read.tools[0].parameters == {"type": "object", "properties": {"flat": {"type": "string"}}}
-    assert read.messages[2].tool_calls[0].arguments == {"flat": "0042"}
-    without = with_call(name="3d_print", arguments={"flat": "0042"})
-    without["tools"] = [read.tools[0].to_openai()]
-    assert conversation_of(without) == read
-
-
-def test_thoughts_that_are_told_twice_are_learnt_once() -> None:
-    twice = conversation_of(with_message(4, reasoning_content="Done.", reasoning=" Done.\n"))
-    assert render(twice.messages, twice.tools) == render(*conversation_of(ROW))
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
@@ -221,7 +191,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.fixed_dictionaries({"messages": JSON | st.lists(JSON, max_size=3)}, optional={"tools": JSON}))
 def test_whatever_json_a_row_holds_it_is_read_or_refused_with_what_was_found(row: Any) -> None:
     said = "expected or found "
@@ -237,18 +207,11 @@ def test_a_run_learns_from_conversations_beside_records_and_says_of_which(tmp_pa
     config = SFTDataConfig.model_validate(
         {"seed": 0, "epochs": 1, "conversations": [file], "length_buckets": [1024], "batch_tokens": 2048}
     )
-    index = tmp_path / "lengths.npz"
-    batches = SFTBatches(config, tiny_tokenizer(), index=index)
+    batches = SFTBatches(config, tiny_tokenizer())
     sample = render_sample(*conversation_of(ROW), tiny_tokenizer())
     batch = batches[0]
     for row in range(2):
         np.testing.assert_array_equal(batch.tokens_BT[row, : len(sample.ids)], sample.ids)
     assert batches.num_samples == 2
-    measured = index.read_bytes()
-    SFTBatches(config, tiny_tokenizer(), index=index)
-    assert index.read_bytes() == measured
-    written(tmp_path, ROW, with_message(4, content="8."))
-    SFTBatches(config, tiny_tokenizer(), index=index)
-    assert index.read_bytes() != measured
     (data,) = training_stage("SFT", config, [file]).data
     assert (data.kind, data.count, len(data.card_sha256)) == ("conversations", 2, 64)

@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.chat.format import render
 from astra_jax.sft.data import (
     SFTSample,
     demonstration_sample,
@@ -55,12 +54,6 @@ def samples_of(messages, tokenizer) -> list[SFTSample]:
 
 def text_with_loss(sample: SFTSample, tokenizer) -> str:
     return tokenizer.decode(sample.ids[sample.loss_mask > 0])
-
-
-def test_a_conversation_gives_one_sample_for_each_user_turn_that_was_answered(tokenizer):
-    first, second = samples_of(CONVERSATION, tokenizer)
-    assert tokenizer.decode(first.ids) == render(CONVERSATION[:5], TOOLS)
-    assert tokenizer.decode(second.ids) == render(CONVERSATION[:10], TOOLS)
 
 
 def test_loss_is_on_what_the_assistant_says_in_the_last_user_turn_and_nowhere_else(tokenizer):
@@ -123,18 +116,6 @@ def test_a_demonstration_stands_in_the_place_of_the_gold_episode_beside_the_dist
 
 def of_length(length: int) -> SFTSample:
     return SFTSample(np.full(length, 5, np.int32), np.ones(length, np.float32))
-
-
-def test_a_batch_is_shifted_by_one_and_padded_without_loss():
-    samples = [SFTSample(np.array([7, 8, 9], np.int32), np.array([0, 1, 1], np.float32))]
-    batch = make_batch([samples], num_rows=2, row_tokens=4, pad_id=0)
-    assert batch.tokens_BT.tolist() == [[7, 8, 9, 0], [0, 0, 0, 0]]
-    assert batch.targets_BT.tolist() == [[8, 9, 0, 0], [0, 0, 0, 0]]
-    assert batch.loss_mask_BT.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0]]
-    assert batch.segment_ids_BT.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
-    full = make_batch([[of_length(4)]], num_rows=1, row_tokens=4, pad_id=0)
-    assert full.loss_mask_BT.tolist() == [[1, 1, 1, 0]]
-    assert full.segment_ids_BT.tolist() == [[1, 1, 1, 1]]
 
 
 def test_samples_of_one_row_are_apart_in_segments_positions_and_targets():

@@ -12,25 +12,20 @@ import jax
 import numpy as np
 import pytest
 
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints import checkpoint
-from astra_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
+from astra_jax.checkpoints.checkpoint import Checkpoints
+from astra_jax.checkpoints.policy import save_policy
 from astra_jax.metrics_file import read_metrics
-from astra_jax.model import flops
 from astra_jax.model.config import ModelConfig
-from astra_jax.model.context_parallel import balance
 from astra_jax.model.qwen3 import bind
-from astra_jax.model.sharding import MeshConfig, make_mesh, param_shardings, spec
 from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
-from astra_jax.sft.data import SFTBatch, make_batch, render_sample
-from astra_jax.sft.metrics import LOSSES
+from astra_jax.sft.data import make_batch, render_sample
 from astra_jax.sft.stage import batches_of, first_params, run_sft
-from astra_jax.sft.train import sft_loss
+from astra_jax.sft.train import LOSSES, sft_loss
 from astra_jax.testing import tiny_environment
-from astra_jax.training.not_finite import NotFinite
 from astra_jax.training.optimizer import learning_rate_schedule, make_optimizer
-from astra_jax.training.parts import checked_parts
+from astra_jax.training.run import NotFinite, checked_parts
 from synthesis.record_io import write_records
 from tests.astra_jax.curves import curve, weights
 from tests.astra_jax.killed_process import kill_after_steps
@@ -79,20 +74,6 @@ def test_a_run_killed_at_any_moment_resumes_to_the_identical_loss_curve(undistur
     assert weights(interrupted.out / "policy") == weights(undisturbed.out / "policy")
 
 
-def test_a_finished_run_is_not_run_again(undisturbed):
-    before = (undisturbed.out / "metrics.jsonl").read_bytes()
-    figures = run_sft(undisturbed)
-    assert figures == {
-        "steps": STEPS,
-        "loss": curve(undisturbed.out)[-1]["loss"],
-        "loss_environments": curve(undisturbed.out)[-1]["loss_environments"],
-        "samples": 4,
-        "dropped_over_length": 0,
-        "already_complete": True,
-    }
-    assert (undisturbed.out / "metrics.jsonl").read_bytes() == before
-
-
 def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(undisturbed, tmp_path):
     run = undisturbed.model_copy(update={"out": tmp_path / "run"})
     shutil.copytree(undisturbed.out, run.out)
@@ -100,22 +81,6 @@ def test_a_run_killed_after_its_last_step_closes_with_the_figures_of_that_step(u
     figures = run_sft(run)
     assert figures["loss"] == curve(undisturbed.out)[-1]["loss"]
     assert "already_complete" not in figures
-
-
-def test_a_run_that_resumes_needs_no_weights_but_those_it_saved(undisturbed, tmp_path):
-    """Of the policy that it started from only the small files are left: what it is, and the tokenizer."""
-    start = shutil.copytree(undisturbed.out / "policy", tmp_path / "start")
-    changes = {"init": start, "model": None, "tokenizer": None, "out": tmp_path / "run"}
-    run = undisturbed.model_copy(update=changes)
-    run_sft(run)
-    expected = curve(run.out)
-    shutil.rmtree(start / "params")
-    shutil.rmtree(run.out / "policy")
-    shutil.rmtree(run.out / "checkpoints" / f"{STEPS:08d}")
-    assert "already_complete" not in run_sft(run)
-    assert curve(run.out) == expected
-    with pytest.raises(CheckpointError, match="is damaged"):
-        run_sft(run.model_copy(update={"out": tmp_path / "another run"}))
 
 
 def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
@@ -134,19 +99,17 @@ def test_a_run_that_resumes_holds_one_state(undisturbed, monkeypatch):
     assert held_bytes[0] - before_bytes < 1000 < held_bytes[1] - held_bytes[0]
 
 
-def spoil_batches(monkeypatch, spoiled_steps) -> dict[int, SFTBatch]:
-    """From now on the batches of these steps have no finite loss; all that are made are found in what it returns."""
-    make, made = SFTBatches.__getitem__, {}
+def spoil_batches(monkeypatch, spoiled_steps) -> None:
+    """From now on the batches of these steps have no finite loss."""
+    make = SFTBatches.__getitem__
 
     def make_spoiled(batches, step):
         batch = make(batches, step)
         if step in spoiled_steps:
             batch = batch._replace(loss_mask_BT=np.where(batch.loss_mask_BT > 0, np.float32("inf"), np.float32(0)))
-        made[step] = batch
         return batch
 
     monkeypatch.setattr(SFTBatches, "__getitem__", make_spoiled)
-    return made
 
 
 def strict_lines(path) -> list[dict]:
@@ -167,9 +130,9 @@ def state_after(run: SFTConfig, step: int) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves((state.params, state.optimizer_state))]
 
 
-def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturbed, tmp_path, monkeypatch, capsys):
+def test_a_step_that_is_not_finite_is_not_applied_but_told_of(undisturbed, tmp_path, monkeypatch, capsys):
     """And the schedule of the learning rate goes on where it stood."""
-    made = spoil_batches(monkeypatch, {2, 3, 9})
+    spoil_batches(monkeypatch, {2, 3, 9})
     run = undisturbed.model_copy(update={"out": tmp_path / "run", "checkpoint_every_steps": 1})
     figures = run_sft(run)
     lines, rate = strict_lines(run.out / "metrics.jsonl"), learning_rate_schedule(run.optimizer, STEPS)
@@ -181,48 +144,21 @@ def test_a_step_that_is_not_finite_is_not_applied_but_kept_and_told_of(undisturb
     before, after = state_after(run, 9), state_after(run, 10)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
     told = [line for line in capsys.readouterr().err.splitlines() if "not applied" in line]
-    path = run.out / "not_finite" / "step-000009.npz"
-    assert len(told) == 3
-    assert told[2].startswith("sft: step 9 is not applied: loss nan, gradient norm nan; its batch is ")
-    assert told[2].endswith(str(path))
-    with np.load(path) as kept:
-        assert set(kept.files) == {"step", "loss", "grad_norm", *SFTBatch._fields}
-        assert (kept["step"], np.isfinite(kept["loss"]), np.isfinite(kept["grad_norm"])) == (9, False, False)
-        for name, expected in made[9]._asdict().items():
-            np.testing.assert_array_equal(kept[name], expected)
+    assert told == [f"sft: step {step} is not applied: loss nan, gradient norm nan" for step in (2, 3, 9)]
 
 
 def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_on(undisturbed, tmp_path, monkeypatch):
     run = undisturbed.model_copy(update={"out": tmp_path / "run", "max_not_finite_steps": 2})
     with monkeypatch.context() as spoiled:
         spoil_batches(spoiled, {1, 4, 5})
-        with pytest.raises(NotFinite, match="found 2 steps in a row without; their batches are in "):
+        with pytest.raises(NotFinite, match="steps 4 to 5 had no finite loss"):
             run_sft(run)
     assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0]
-    assert sorted(path.name for path in (run.out / "not_finite").iterdir()) == [
-        f"step-00000{step}.npz" for step in (1, 4, 5)
-    ]
+    assert (run.out / "checkpoints" / "00000006").is_dir()
     assert not (run.out / "policy").exists()
+    spoil_batches(monkeypatch, {6})
     run_sft(run)
-    assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0, 1, 1, 1, 1]
-
-
-def test_the_logged_mfu_is_of_the_tokens_of_samples_and_the_logits_of_the_loss_and_not_of_padding(
-    undisturbed, tmp_path, monkeypatch
-):
-    peak = 1e6  # so low that the logged figure has many digits
-    monkeypatch.setitem(flops._PEAK_FLOPS_PER_SECOND, jax.devices()[0].device_kind, peak)
-    padded = {"length_buckets": (384,), "batch_tokens": 768}
-    run = undisturbed.model_copy(update={"out": tmp_path / "run", **padded})
-    run_sft(run)
-    line = read_metrics(run.out / "metrics.jsonl")[0]
-    batches = SFTBatches(run, Tokenizer.load(run.tokenizer), index=tmp_path / "index.npz")
-    segment_ids_BT, num_loss_tokens = batches[0].segment_ids_BT, int(batches[0].loss_mask_BT.sum())
-    lengths = (segment_ids_BT > 0).sum(axis=1).tolist()
-    assert sum(lengths) < 0.7 * segment_ids_BT.size
-    assert line["loss_tokens"] == num_loss_tokens < sum(lengths)
-    counted = flops.model_flops(run.model, lengths, logits_tokens=num_loss_tokens)
-    assert line["mfu"] == pytest.approx(counted / line["seconds"] / peak, rel=1e-2)
+    assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0, 0, 1, 1, 1]
 
 
 def live_bytes() -> int:
@@ -248,20 +184,21 @@ def test_the_loss_is_the_mean_over_the_tokens_the_assistant_said(untrained):
     assert float(loss) == pytest.approx(-logprobs_T[said].mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize(("packing", "accumulation"), [(False, 1), (True, 2)])
-def test_a_step_tells_the_loss_of_each_kind_of_row(config, tmp_path, packing, accumulation):
+def test_a_step_from_a_policy_tells_the_loss_of_each_kind_of_row(config, untrained, tmp_path):
     """Each loss is the one that a batch of these rows alone has; together they are the loss of the whole."""
-    mixed = mixed_run(config, tmp_path, packing=packing, accumulation=accumulation)
+    save_policy(untrained, tmp_path / "init")
+    start = {"init": tmp_path / "init", "model": None, "tokenizer": None}
+    mixed = mixed_run(config, tmp_path, packing=True, accumulation=2, **start)
     figures = run_sft(mixed)
     (line,) = read_metrics(mixed.out / "metrics.jsonl")
-    parts = checked_parts(mixed, mixed.tokenizer)
+    parts = checked_parts(mixed)
     batch, params = batches_of(mixed, parts)[0], first_params(mixed, parts)
-    assert (max(len(set(row) - {0}) for row in batch.kinds_BT.tolist()) > 1) == packing
+    assert max(len(set(row) - {0}) for row in batch.kinds_BT.tolist()) > 1
     total = 0.0
     for kind, name in enumerate(LOSSES, start=1):
         alone = batch._replace(loss_mask_BT=np.where(batch.kinds_BT == kind, batch.loss_mask_BT, 0))
         count = alone.loss_mask_BT.sum()
-        loss, _ = jax.jit(loss_of(mixed.model, count))(params, alone)
+        loss, _ = jax.jit(loss_of(untrained.model_config, count))(params, alone)
         assert (line[name], figures[name]) == (pytest.approx(float(loss), rel=1e-5), line[name])
         total += line[name] * count
     assert line["loss"] == pytest.approx(total / line["loss_tokens"], rel=1e-5)
@@ -287,21 +224,3 @@ def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed):
 def test_a_run_without_a_start_says_what_it_needs(config):
     with pytest.raises(ValueError, match="needs `init`"):
         run_sft(config.model_copy(update={"model": None}))
-
-
-def test_the_loss_is_the_same_where_sequences_are_split_over_devices(untrained, tokenizer):
-    """Positions travel with the tokens when `balance` deals the pieces of a sequence out to context shards."""
-    environment = tiny_environment()
-    documents = [tool.document for tool in environment.tools]
-    sample = render_sample(environment.gold_messages(), documents, tokenizer)
-    batch = make_batch([[sample]], num_rows=1, row_tokens=384, pad_id=tokenizer.pad_id)
-    num_loss_tokens = batch.loss_mask_BT.sum()
-    loss_on = loss_of(untrained.model_config, num_loss_tokens)
-    expected, _ = loss_on(untrained.params, batch)
-    mesh = make_mesh(MeshConfig(context=4), jax.devices()[:4])
-    arrays = balance({name: np.asarray(array) for name, array in batch._asdict().items()}, shards=4)
-    placed = jax.device_put(arrays, jax.NamedSharding(mesh, spec("batch", "sequence")))
-    params = jax.device_put(untrained.params, param_shardings(untrained.params, mesh))
-    with jax.set_mesh(mesh):
-        loss, _ = jax.jit(loss_on)(params, SFTBatch(**placed))
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from tensorboardX.proto.event_pb2 import Event
 
 from astra_jax.metrics_file import read_metrics
 from astra_jax.training.metrics import MetricsLog, Progress
-from tests.astra_jax.killed_process import ROOT
 
 
 def write_steps(path, first, stop, value):
@@ -86,26 +83,3 @@ def test_a_progress_line_keeps_the_newest_value_of_a_figure_that_a_step_lacks(ca
         ["loss_a 0.07", "loss_b 2.7"],
         ["loss_a 0.07", "loss_b 2.5"],
     ]
-
-
-def test_a_run_writes_its_scalars_without_torch(tmp_path):
-    """Where torch is installed, tensorboardX would import it: seconds of CPU time, for every command that trains."""
-    script = (
-        "import sys\n"
-        "from importlib.util import find_spec\n"
-        "is_installed = find_spec('torch') is not None\n"
-        "from pathlib import Path\n"
-        "from astra_jax.training.metrics import MetricsLog\n"
-        "with MetricsLog(Path(sys.argv[1]), first_step=0) as log: log.write(0, {'loss': 0.5})\n"
-        "print('torch' in sys.modules)\n"
-        "print((find_spec('torch') is not None) == is_installed)"  # whoever wants it afterwards has it
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "metrics.jsonl")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "True"]

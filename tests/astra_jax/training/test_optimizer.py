@@ -30,11 +30,6 @@ def test_weight_decay_pulls_at_matrices_and_leaves_norms_alone():
     np.testing.assert_allclose(updates["final_norm"], -1e-4, rtol=1e-4)
 
 
-def test_a_rate_of_zero_is_refused():
-    with pytest.raises(ValueError, match="learning_rate"):
-        OptimizerConfig(learning_rate=0.0)
-
-
 def test_gradients_beyond_the_norm_are_scaled_down_to_it():
     """With an ε this large Adam's first update is as large as the gradient."""
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1.0, eps=1e3, max_grad_norm=0.5), steps=10)

@@ -71,13 +71,9 @@ SFT, RL = (open_sft_run, "sft_config"), (open_rl_run, "rl_config")
     ("run", "changes", "difference"),
     [
         (SFT, {"seed": 1}, "seed: 0 before, 1 now"),
-        (SFT, {"steps": 3}, "steps: 2 before, 3 now"),
         (SFT, {"optimizer__learning_rate": 2e-3}, "optimizer.learning_rate: 0.001 before, 0.002 now"),
-        (SFT, {"optimizer__schedule": "cosine"}, "optimizer.schedule: changed"),
         (SFT, {"environments": ["{folder}/others"]}, "environments: changed"),
         (SFT, {"init": "{folder}/policy"}, "init: None before, another now"),
-        (SFT, {"batch_tokens": 640}, "batch_tokens: 320 before, 640 now"),
-        (RL, {"clip_epsilon": 0.3}, "clip_epsilon: 0.2 before, 0.3 now"),
         (RL, {"rollout__temperature": 0.5}, "rollout.temperature: 1.0 before, 0.5 now"),
         (RL, {"init": "{folder}/other_init"}, "init: changed"),
         (RL, {"irrelevant_per_band": {"high": 2}}, "irrelevant_per_band.high: absent before, 2 now"),
@@ -126,12 +122,6 @@ def test_where_a_run_works_and_what_it_keeps_may_change_when_it_resumes(sft_conf
     assert open_sft_run(changed(sft_config, **changes)).figures is None
 
 
-def test_the_same_records_at_another_place_are_the_same_data(sft_config, tmp_path):
-    begun(open_sft_run, sft_config)
-    shutil.copytree(tmp_path / "environments", tmp_path / "moved")
-    assert open_sft_run(changed(sft_config, environments=[tmp_path / "moved"])).figures is None
-
-
 def test_a_run_that_left_nothing_is_begun_anew_with_another_config(sft_config):
     open_sft_run(sft_config).begin()
     (sft_config.out / "metrics.jsonl").touch()
@@ -148,20 +138,13 @@ def test_a_run_of_an_older_version_is_refused_with_what_to_do(sft_config):
         open_sft_run(sft_config)
 
 
-def test_figures_that_are_not_finite_are_null_in_json(sft_config):
-    record = open_sft_run(sft_config)
-    assert record.finish({"loss": float("nan"), "steps": 2}) == {"loss": None, "steps": 2}
-    save_product(sft_config.out)
-    assert open_sft_run(sft_config).figures == {"loss": None, "steps": 2, "already_complete": True}
-
-
 def test_figures_of_a_run_whose_product_was_taken_away_are_those_of_nothing(sft_config):
     begun(open_sft_run, sft_config)
     record = open_sft_run(sft_config)
-    record.finish({"steps": 2})
+    record.finish({"steps": 2, "loss": float("nan")})
     assert open_sft_run(sft_config).figures is None
     save_product(record.out)
-    assert open_sft_run(sft_config).figures == {"steps": 2, "already_complete": True}
+    assert open_sft_run(sft_config).figures == {"steps": 2, "loss": None, "already_complete": True}
 
 
 def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, untrained, tmp_path, capsys):
@@ -225,37 +208,19 @@ def on_cores(monkeypatch, count: int) -> None:
     monkeypatch.setattr(run_record.os, "sched_getaffinity", lambda _: set(range(count)))
 
 
-@pytest.mark.parametrize(("open_run", "fixture"), [SFT, RL])
-def test_a_run_that_goes_on_with_another_number_of_cores_says_so_in_one_line(
-    open_run, fixture, request, monkeypatch, capsys
-):
+def test_a_run_that_goes_on_with_another_number_of_cores_says_so_in_one_line(sft_config, monkeypatch, capsys):
     on_cores(monkeypatch, 4)
-    config = begun(open_run, request.getfixturevalue(fixture))
-    assert open_run(config).figures is None
-    assert not capsys.readouterr().err
-    on_cores(monkeypatch, 2)
-    open_run(config).begin()
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"astra: {config.out}: was computed on 4 CPU cores, now on 2; ")
-    open_run(config)
-    assert not capsys.readouterr().err
-
-
-def test_the_number_of_cores_says_nothing_of_an_accelerator_a_finished_run_or_an_older_record(
-    sft_config, monkeypatch, capsys
-):
-    on_cores(monkeypatch, 4)
-    path = begun(open_sft_run, sft_config).out / "run.json"
+    config = begun(open_sft_run, sft_config)
+    assert open_sft_run(config).figures is None
     on_cores(monkeypatch, 2)
     with monkeypatch.context() as patch:
         patch.setattr(jax, "default_backend", lambda: "tpu")
-        assert open_sft_run(sft_config).figures is None
-    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "cpu_cores"}
-    path.write_text(json.dumps(older))
-    open_sft_run(sft_config).finish({"steps": 2})
-    save_product(sft_config.out)
-    on_cores(monkeypatch, 8)
-    assert open_sft_run(sft_config).figures is not None
+        open_sft_run(config)
+    assert not capsys.readouterr().err
+    open_sft_run(config).begin()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"astra: {config.out}: was computed on 4 CPU cores, now on 2; ")
+    open_sft_run(config)
     assert not capsys.readouterr().err
 
 
@@ -274,8 +239,4 @@ def test_a_changed_function_of_the_user_refuses_a_resume_by_name_and_a_comment_d
     open_rl_run(config)
     beside.write_text("SCALE = 2.0\n")
     with pytest.raises(MadeOtherwise, match=r"source of scale_of_record\.py"):
-        open_rl_run(config)
-    beside.write_text("SCALE = 1.0\n")
-    own.write_text(own.read_text().replace("return SCALE", "return SCALE + 1"))
-    with pytest.raises(MadeOtherwise, match=r"source of own_of_record\.py"):
         open_rl_run(config)

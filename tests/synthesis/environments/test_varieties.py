@@ -222,9 +222,9 @@ def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_m
 def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
     asking = asks_back(varied)
     write_records(tmp_path / "records", [asking], kind="environment")
-    tokenizer, index = tiny_tokenizer(), tmp_path / "lengths.npz"
+    tokenizer = tiny_tokenizer()
     of_data = {"environments": [tmp_path / "records"], "length_buckets": [1024], "batch_tokens": 1024, "epochs": 1}
-    samples = SampleSource(SFTDataConfig.model_validate({"seed": 0, **of_data}), tokenizer, index=index)
+    samples = SampleSource(SFTDataConfig.model_validate({"seed": 0, **of_data}), tokenizer)
     assert len(samples) == 2
     learnt = [tokenizer.decode(each.ids[each.loss_mask > 0].tolist()) for each in (samples[0], samples[1])]
     _, back, _, *rest = asking.gold_messages()

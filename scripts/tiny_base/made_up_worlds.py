@@ -2,11 +2,9 @@
 
     words ─► types, properties ─► entities, values ─► tool documents in a wording of their own ─► gold episodes
 
-The tiny base model is pre-trained on these worlds. In a world of `domains` it could learn by heart which tool belongs
-to a question. Here a label means nothing but itself, so the model must read the documents to find the tool. The words
-are those of the domains, one by one and in any order, and syllables; the wording of unseen tools is never drawn.
-
-Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
+In a world of `domains` the tiny base could learn by heart which tool belongs to a question. Here a label means nothing
+but itself, so the model must read the documents to find the tool. The words are those of the domains, one by one and in
+any order, and syllables; the wording of unseen tools is never drawn.
 """
 
 from __future__ import annotations
@@ -48,6 +46,9 @@ LOOKUPS: Final[Mapping[Scenario, int]] = {
     "parallel_multi_hop": 3,
 }
 """Number of lookups of a question, by scenario."""
+_EASY: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.55, 0.25, 0.15, 0.05), strict=True))
+_ALL: Final[dict[Scenario, float]] = dict(zip(LOOKUPS, (0.25, 0.3, 0.22, 0.23), strict=True))
+_CHINESE_SHARE: Final = 0.35
 
 _KINDS: Final[Sequence[AttributeKind]] = ("amount", "amount", "code", "code", "decimal", "date", "phone", "yearly")
 _VERBS: Final = (
@@ -73,6 +74,19 @@ class Dialogue(NamedTuple):
     tools: tuple[ToolDocument, ...]
     episodes: tuple[tuple[Message, ...], ...]
     """Messages of each episode, from the question to the answer."""
+
+
+def made_up_dialogue(rng: random.Random, *, easy: bool, num_questions: int | None = None) -> Dialogue:
+    """Draw a dialogue about a made-up world; an easy one has short questions, few of them, and few tools."""
+    language: Language = "zh" if rng.random() < _CHINESE_SHARE else "en"
+    return draw_dialogue(
+        rng,
+        language,
+        scenarios=_EASY if easy else _ALL,
+        num_questions=num_questions or rng.choice((1, 2, 3) if easy else (1, 2, 3, 4, 4)),
+        most_called=4 if easy else 7,
+        num_tools=4 if easy else rng.choice((4, 5, 6)),
+    )
 
 
 def draw_dialogue(

@@ -1,13 +1,11 @@
 """Pre-train the tiny Qwen3 that quickstarts begin with, and write it as a HuggingFace folder in bfloat16.
 
-    python scripts/pretrain_tiny_base.py configs/tiny_base.toml --to runs/tiny_base/hf
+    python -m scripts.tiny_base.pretrain configs/tiny_base.toml --to runs/tiny_base/hf
 
     made-up worlds ─► dialogues: several questions behind one list of tools ─► rows ─► `train_sft` ─► HuggingFace folder
 
 The same command again goes on where it stopped: a batch is a pure function of seed and step. The folder is shipped as
 `astra_jax/tiny_base`.
-
-Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
 
 from __future__ import annotations
@@ -32,19 +30,16 @@ from astra_jax.mesh.placement import place_params
 from astra_jax.metrics_file import last_metric
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import init_params
-from astra_jax.recipes.tiny_base import made_up_dialogue
-from astra_jax.sft.batches import StepBatches
+from astra_jax.sft.batches import SFTBatches
 from astra_jax.sft.config import SFTConfig
 from astra_jax.sft.data import SFTBatch, SFTSample, make_batch, render_sample
-from astra_jax.sft.metrics import SHOWN
 from astra_jax.sft.schedule import rows_per_batch
 from astra_jax.sft.stage import require_layout
-from astra_jax.sft.train import train_sft
+from astra_jax.sft.train import SHOWN, train_sft
 from astra_jax.training.config import MAY_CHANGE
-from astra_jax.training.parts import checked_parts
-from astra_jax.training.run import TrainingRun
+from astra_jax.training.run import TrainingRun, checked_parts
 from astra_jax.training.run_record import SFT_RUN, digest_of_records, open_run
-from synthesis.procedural.made_up_worlds import Dialogue, label_characters
+from scripts.tiny_base.made_up_worlds import Dialogue, label_characters, made_up_dialogue
 from synthesis.procedural.worlds import name_parts
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
@@ -100,13 +95,12 @@ def pretrain(config: TinyBaseConfig) -> dict[str, Any]:
         )
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
-        "script": digest_of_files([Path(__file__)]),
+        "script": digest_of_files(sorted(Path(__file__).parent.glob("*.py"))),
     }
     record = open_run(
         SFT_RUN,
         config,
         config.out,
-        product="policy/params.whole.json",
         contents=contents,
         may_change=MAY_CHANGE,
         stage="astra_jax.sft.stage",
@@ -143,7 +137,7 @@ def _tokenizer_texts(config: TinyBaseConfig) -> Iterator[str]:
         yield from (render(each.messages, each.tools) for each in RecordSource(directory, Trajectory))
 
 
-class MadeUpBatches(StepBatches):
+class MadeUpBatches(SFTBatches):
     """The batches of a pre-training by step number: every row one dialogue, drawn when it is asked for."""
 
     def __init__(self, config: TinyBaseConfig, tokenizer: Tokenizer):
