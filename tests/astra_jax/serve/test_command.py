@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 import astra_jax
 from astra_jax.checkpoints.hf import save_hf
@@ -24,7 +25,7 @@ from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.serve.policy import ServedPolicy, served_policy
-from astra_jax.serve.server import Server, _serve, listen
+from astra_jax.serve.server import _serve, listen
 from astra_jax.serve.service import ServingOptions
 from tests.astra_jax.cli.test_signals import Command
 from tests.astra_jax.serve.running import running
@@ -129,12 +130,12 @@ async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out
         stacked.extend(weakref.ref(weights) for weights in served.policy.params["layers"].values())
         return served
 
-    async def looked_at(server: Server, sockets: list[socket.socket]) -> None:
+    async def looked_at(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         gc.collect()
         assert stacked
         assert {weights() for weights in stacked} == {None}
 
-    monkeypatch.setattr(Server, "serve", looked_at)
+    monkeypatch.setattr(uvicorn.Server, "serve", looked_at)
     with listen("127.0.0.1", 0) as listener:
         await _serve(listener, read(), None, ServingOptions(), tmp_path / "policy")
 

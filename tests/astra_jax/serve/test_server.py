@@ -99,15 +99,14 @@ async def test_a_message_is_the_decoders_own_with_its_log_probs_and_the_weights_
     expected = await decoder.generate(PROMPT, Sampling(24), Session(0, 5))
     await decoder.close()
     params = {"temperature": 1.0, "max_tokens": 24, "seed": 5, "logprobs": 1}
-    reply = client.post(GENERATE, json=asked(params=params, model="another/name", request_id="mine")).json()
+    reply = client.post(GENERATE, json=asked(params=params, model="another/name")).json()
     (choice,) = reply["choices"]
     assert choice["token_ids"] == expected.ids
     assert choice["finish_reason"] == {"end": "stop", "length": "length"}[expected.finish]
-    assert [each["token_id"] for each in choice["logprobs"]["content"]] == expected.ids
     assert [each["token"] for each in choice["logprobs"]["content"]] == [f"token_id:{id_}" for id_ in expected.ids]
     assert [each["logprob"] for each in choice["logprobs"]["content"]] == pytest.approx(expected.logprobs, abs=1e-4)
     assert choice["weight_versions"] == [{"version": "0", "start": 0, "end": len(expected.ids)}]
-    assert (reply["request_id"], reply["model"]) == ("generate-tokens-mine", "another/name")
+    assert reply["model"] == "another/name"
     assert reply["usage"] == {
         "prompt_tokens": 20,
         "completion_tokens": len(expected.ids),
@@ -130,7 +129,7 @@ def test_stop_ids_end_a_message_and_without_max_tokens_it_gets_what_fits(client)
     assert stopped["finish_reason"] == "stop"
     long = [*PROMPT, *PROMPT]
     reply = client.post(GENERATE, json=asked(long, {"temperature": 0.0, "stop_token_ids": []})).json()
-    assert reply["choices"][0]["logprobs"] is None
+    assert "logprobs" not in reply["choices"][0]
     count = len(reply["choices"][0]["token_ids"])
     assert count == LIMITS.max_tokens - len(long) or reply["choices"][0]["finish_reason"] == "stop"
 
@@ -169,32 +168,27 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         (asked([10**7]), 400, "token ids from 0 to"),
         (asked([10**30]), 400, "token ids from 0 to"),
         (asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
-        (asked(params={"top_p": 1e-40}), 400, "top_p from 2^-126 to 1"),
         (asked(params={"beam_width": 1}), 400, "sampling_params.beam_width: this server does not do that"),
         *((asked(params={field: value}), 400, field) for field, values in SAMPLING_FAULTS.items() for value in values),
         (asked(params={"n": 2}), 400, "sampling_params.n"),
-        (asked(params={"n": True}), 400, "sampling_params.n"),
         (asked(params={"logprobs": 5}), 400, "sampling_params.logprobs"),
         (asked(params={"stop": ["\n"]}), 400, "sampling_params.stop"),
-        (asked(params={"seed": -1}), 400, "sampling_params.seed"),
-        (asked(params={"seed": 2**62}), 400, "sampling_params.seed"),
         (b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
-        (asked(params={"max_tokens": 0}), 400, "a max_tokens of at least 1"),
         (asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
         (asked([1] * 160, {}), 400, "at most 160 tokens, found 160"),
         (asked(stream=True), 400, "stream"),
         (asked(output_mode="text"), 400, "output_mode"),
-        (asked(features={}), 400, "features"),
+        (asked(features={"a": 1}), 400, "features: this server does not do that"),
         (asked(surprise=1), 400, "surprise"),
         (asked(cache_salt=""), 400, "cache_salt"),
-        (asked(request_id=7), 400, "request_id"),
         (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
         (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
-        (b" " * ((16 << 20) + 1), 413, "at most"),
+        (b" " * ((1 << 20) + 1), 413, "at most 1048576 bytes"),
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
-def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body, status, words):
+def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body, status, words, monkeypatch):
+    monkeypatch.setattr(service_module, "_MOST_BODY_BYTES", 1 << 20)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = client.post(GENERATE, content=content)
     error = response.json()["error"]
@@ -202,15 +196,6 @@ def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body,
     assert words in error["message"]
     assert "\n" not in error["message"]
     assert (error["code"] == "context_length_exceeded") == ("tokens, found" in error["message"])
-
-
-def test_what_asks_for_what_happens_anyway_is_taken(client):
-    nothing = {"top_p": 1, "top_k": -1, "min_p": 0.0, "n": 1, "stop": None, "presence_penalty": 0.0, "detokenize": True}
-    nothing["routed_experts_prompt_start"] = 12
-    client.post(GENERATE, json=asked())  # both calls below find its prompt in pages, so that their sums are the same
-    plain = client.post(GENERATE, json=asked()).json()["choices"]
-    with_it = asked(params={**GREEDY, **nothing}, stream=False, priority=0, kv_transfer_params=None)
-    assert client.post(GENERATE, json=with_it).json()["choices"] == plain
 
 
 WORDS = st.sampled_from(
@@ -283,24 +268,6 @@ def test_a_client_that_hangs_up_leaves_no_session_and_no_page(server, client, lo
     assert client.post(GENERATE, json=asked()).json()["choices"] == expected
 
 
-def test_aborted_by_its_id_a_message_answers_with_what_there_is(server, client, long_message, slow_steps):
-    params, whole = long_message
-    sampled = server.decoder.load.sampled_tokens
-    thread, found = in_the_background(client, asked(params=params, request_id="x"))
-    wait_until(lambda: server.decoder.load.sampled_tokens > sampled)
-    with server.client() as other:
-        assert other.post(GENERATE, json=asked(request_id="x")).status_code == 400
-        assert other.post("/inference/v1/abort_requests", json={}).status_code == 400
-        ids = ["unknown", "generate-tokens-x"]
-        assert other.post("/inference/v1/abort_requests", json={"request_ids": ids}).status_code == 200
-    thread.join()
-    (choice,) = found[0].json()["choices"]
-    assert choice["finish_reason"] == "abort"
-    assert 0 < len(choice["token_ids"]) < len(whole)
-    assert choice["token_ids"] == whole[: len(choice["token_ids"])]
-    assert is_idle(server)
-
-
 def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
     monkeypatch.setattr(service_module, "_BODY_SECONDS", 0.2)
     with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"))) as stalled:
@@ -312,29 +279,9 @@ def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
         )
 
 
-def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_not(server, client, monkeypatch):
-    monkeypatch.setattr(server_module, "_HEAD_SECONDS", 0.3)
-    address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    with socket.create_connection(address, timeout=5) as silent, socket.create_connection(address, timeout=5) as slow:
-        for byte in head[:20]:  # more of a head does not make its time longer
-            with contextlib.suppress(OSError):
-                slow.sendall(bytes([byte]))
-            time.sleep(0.02)
-        assert silent.recv(1) == b""
-        with contextlib.suppress(ConnectionResetError):
-            assert slow.recv(1) == b""
-    with contextlib.closing(http.client.HTTPConnection(*address, timeout=5)) as well:
-        for _ in range(3):
-            well.request("GET", "/health")
-            reply = well.getresponse()
-            assert (reply.status, reply.read()[:1]) == (200, b"{")
-            assert well.sock is not None  # the same connection, which may rest between two requests
-            time.sleep(0.4)
-
-
-def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained):
-    with running(served(untrained), options=ServingOptions(most_waiting=2)) as up, up.client() as client:
+def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained, monkeypatch):
+    monkeypatch.setattr(server_module, "_MOST_WAITING", 2)
+    with running(served(untrained)) as up, up.client() as client:
         host = up.url.removeprefix("http://")
         waiting = [http.client.HTTPConnection(host) for _ in range(2)]
         for connection in waiting:
@@ -348,33 +295,25 @@ def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained):
         waiting[1].close()
 
 
-def test_a_message_under_way_ends_in_the_time_of_grace_and_none_begins(untrained, long_message, slow_steps):
+@pytest.mark.parametrize("grace_seconds", [30, 0])
+def test_a_message_under_way_ends_in_the_time_of_grace_or_is_given_up_with_an_error(
+    untrained, long_message, slow_steps, grace_seconds
+):
     params, whole = long_message
-    with running(served(untrained)) as up, up.client() as client:
-        body = json.dumps(asked()).encode()
-        with contextlib.closing(http.client.HTTPConnection(up.url.removeprefix("http://"))) as late:
-            late.request("POST", GENERATE, body[:-1], {"content-length": str(len(body))})
-            wait_until(lambda: client.get("/health").json()["requests"] == 1)
-            thread, found = in_the_background(client, asked(params=params))
-            wait_until(lambda: up.decoder.load.sampled_tokens > 0)
-            up.end()
-            time.sleep(0.05)
-            late.send(body[-1:])  # it had begun to ask before, but comes after
-            refused = late.getresponse()
-            assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "stopping")
-        thread.join()
-        assert found[0].json()["choices"][0]["token_ids"] == whole
-
-
-def test_beyond_the_time_of_grace_a_message_is_given_up_with_an_error(untrained, long_message, slow_steps):
-    with running(served(untrained), options=ServingOptions(grace_seconds=0)) as up, up.client() as client:
-        thread, found = in_the_background(client, asked(params=long_message[0]))
+    options = ServingOptions(grace_seconds=grace_seconds)
+    with running(served(untrained), options=options) as up, up.client() as client:
+        thread, found = in_the_background(client, asked(params=params))
         wait_until(lambda: up.decoder.load.sampled_tokens > 0)
         up.end()
         thread.join()
-        assert found[0].status_code == 503
-        assert "stopped before the message ended" in found[0].json()["error"]["message"]
+        if grace_seconds:
+            assert found[0].json()["choices"][0]["token_ids"] == whole
+        else:
+            assert found[0].status_code == 503
+            assert "stopped before the message ended" in found[0].json()["error"]["message"]
         wait_until(lambda: is_idle(up))
+        with pytest.raises(httpx.ConnectError):
+            client.get("/health")
 
 
 def test_a_decoder_that_breaks_is_an_error_of_the_server_and_the_next_message_is_answered(
