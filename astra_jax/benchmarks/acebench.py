@@ -25,7 +25,7 @@ from astra_jax.benchmarks.benchmark import (
     request_seed,
     work_through,
 )
-from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, last_line, relay_url, run_harness
+from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import (
@@ -277,23 +277,16 @@ class ACEBench(Benchmark):
             log=request_log(which.folder, "user"),
             empty_as="",
         )
-        outcome, fault, log = None, "", which.folder / "harness.log"
-        async with agent, user:
-            try:
-                await self._run_programs(which, {AGENT_PORT: agent, USER_PORT: user})
-            except ProgramFailed as failed:
-                fault = last_line(log)
-                if not any(request_log(which.folder, who).stat().st_size for who in _WHO):
-                    raise BenchmarkFailed(
-                        f"expected ACEBench to ask for an answer, found none asked: {failed}"
-                    ) from None
-        if not fault:
-            try:
-                outcome = which.outcome()
-            except ProgramFailed as failed:
-                fault = str(failed)
+        outcome, fault = None, ""
+        try:
+            await self._run_programs(which, {AGENT_PORT: agent, USER_PORT: user})
+            outcome = which.outcome()
+        except ProgramFailed as failed:
+            fault = failed.said[:200]
+            if not any(whole_lines(request_log(which.folder, who)) for who in _WHO):
+                raise BenchmarkFailed(f"expected ACEBench to ask for an answer, found none asked: {failed}") from None
         ended = Ended(
-            sample=self._sample(which, outcome, fault[:200], time.monotonic() - started),
+            sample=self._sample(which, outcome, fault, time.monotonic() - started),
             process=0.0 if outcome is None else outcome.process,
             is_broken_off=outcome is None,
         )

@@ -209,25 +209,18 @@ async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[N
     Raises:
         BenchmarkFailed: the work on an item raised it.
     """
-    waiting = iter(items)
+    free = asyncio.Semaphore(at_once)
 
-    async def work_on() -> None:
-        for item in waiting:
+    async def work_on(item: Item) -> None:
+        async with free:
             await work(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(work_on())
+            for item in items:
+                group.create_task(work_on(item))
     except* BenchmarkFailed as failed:
-        raise _first(failed) from None
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+        raise failed.exceptions[0] from None
 
 
 def request_log(raw: Path, who: Literal["agent", "user"]) -> Path:

@@ -83,9 +83,8 @@ class BFCL(Benchmark):
         generate += ["--temperature", str(config.temperature), "--num-threads", str(config.requests_at_once)]
         evaluate = [program, "evaluate", "--model", _MODEL, "--partial-eval", *places, "--score-dir", "score"]
         evaluate += ["--test-category", ",".join(self.cases)]
-        async with relay:
-            relays = {AGENT_PORT: relay}
-            await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
+        relays = {AGENT_PORT: relay}
+        await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
         await run_harness(evaluate, folder=raw, log=log, variables=variables, readable=readable)
 
     def read(self, raw: Path) -> list[Sample]:

@@ -78,26 +78,25 @@ class Tau2(Benchmark):
         agent = Relay(endpoint, settings=settings, log=request_log(raw, "agent"), empty_as=_EMPTY)
         settings = {"max_tokens": config.user.max_tokens}
         user = Relay(config.user.endpoint(), settings=settings, log=request_log(raw, "user"), empty_as=_EMPTY)
-        async with agent, user:
-            for domain in config.domains:
-                simulations = _simulations(raw, domain)
-                if simulations.exists() and not _is_json(simulations):  # killed while the harness rewrote it
-                    simulations.rename(simulations.with_suffix(".damaged"))
-                if len(read_simulations(simulations, domain)) < self.of_each * config.trials:
-                    await run_harness(
-                        self._command(domain),
-                        folder=raw,
-                        log=raw / "harness.log",
-                        variables={
-                            "TAU2_DATA_DIR": str(data),
-                            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
-                            "OPENAI_API_KEY": "none",
-                        },
-                        readable=[self.environment.folder],
-                        relays={AGENT_PORT: agent, USER_PORT: user},
-                        # It asks whether it shall go on with the file, and whether also with other settings.
-                        said="y\ny\n",
-                    )
+        for domain in config.domains:
+            simulations = _simulations(raw, domain)
+            if simulations.exists() and not _is_json(simulations):  # killed while the harness rewrote it
+                simulations.rename(simulations.with_suffix(".damaged"))
+            if len(read_simulations(simulations, domain)) < self.of_each * config.trials:
+                await run_harness(
+                    self._command(domain),
+                    folder=raw,
+                    log=raw / "harness.log",
+                    variables={
+                        "TAU2_DATA_DIR": str(data),
+                        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
+                        "OPENAI_API_KEY": "none",
+                    },
+                    readable=[self.environment.folder],
+                    relays={AGENT_PORT: agent, USER_PORT: user},
+                    # It asks whether it shall go on with the file, and whether also with other settings.
+                    said="y\ny\n",
+                )
 
     def read(self, raw: Path) -> list[Sample]:
         """Read the conversations of all domains."""

@@ -33,8 +33,8 @@ back as a message of the role "tool".
   GET  /health                  the load of the decoder; the one path that needs no key
 
 A sequence is prompt and message together, and the cache has room for --rows of the longest. Without
---default-max-tokens a message may have all tokens that fit. With --reload, CHECKPOINT is for example a training run's
-OUT/best. Beyond 1,024 waiting requests further ones get a 429. Clients send the key as a bearer token.
+--default-max-tokens a message may have all tokens that fit. Beyond 1,024 waiting requests further ones get a 429.
+Clients send the key as a bearer token.
 Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
 neither an address nor localhost.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
@@ -54,9 +54,6 @@ that would change a reply and is not supported (penalties, forced calls, forced 
     add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
     add("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time")
     add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names no length")
-    add(
-        "--reload", type=whole_number(1), metavar="SECONDS", help="time between two looks for new weights in CHECKPOINT"
-    )
     add(
         "--grace-seconds", type=whole_number(0), default=30, metavar="N", help="time for unfinished messages at the end"
     )
@@ -80,7 +77,6 @@ def _serve(options: argparse.Namespace) -> None:
 
     keep_compiled_programs()
     serve(
-        options.checkpoint,
         lambda: served_policy(
             options.checkpoint,
             names=options.served_model_name,
@@ -91,7 +87,6 @@ def _serve(options: argparse.Namespace) -> None:
         ServingOptions(
             default_max_tokens=options.default_max_tokens,
             grace_seconds=options.grace_seconds,
-            reload_seconds=options.reload,
             until_stdin_closes=options.until_stdin_closes,
         ),
         host=options.host,

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import jax
@@ -27,7 +26,7 @@ from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.endpoint import key_or_none
 from astra_jax.serve.chats import answer_chat
-from astra_jax.serve.policy import ServedPolicy, follow
+from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.requests import RequestRefused, refusal_of
 from astra_jax.serve.service import Service, ServingOptions
 from sandbox.web_pages import is_local_name
@@ -93,7 +92,7 @@ def application(service: Service, key: str | None = None) -> Admission:
             "created": service.served.created,
             "owned_by": "astra-jax",
             "max_model_len": service.served.limits.max_tokens,
-            "policy": service.digest,  # this field is not OpenAI's
+            "policy": service.served.digest,  # this field is not OpenAI's
         }
 
     async def models(request: Request) -> ASGIApp:
@@ -149,9 +148,9 @@ def http_server(service: Service, key: str | None) -> uvicorn.Server:
 
 
 def serve(
-    folder: Path, read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
+    read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
 ) -> None:
-    """Serve the checkpoint in `folder`, which `read` opens, until SIGTERM or Ctrl-C.
+    """Serve the checkpoint that `read` opens, until SIGTERM or Ctrl-C.
 
     Port 0 is any free one. The key is in the environment variable `key_variable`; without it, none is asked for.
 
@@ -167,7 +166,7 @@ def serve(
                 f"{key_variable}, or listen on 127.0.0.1"
             )
         # The policy has no name here, so that its weights are freed when the decoder has its own copy.
-        asyncio.run(_serve(listener, read(), key, options, folder))
+        asyncio.run(_serve(listener, read(), key, options))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -201,20 +200,10 @@ async def _compiled_decoder(served: ServedPolicy) -> Decoder:
         ) from error
 
 
-async def _serve(
-    listener: socket.socket, served: ServedPolicy, key: str | None, options: ServingOptions, folder: Path
-) -> None:
-    if options.reload_seconds is not None and served.digest is None:
-        raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
+async def _serve(listener: socket.socket, served: ServedPolicy, key: str | None, options: ServingOptions) -> None:
     decoder = await _compiled_decoder(served)
     served = served.without_weights()
-    service = Service(served, decoder, options)
-    server, loop = http_server(service, key), asyncio.get_running_loop()
-    following = None
-    if options.reload_seconds is not None:
-        following = loop.create_task(
-            follow(folder, served, decoder, every_seconds=options.reload_seconds, took=service.took_weights)
-        )
+    server, loop = http_server(Service(served, decoder, options), key), asyncio.get_running_loop()
     if options.until_stdin_closes:
         # Nothing is written to standard input, so it becomes readable when it ends.
         def stop() -> None:
@@ -232,7 +221,4 @@ async def _serve(
         )
         await server.serve(sockets=[listener])
     finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
         await decoder.close()

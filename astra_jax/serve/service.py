@@ -40,8 +40,6 @@ class ServingOptions:
     """Longest message of a request that names no length; None allows all tokens that fit."""
     grace_seconds: int = 30
     """Seconds that unfinished messages get when the server stops."""
-    reload_seconds: float | None = None
-    """Seconds between two looks for new weights; None never looks."""
     until_stdin_closes: bool = False
     """Whether the server stops when standard input ends, that is, when the process that started it dies."""
 
@@ -51,8 +49,6 @@ class Service:
 
     def __init__(self, served: ServedPolicy, decoder: Decoder, options: ServingOptions):
         self.served, self.decoder, self.options = served, decoder, options
-        self.digest = served.digest
-        """Digest of the weights that are in use."""
         self.num_taken = 0
         """Number of requests that have no reply yet."""
         self._numbers = itertools.count(1)
@@ -104,10 +100,6 @@ class Service:
         finally:
             self.decoder.forget(session)
 
-    def took_weights(self, digest: str) -> None:
-        """Note that messages are sampled with new weights from now on."""
-        self.digest = digest
-
     async def generate(self, request: Request) -> ASGIApp:
         """Answer `POST /inference/v1/generate`.
 
@@ -124,7 +116,6 @@ class Service:
             "index": 0,
             "token_ids": message.ids,
             "finish_reason": "length" if message.finish == "length" else "stop",
-            "weight_versions": weight_versions(message.policy_versions),
         }
         if params.logprobs is not None:
             choice["logprobs"] = logprobs_of(list(map("token_id:{}".format, message.ids)), message.logprobs)
@@ -186,17 +177,3 @@ def logprobs_of(tokens: Sequence[str], logprobs: Sequence[float]) -> dict[str, A
     """Return the log-probs of tokens in the form of OpenAI's chats."""
     pairs = zip(tokens, logprobs, strict=True)
     return {"content": [{"token": token, "logprob": logprob, "top_logprobs": []} for token, logprob in pairs]}
-
-
-def weight_versions(policy_versions: list[int]) -> list[dict[str, Any]]:
-    """Return the spans of tokens that were sampled with the same weights.
-
-    >>> weight_versions([7, 7, 8])
-    [{'version': '7', 'start': 0, 'end': 2}, {'version': '8', 'start': 2, 'end': 3}]
-    """
-    spans, start = [], 0
-    for version, tokens in itertools.groupby(policy_versions):
-        end = start + len(list(tokens))
-        spans.append({"version": str(version), "start": start, "end": end})
-        start = end
-    return spans

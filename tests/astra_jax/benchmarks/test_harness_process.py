@@ -202,9 +202,9 @@ async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
     )
     with scripted_endpoint(lambda body: reply("hello")) as endpoint:
         served = Endpoint(endpoint.url, "served", 1000, None)
-        async with Relay(served, log=tmp_path / "requests.jsonl") as relay:
-            for _ in range(2):  # one after another, at the same port
-                printed = await run(tmp_path, PYTHON, "-c", ask, relay_url(AGENT_PORT), relays={AGENT_PORT: relay})
+        relays = {AGENT_PORT: Relay(served, log=tmp_path / "requests.jsonl")}
+        for _ in range(2):  # one after another, at the same port
+            printed = await run(tmp_path, PYTHON, "-c", ask, relay_url(AGENT_PORT), relays=relays)
     assert "".join(printed).count("hello") == 2
     assert len(endpoint.bodies) == 2
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import socket
-import time
 
 import httpx
 import pytest
-from aiohttp import web
 
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.evaluate.endpoint import Endpoint
@@ -23,7 +20,7 @@ async def relay_to(url: str, tmp_path, **changes):
     options = {"log": tmp_path / "requests.jsonl", **changes}
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-    async with Relay(Endpoint(url, "served", 1000, None), **options) as relay, relay.listening(listening):
+    async with Relay(Endpoint(url, "served", 1000, None), **options).listening(listening):
         yield address
 
 
@@ -107,7 +104,7 @@ async def test_every_request_has_a_line_that_says_how_it_ended(tmp_path):
     assert (cut["finish"], cut["prompt_tokens"], cut["completion_tokens"], cut["is_empty"]) == ("length", 3, 4, False)
     assert empty["is_empty"]
     assert refused["error"] == "too long"
-    assert "no chat completion" in broken["error"]
+    assert "expected a chat completion" in broken["error"]
     assert "stream" in stream["error"]
 
 
@@ -119,38 +116,3 @@ async def test_an_endpoint_that_is_gone_is_a_502_and_one_that_is_full_is_waited_
     async with relay_to(endpoint.url, tmp_path) as relay:
         assert (await ask(relay)).status_code == 502
     assert [line["status"] for line in logged(tmp_path)] == [200, 502]
-
-
-async def test_a_relay_cancelled_while_it_closes_keeps_no_file_and_no_connection(tmp_path):
-    is_asked, is_closing = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def says(_):
-        loop.call_soon_threadsafe(is_asked.set)
-        time.sleep(1)  # what closes waits for who still asks
-        return reply("late")
-
-    relay = None
-
-    async def leave_while_somebody_asks(url: str) -> None:
-        nonlocal relay
-        listening = socket.create_server(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        log = tmp_path / "requests.jsonl"
-        async with Relay(Endpoint(url, "served", 1000, None), log=log) as relay:
-            site = web.SockSite(relay._runner, listening)
-            await site.start()
-            asking = asyncio.ensure_future(ask(address))
-            asking.add_done_callback(lambda each: each.cancelled() or each.exception())
-            await is_asked.wait()
-            is_closing.set()
-
-    with scripted_endpoint(says) as endpoint:
-        leaving = asyncio.ensure_future(leave_while_somebody_asks(endpoint.url))
-        await is_closing.wait()
-        await asyncio.sleep(0.05)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-    assert relay._log.closed
-    assert relay._client.closed

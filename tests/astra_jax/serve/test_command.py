@@ -137,7 +137,7 @@ async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out
 
     monkeypatch.setattr(uvicorn.Server, "serve", looked_at)
     with listen("127.0.0.1", 0) as listener:
-        await _serve(listener, read(), None, ServingOptions(), tmp_path / "policy")
+        await _serve(listener, read(), None, ServingOptions())
 
 
 def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypatch, capsys):

@@ -94,7 +94,7 @@ def long_message(client) -> tuple[dict[str, Any], list[int]]:
     raise AssertionError("no seed gives a long message")
 
 
-async def test_a_message_is_the_decoders_own_with_its_log_probs_and_the_weights_of_every_token(client, untrained):
+async def test_a_message_is_the_decoders_own_with_its_log_probs(client, untrained):
     decoder = served(untrained).decoder()
     expected = await decoder.generate(PROMPT, Sampling(24), Session(0, 5))
     await decoder.close()
@@ -105,7 +105,6 @@ async def test_a_message_is_the_decoders_own_with_its_log_probs_and_the_weights_
     assert choice["finish_reason"] == {"end": "stop", "length": "length"}[expected.finish]
     assert [each["token"] for each in choice["logprobs"]["content"]] == [f"token_id:{id_}" for id_ in expected.ids]
     assert [each["logprob"] for each in choice["logprobs"]["content"]] == pytest.approx(expected.logprobs, abs=1e-4)
-    assert choice["weight_versions"] == [{"version": "0", "start": 0, "end": len(expected.ids)}]
     assert reply["model"] == "another/name"
     assert reply["usage"] == {
         "prompt_tokens": 20,

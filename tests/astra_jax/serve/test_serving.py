@@ -1,10 +1,9 @@
-"""Chats over the real decoder: the same whoever else asks, found again turn by turn, and with newer weights."""
+"""Chats over the real decoder: the same if others ask at the same time, and without waiting for a compiler."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,8 @@ import jax
 import pytest
 
 from astra_jax.chat.template import ChatTemplate
-from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.sizes import serving_limits
-from astra_jax.model.qwen3 import init_params
-from astra_jax.serve.policy import follow, served_policy
-from astra_jax.serve.service import Service, ServingOptions
 from tests.astra_jax.serve.running import Running, running, served
 
 ASKED: list[Any] = [{"role": "user", "content": "What is the rent of Amber Falcon?"}]
@@ -125,7 +120,6 @@ def no_program_compiled() -> Iterator[None]:
 def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
     limits = serving_limits(120, 8)  # rows of three shapes, the largest of which has lists and tables of three sizes
     made = replace(policy, limits=limits)
-    other = init_params(policy.policy.model_config, seed=5)
     with running(made, is_compiled=True) as up, up.client() as http, no_program_compiled():
         compiled = up.decoder.load.programs
 
@@ -151,10 +145,6 @@ def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
             generate(count, max_tokens=1)
         chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "stream": True}
         assert http.post(CHAT, json=chat).status_code in (200, 400)  # the prompt may be too long for so short a context
-        loop = up.server.servers[0].get_loop()
-        loop.call_soon_threadsafe(lambda: asyncio.ensure_future(up.decoder.update_weights(other, 1)))
-        for _ in range(3):
-            generate(12, max_tokens=9)
         assert up.decoder.load.programs == compiled
 
 
@@ -164,58 +154,3 @@ def test_a_temperature_that_nothing_can_be_divided_by_is_greedy(server, temperat
         greedy = http.post(CHAT, json=asked(logprobs=True)).json()["choices"][0]
         found = http.post(CHAT, json=asked(logprobs=True, temperature=temperature, seed=3)).json()["choices"][0]
     assert (found["message"], found["logprobs"]) == (greedy["message"], greedy["logprobs"])
-
-
-def weights(untrained: Policy, factor: float) -> Policy:
-    return replace(untrained, params=jax.tree.map(lambda leaf: leaf * factor, untrained.params))
-
-
-async def test_new_weights_at_the_path_are_taken_while_messages_go_on(untrained, tmp_path, caplog):
-    folder = tmp_path / "policy"
-    save_policy(untrained, folder)
-    policy = served_policy(folder, rows=4, most_tokens=256)
-    decoder = policy.decoder()
-    service = Service(policy, decoder, ServingOptions())
-    took: list[str] = []
-    following = asyncio.create_task(follow(folder, policy, decoder, every_seconds=0.05, took=took.append))
-
-    async def until(condition: Any) -> None:
-        for _ in range(2000):
-            if condition():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("waited for nothing")
-
-    try:
-        prompt = list(range(21, 41))
-        before = await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))
-        under_way = asyncio.create_task(decoder.generate(prompt, Sampling(200), service.session(1)))
-        shutil.rmtree(folder)
-        save_policy(weights(untrained, 1.5), folder)
-        await until(lambda: len(took) == 1)
-        assert len((await under_way).ids) > 0  # nobody was dropped
-        after = await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))
-        assert set(before.policy_versions) == {0}
-        assert set(after.policy_versions) == {1}
-        assert after.ids != before.ids or after.logprobs != before.logprobs
-        (folder / "params.whole.json").write_text("{}")  # damaged: told of, and left alone
-        await until(lambda: "stay as they are" in caplog.text)
-        assert (await decoder.generate(prompt, Sampling(24, 0.0), service.session(0))).ids == after.ids
-        assert "no manifest" in caplog.text
-        assert len(took) == 1
-
-        async def no_room(params: Any, version: int) -> None:
-            raise RuntimeError("RESOURCE_EXHAUSTED")
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(decoder, "update_weights", no_room)
-            shutil.rmtree(folder)
-            save_policy(weights(untrained, 2.0), folder)
-            await until(lambda: "RESOURCE_EXHAUSTED" in caplog.text)
-        shutil.rmtree(folder)
-        save_policy(weights(untrained, 3.0), folder)  # later ones are looked for all the same
-        await until(lambda: len(took) == 2)
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await decoder.close()
