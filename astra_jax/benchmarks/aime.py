@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -22,11 +21,9 @@ from astra_jax.benchmarks.results import (
     BenchmarkFailed,
     HarnessDocument,
     Sample,
-    Summary,
     sample_of,
     whole_lines,
 )
-from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
@@ -145,11 +142,6 @@ class AIME(Benchmark):
             for name, problem in self.problems.items()
             for trial in range(self.trials)
         ]
-
-    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
-        """Sum the samples up."""
-        failed = {"failed_requests": sum(not sample.steps for sample in samples)}
-        return sum_up(samples, requests=failed, seed=self.config.seed)
 
     async def _ask(self, endpoint: Endpoint, client: aiohttp.ClientSession, name: str, trial: int) -> _Answer:
         """Send one request, and return its answer or its fault."""

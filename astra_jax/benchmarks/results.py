@@ -175,8 +175,6 @@ class Summary(_Document):
     """Counts: answers of the model, cut and empty ones, also in samples that passed; failed requests; renamed calls."""
     pass_hat: dict[int, float] = {}
     """Map of k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
-    process: dict[str, float] = {}
-    """Category to the mean share of a gold solution's milestones that were reached in order; ACEBench alone has it."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 

@@ -15,7 +15,7 @@ def add_serve(commands: Commands) -> None:
         help="serve a policy over HTTP: chats and token ids",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves a policy folder or a HuggingFace folder until Ctrl-C or SIGTERM. Every program is compiled "
-        "before it takes requests and prints its URL, so that no request waits for a compiler.",
+        "before it takes requests and prints its URL. At the end unfinished messages have 30 s.",
         epilog="""for example:
   astra serve runs/quickstart/rl/policy --port 8000
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{
@@ -32,11 +32,9 @@ back as a message of the role "tool".
   GET  /v1/models               the served names
   GET  /health                  the load of the decoder; the one path that needs no key
 
-A sequence is prompt and message together, and the cache has room for --rows of the longest. Without
---default-max-tokens a message may have all tokens that fit. Beyond 1,024 waiting requests further ones get a 429.
-Clients send the key as a bearer token.
-Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
-neither an address nor localhost.
+A sequence is prompt and message together, and the cache has room for --rows of the longest. Beyond 1,024 waiting
+requests further ones get a 429. Requests of web pages are refused (403): those with an Origin header and, if there is
+no key, those whose Host is neither an address nor localhost.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
 that would change a reply and is not supported (penalties, forced calls, forced forms) is a 400 that names it.""",
     )
@@ -45,18 +43,11 @@ that would change a reply and is not supported (penalties, forced calls, forced 
     add("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     add("--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: the folder's")
-    add(
-        "--api-key-env",
-        default="ASTRA_SERVE_KEY",
-        metavar="NAME",
-        help="variable with the key; empty: no key is needed",
-    )
+    about_key = "variable with the key, a bearer token of clients; empty: no key is needed"
+    add("--api-key-env", default="ASTRA_SERVE_KEY", metavar="NAME", help=about_key)
     add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
     add("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time")
-    add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names no length")
-    add(
-        "--grace-seconds", type=whole_number(0), default=30, metavar="N", help="time for unfinished messages at the end"
-    )
+    add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names none")
     add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
     add("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
@@ -73,7 +64,6 @@ def _serve(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.serve.policy import served_policy
     from astra_jax.serve.server import serve
-    from astra_jax.serve.service import ServingOptions
 
     keep_compiled_programs()
     serve(
@@ -84,12 +74,9 @@ def _serve(options: argparse.Namespace) -> None:
             rows=options.rows,
             dtype=options.dtype,
         ),
-        ServingOptions(
-            default_max_tokens=options.default_max_tokens,
-            grace_seconds=options.grace_seconds,
-            until_stdin_closes=options.until_stdin_closes,
-        ),
         host=options.host,
         port=options.port,
         key_variable=options.api_key_env,
+        default_max_tokens=options.default_max_tokens,
+        until_stdin_closes=options.until_stdin_closes,
     )

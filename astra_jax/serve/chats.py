@@ -106,12 +106,10 @@ class Chat:
                 self.service.decoder.abort(choice.session)
 
         message = await self.service.sampled(self.prompt_ids, self.sampling, choice.session, told)
-        first = choice.parts.push(choice.text.end())
-        rest, calls = choice.parts.end()
-        delta = {part: first.get(part, "") + rest.get(part, "") for part in {**first, **rest}}
-        choice.say(delta)
+        said, calls = choice.parts.end(choice.text.end())
+        choice.say(said)
         is_cut = message.finish == "length" and not choice.text.is_stopped
-        delta |= choice.end(calls, is_cut=is_cut)
+        delta = {**said, **choice.end(calls, is_cut=is_cut)}
         if message.computed_tokens is not None:
             choice.cached_tokens = len(self.prompt_ids) - message.computed_tokens
         tell(self._piece(choice, [], [], delta=delta))
@@ -159,20 +157,19 @@ class Chat:
         return {**counts, "prompt_tokens_details": {"cached_tokens": self.choices[0].cached_tokens}}
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """A reply that is sent while it is sampled; the sampling ends if the client leaves or the server stops."""
+def _stream(chat: Chat) -> ASGIApp:
+    """Return a reply that is sent while it is sampled; the sampling ends if the client leaves or the server stops."""
 
-    chat: Chat
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def sent(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            await while_wanted(receive, self.chat.stream(send))
+            await while_wanted(receive, chat.stream(send))
         except (ClientDisconnect, asyncio.CancelledError):
             return  # the connection is closed without an end
         await send({"type": "http.response.body", "body": b""})
+
+    return sent
 
 
 async def answer_chat(service: Service, request: Request) -> ASGIApp:
@@ -186,7 +183,7 @@ async def answer_chat(service: Service, request: Request) -> ASGIApp:
     # Rendering and tokenising a long history takes a while, in which the event loop serves others.
     chat = await asyncio.to_thread(_chat, service, body)
     if body.stream:
-        return _Stream(chat)
+        return _stream(chat)
     await while_wanted(request.receive, chat.sample_all(lambda piece: None))
     return JSONResponse(chat.whole())
 
@@ -202,7 +199,7 @@ def _chat(service: Service, body: ChatRequest) -> Chat:
     choices = [
         Choice(
             index,
-            service.session(None if body.seed is None else body.seed + index, body.cache_salt),
+            service.session(None if body.seed is None else body.seed + index),
             MessageText(tokenizer, silent_ids=service.served.end_ids, stops=body.stop),
             MessageParts(
                 begins_in_thoughts=prompt.rstrip().endswith(THINK),

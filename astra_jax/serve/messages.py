@@ -119,17 +119,19 @@ class MessageParts:
             self._rest = ""
         return {part: piece for part, piece in said.items() if piece}
 
-    def end(self) -> tuple[dict[str, str], list[ParsedToolCall]]:
-        """Return the text that was held back, and the calls of the message; no text follows."""
-        part = "reasoning_content" if self._at == "thoughts" else "content"
+    def end(self, text: str = "") -> tuple[dict[str, str], list[ParsedToolCall]]:
+        """Add the last text; return the pieces that were not told yet, and the calls of the message."""
+        said = self.push(text)
         rest, calls = self._rest, []
         for piece, call in cut_at_calls("".join(self._called)):
             if isinstance(call, ParsedToolCall):
                 calls.append(call)
             else:
                 rest += piece
-        rest = self._trimmed(rest)
-        return ({part: rest} if rest else {}), calls
+        if rest := self._trimmed(rest):
+            part = "reasoning_content" if self._at == "thoughts" else "content"
+            said[part] = said.get(part, "") + rest
+        return said, calls
 
     def _until(self, tag: str | None) -> str:
         """Return the text that surely stands before a tag; behind the tag the next part begins."""

@@ -116,9 +116,6 @@ class _SamplingFields(_Body):
         return Sampling(max_tokens, self.temperature, top_k, self.top_p, self.min_p, tuple(stop_ids))
 
 
-_Salt = Annotated[str, Field(min_length=1, max_length=1024)]
-
-
 class StreamOptions(_Body):
     """Additions to a stream."""
 
@@ -147,8 +144,6 @@ class ChatRequest(_SamplingFields):
     logprobs: bool = False
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    cache_salt: _Salt | None = None
-    """Text without meaning: only requests with the same salt share cached tokens."""
 
 
 class SamplingParams(_SamplingFields):
@@ -167,7 +162,6 @@ class GenerateRequest(_Body):
     model: str | None = None
     token_ids: list[int]
     sampling_params: SamplingParams
-    cache_salt: _Salt | None = None
 
 
 def chat_prompt(template: ChatTemplate, body: ChatRequest) -> str:

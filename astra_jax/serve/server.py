@@ -28,11 +28,12 @@ from astra_jax.evaluate.endpoint import key_or_none
 from astra_jax.serve.chats import answer_chat
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.requests import RequestRefused, refusal_of
-from astra_jax.serve.service import Service, ServingOptions
+from astra_jax.serve.service import Service
 from sandbox.web_pages import is_local_name
 
 _OPEN_TO_ALL: Final = {("GET", "/health"), ("HEAD", "/health")}
 _MOST_WAITING: Final = 1024
+_GRACE_SECONDS: Final = 30
 
 
 class CannotServe(AstraError):
@@ -142,15 +143,21 @@ def http_server(service: Service, key: str | None) -> uvicorn.Server:
             ws="none",
             backlog=2048,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=service.options.grace_seconds,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
         )
     )
 
 
 def serve(
-    read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
+    read: Callable[[], ServedPolicy],
+    *,
+    host: str,
+    port: int,
+    key_variable: str,
+    default_max_tokens: int | None,
+    until_stdin_closes: bool,
 ) -> None:
-    """Serve the checkpoint that `read` opens, until SIGTERM or Ctrl-C.
+    """Serve the checkpoint that `read` opens, until SIGTERM or Ctrl-C, or until standard input ends.
 
     Port 0 is any free one. The key is in the environment variable `key_variable`; without it, none is asked for.
 
@@ -166,7 +173,7 @@ def serve(
                 f"{key_variable}, or listen on 127.0.0.1"
             )
         # The policy has no name here, so that its weights are freed when the decoder has its own copy.
-        asyncio.run(_serve(listener, read(), key, options))
+        asyncio.run(_serve(listener, read(), key, default_max_tokens, until_stdin_closes))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -200,11 +207,17 @@ async def _compiled_decoder(served: ServedPolicy) -> Decoder:
         ) from error
 
 
-async def _serve(listener: socket.socket, served: ServedPolicy, key: str | None, options: ServingOptions) -> None:
+async def _serve(
+    listener: socket.socket,
+    served: ServedPolicy,
+    key: str | None,
+    default_max_tokens: int | None,
+    until_stdin_closes: bool,
+) -> None:
     decoder = await _compiled_decoder(served)
     served = served.without_weights()
-    server, loop = http_server(Service(served, decoder, options), key), asyncio.get_running_loop()
-    if options.until_stdin_closes:
+    server, loop = http_server(Service(served, decoder, default_max_tokens), key), asyncio.get_running_loop()
+    if until_stdin_closes:
         # Nothing is written to standard input, so it becomes readable when it ends.
         def stop() -> None:
             loop.remove_reader(0)

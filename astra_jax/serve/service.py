@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
@@ -32,23 +31,14 @@ _BODY_SECONDS: Final = 60.0
 _MOST_BODY_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True)
-class ServingOptions:
-    """The options of a server, apart from its checkpoint and its address."""
-
-    default_max_tokens: int | None = None
-    """Longest message of a request that names no length; None allows all tokens that fit."""
-    grace_seconds: int = 30
-    """Seconds that unfinished messages get when the server stops."""
-    until_stdin_closes: bool = False
-    """Whether the server stops when standard input ends, that is, when the process that started it dies."""
-
-
 class Service:
-    """One decoder, shared by all requests."""
+    """One decoder, shared by all requests.
 
-    def __init__(self, served: ServedPolicy, decoder: Decoder, options: ServingOptions):
-        self.served, self.decoder, self.options = served, decoder, options
+    `default_max_tokens` is the longest message of a request that names no length; None allows all tokens that fit.
+    """
+
+    def __init__(self, served: ServedPolicy, decoder: Decoder, default_max_tokens: int | None = None):
+        self.served, self.decoder, self._default_max_tokens = served, decoder, default_max_tokens
         self.num_taken = 0
         """Number of requests that have no reply yet."""
         self._numbers = itertools.count(1)
@@ -70,7 +60,7 @@ class Service:
         Raises:
             RequestRefused: prompt and message do not fit.
         """
-        most, default = self.served.limits.max_tokens, self.options.default_max_tokens
+        most, default = self.served.limits.max_tokens, self._default_max_tokens
         room = most - num_prompt_tokens
         wanted = asked if asked is not None else room if default is None else min(default, room)
         if room < 1 or wanted > room:
@@ -82,10 +72,10 @@ class Service:
             )
         return wanted
 
-    def session(self, seed: int | None, salt: str | None = None) -> Session:
+    def session(self, seed: int | None) -> Session:
         """Return a new session whose draws are decided by `seed`; without one, the server draws it."""
         seed = secrets.randbits(_SEED_BITS) if seed is None else seed % 2**_SEED_BITS
-        return Session(seed >> _SLOT_BITS, seed % 2**_SLOT_BITS, salt or "", next(self._numbers))
+        return Session(seed >> _SLOT_BITS, seed % 2**_SLOT_BITS, number=next(self._numbers))
 
     async def sampled(
         self, ids: list[int], sampling: Sampling, session: Session, told: Told | None = None
@@ -110,7 +100,7 @@ class Service:
         body = await body_of(request, GenerateRequest)
         name, params, ids = self.name_of(body.model), body.sampling_params, body.token_ids
         sampling = params.sampling(self.max_tokens(len(ids), params.max_tokens), params.stop_token_ids)
-        session = self.session(params.seed, body.cache_salt)
+        session = self.session(params.seed)
         message = await while_wanted(request.receive, self.sampled(ids, sampling, session))
         choice: dict[str, Any] = {
             "index": 0,

@@ -83,9 +83,8 @@ def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_pa
         None,
         "",
         "no JSON\n{}",
-        '{"total_count": 2, "correct_count": 2, "process_accuracy": 1}',
-        '{"total_count": 1, "correct_count": 1, "process_accuracy": 1}\n{"id": 0, "valid": false}',
-        '{"total_count": 1, "correct_count": 1, "process_accuracy": "all"}',
+        '{"total_count": 2, "correct_count": 2}',
+        '{"total_count": 1, "correct_count": 1}\n{"id": 0, "valid": false}',
     ],
 )
 def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):

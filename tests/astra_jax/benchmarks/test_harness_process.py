@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -21,6 +23,9 @@ from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import BenchmarkFailed
 from astra_jax.evaluate.endpoint import Endpoint
 from sandbox import program
+from sandbox.contract.bounds import PROCESSES
+from sandbox.contract.walls import CHANGES, FILES, NETWORK, SECRETS
+from sandbox.jail import seccomp
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
 
 ROOT = Path(__file__).parents[3]
@@ -35,19 +40,15 @@ async def run(folder: Path, *command: str, **more: Any) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-async def test_it_sees_none_of_our_variables(tmp_path, monkeypatch):
+async def test_it_sees_none_of_our_variables_and_is_told_by_its_last_line(tmp_path, monkeypatch):
     monkeypatch.setenv("ASTRA_SERVE_KEY", "secret")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy")
-    printed = await run(tmp_path, "env; cat", variables={"ONE": "1"}, said="yes\n")
-    assert {"ONE=1", f"HOME={tmp_path}/home"} < set(printed)
-    assert printed[-1] == "yes"
-    assert "secret" not in "".join(printed)
-    assert "http://proxy" not in "".join(printed)
-
-
-async def test_one_that_fails_is_told_by_its_last_line(tmp_path):
-    with pytest.raises(BenchmarkFailed, match=r"sh -c to end well, found exit code 3: so it goes; see .*log"):
-        await run(tmp_path, "echo first; echo so it goes >&2; exit 3")
+    with pytest.raises(BenchmarkFailed, match=r"sh -c to end well, found exit code 3: yes; see .*log"):
+        await run(tmp_path, "env; cat >&2; exit 3", variables={"ONE": "1"}, said="yes\n")
+    printed = (tmp_path / "log").read_text()
+    assert {"ONE=1", f"HOME={tmp_path}/home"} < set(printed.splitlines())
+    assert "secret" not in printed
+    assert "http://proxy" not in printed
 
 
 async def test_cancelled_it_ends_with_all_that_it_started(tmp_path):
@@ -210,6 +211,8 @@ async def test_a_relay_is_at_its_port_of_the_program_s_own_loopback(tmp_path):
 
 
 async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkeypatch):
+    with pytest.raises(BenchmarkFailed, match="expected a program to begin, found: FileNotFoundError"):
+        await run(tmp_path, "/nowhere/at-all", "x")
     # A launcher that is refused its namespaces, as by a container: inside, user namespaces are used up.
     refused = program._START.replace(
         "program.main()",
@@ -222,6 +225,9 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
     ) as one:
         await run(tmp_path, "touch ran")
     assert "\n" not in str(one.value)
+    monkeypatch.setattr(program.sys, "platform", "darwin")
+    with pytest.raises(BenchmarkFailed, match=r"can confine programs.*found: darwin; .*the harness was not run"):
+        await run(tmp_path, "touch ran")
     assert not (tmp_path / "ran").exists()
 
 
@@ -233,21 +239,136 @@ async def test_a_home_within_what_an_interpreter_needs_is_not_shown_to_it(tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
-async def test_a_machine_of_another_kind_does_not_run_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(program.sys, "platform", "darwin")
-    with pytest.raises(BenchmarkFailed, match=r"can confine programs.*found: darwin; .*the harness was not run"):
-        await run(tmp_path, "touch ran")
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_program_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(BenchmarkFailed, match="expected a program to begin, found: FileNotFoundError"):
-        await run(tmp_path, "/nowhere/at-all", "x")
-
-
 @contextlib.contextmanager
 def socket_at(address: str):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(address)
         listening.listen()
         yield
+
+
+# --- its system calls ---
+
+COLUMN = 0 if platform.machine() == "x86_64" else 1
+OPEN = seccomp.NUMBERS.keys() - (seccomp.ZYGOTE.keys() - seccomp.PROGRAMS.keys() - seccomp._WITH_ARGUMENTS.keys())
+CLOSED = sorted({*range(335), *range(424, 470)} - {seccomp.NUMBERS[name][COLUMN] for name in OPEN})
+
+# Each gives what was not refused by EPERM.
+EVERY_CLOSED_CALL = f"""
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+found = []
+for number in {CLOSED}:
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(0)] * 6)
+    if result != -1 or ctypes.get_errno() != errno.EPERM: found.append([number, result, ctypes.get_errno()])
+return found
+"""
+
+
+def function(body: str) -> str:
+    return "def f(**arguments):\n" + "\n".join(f"    {line}" for line in body.strip().splitlines())
+
+
+async def value_of(tmp_path, source: str):
+    """Return the value of a source's function, run as a program of a harness."""
+    (tmp_path / "program.py").write_text(f"{source}\nimport json\nprint(json.dumps(f()))\n")
+    return json.loads((await run(tmp_path, PYTHON, "program.py"))[-1])
+
+
+async def test_every_closed_call_is_refused(tmp_path):
+    assert await value_of(tmp_path, function(EVERY_CLOSED_CALL)) == []
+
+
+def test_the_calls_that_attacks_begin_with_are_among_the_closed_ones():
+    names = {
+        "io_uring_setup": (425, 425), "userfaultfd": (323, 282), "keyctl": (250, 219), "add_key": (248, 217),
+        "request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241), "ptrace": (101, 117),
+        "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "mount": (165, 40), "umount2": (166, 39),
+        "move_mount": (429, 429), "open_tree": (428, 428), "fsopen": (430, 430), "mount_setattr": (442, 442),
+        "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
+        "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "memfd_create": (319, 279),
+        "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "seccomp": (317, 277), "personality": (135, 92),
+        "open_by_handle_at": (304, 265), "fanotify_init": (300, 262), "quotactl": (179, 60), "syslog": (103, 116),
+    }  # fmt: skip
+    assert {name for name, numbers in names.items() if numbers[COLUMN] not in CLOSED} == set()
+
+
+# A program has child processes, and sockets within its own network: these promises are made about tools alone.
+OF_TOOLS_ALONE = {
+    "Unix sockets are forbidden", "listening is forbidden", "fork is forbidden", "programs are forbidden",
+    "exec is forbidden", "spawn is forbidden", "multiprocessing is forbidden", "killing all processes is forbidden",
+    "killing the parent is forbidden", "all threads of a call have its 64 descriptors together",
+    "nothing of the host can be opened",
+}  # fmt: skip
+FORBIDDEN = {
+    each.name: each.sources[-1]
+    for each in (*FILES, *CHANGES, *NETWORK, *SECRETS, *PROCESSES)
+    if ("forbidden" in each.kinds or each.value == []) and each.name not in OF_TOOLS_ALONE
+}
+BREAK_PROMISES = """
+import os
+broken = []
+for name, source in SOURCES.items():
+    if not (child := os.fork()):
+        space = {}
+        exec(source, space)
+        try: kept = space['f']() == []
+        except (OSError, ValueError): kept = True
+        os._exit(not kept)
+    if os.waitpid(child, 0)[1]: broken.append(name)
+return broken
+"""
+
+
+async def test_what_a_tool_is_forbidden_a_program_is_refused(tmp_path):
+    assert len(FORBIDDEN) > 20
+    source = f"SOURCES = {FORBIDDEN!r}\n{function(BREAK_PROMISES)}"
+    assert await value_of(tmp_path, source) == []
+
+
+async def test_a_program_is_an_unprivileged_user_and_what_it_writes_is_ours(tmp_path):
+    body = "import os\nos.makedirs('deep/er')\nopen('deep/er/file', 'w').close()\nos.symlink('/usr', 'deep/link')\n"
+    assert await value_of(tmp_path, function(f"{body}return [*os.getresuid(), *os.getresgid()]")) == [65534] * 6
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        assert path.lstat().st_uid == os.geteuid(), path
+    assert os.stat("/usr").st_uid == 0
+
+
+HONEST = """
+import asyncio, multiprocessing, os, shutil, socket, subprocess, sys, tempfile, threading
+from concurrent.futures import ThreadPoolExecutor
+folder = tempfile.mkdtemp()
+open(f'{folder}/a', 'w').write('x')
+shutil.copy2(f'{folder}/a', f'{folder}/b')
+with ThreadPoolExecutor(32) as pool: threads = sum(pool.map(abs, range(100)))
+locks, lock = [], multiprocessing.RLock()
+def work():
+    for _ in range(2000):
+        with lock: locks.append(1)
+workers = [threading.Thread(target=work) for _ in range(8)]
+for each in workers: each.start()
+for each in workers: each.join()
+context = multiprocessing.get_context('fork')
+queue = context.Queue()
+child = context.Process(target=queue.put, args=(7,))
+child.start()
+async def served():
+    async def answer(reader, writer):
+        writer.write(await reader.readline())
+        writer.close()
+    server = await asyncio.start_server(answer, '127.0.0.1', 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.writelines([b'hel', b'lo', b'\\n'])
+    return (await reader.readline()).decode()
+sleeper = subprocess.Popen(['sleep', '60'], start_new_session=True)
+sleeper.terminate()
+return [open(f'{folder}/b').read(), threads, len(locks), queue.get(timeout=20), asyncio.run(served()), sleeper.wait(),
+        subprocess.run([sys.executable, '-c', 'print(5)'], capture_output=True, text=True).stdout,
+        os.system('exit 3') >> 8]
+"""
+
+
+async def test_an_honest_program_has_threads_processes_locks_files_and_a_loopback(tmp_path):
+    assert await value_of(tmp_path, function(HONEST)) == ["x", 4950, 16000, 7, "hello\n", -15, "5\n", 3]

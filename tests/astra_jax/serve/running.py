@@ -18,7 +18,7 @@ from astra_jax.engine.interface import Decoder
 from astra_jax.engine.sizes import Limits
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import _compiled_decoder, http_server, listen
-from astra_jax.serve.service import Service, ServingOptions
+from astra_jax.serve.service import Service
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
 
 SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
@@ -61,19 +61,18 @@ def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
 def running(
     policy: ServedPolicy,
     *,
-    options: ServingOptions | None = None,
+    default_max_tokens: int | None = None,
     key: str | None = None,
     decoder: Decoder | None = None,
     is_compiled: bool = False,
 ) -> Iterator[Running]:
-    options = options or ServingOptions()
     up: list[Running] = []
     is_up = threading.Event()
     failures: list[BaseException] = []
 
     async def serve(listener: socket.socket) -> None:
         made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
-        server = http_server(Service(policy, made, options), key)
+        server = http_server(Service(policy, made, default_max_tokens), key)
         up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
         is_up.set()
         await server.serve(sockets=[listener])

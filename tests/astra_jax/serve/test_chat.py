@@ -19,7 +19,6 @@ import openai
 
 from astra_jax.chat.format import render
 from astra_jax.chat.template import ChatTemplate
-from astra_jax.serve.service import ServingOptions
 from synthesis.records import Message, ToolCall, ToolDocument
 from tests.astra_jax.serve.running import LIMITS, SAMPLING_FAULTS, Running, running, served
 from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
@@ -209,6 +208,7 @@ def test_log_probs_are_those_of_the_tokens(client, says):
     ("asked", "sampled"),
     [
         ({}, {"temperature": 1.0, "top_k": None, "top_p": 1.0, "min_p": 0.0}),
+        ({"temperature": 1e-30}, {"temperature": 0.0}),  # nothing can be divided by it
         ({"temperature": 0.001, "top_p": 0.9}, {"temperature": 0.001, "top_p": 0.9}),
         ({"extra_body": {"top_k": -1, "min_p": 0.1}}, {"top_k": None, "min_p": 0.1}),
         ({"extra_body": {"top_k": 20}}, {"top_k": 20}),
@@ -344,9 +344,9 @@ def test_any_body_has_an_answer_or_a_400(http, says, body: dict[str, Any]):
 
 
 def test_with_its_key_a_client_chats_finds_the_names_and_gets_the_servers_longest_message(policy):
-    decoder, options = ScriptedDecoder(policy.policy.tokenizer), ServingOptions(default_max_tokens=11)
+    decoder = ScriptedDecoder(policy.policy.tokenizer)
     with (
-        running(policy, decoder=decoder, key="secret", options=options) as up,
+        running(policy, decoder=decoder, key="secret", default_max_tokens=11) as up,
         openai.OpenAI(base_url=f"{up.url}/v1", api_key="secret") as client,
     ):
         assert [model.id for model in client.models.list()] == ["tiny", "another/name"]
