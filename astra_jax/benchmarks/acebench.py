@@ -228,7 +228,7 @@ class ACEBench(Benchmark):
         """Run one conversation and its evaluation, and write down how it ended."""
         config, started = self.config, time.monotonic()
         shutil.rmtree(which.folder, ignore_errors=True)  # it lost an answer, or was not run to its end
-        which.prepare(self.environment.source())
+        which.prepare(self.environment.folder / "source")
         agent = Relay(
             endpoint,
             # Each trial has a seed of its own, or all would be alike.
@@ -259,13 +259,13 @@ class ACEBench(Benchmark):
 
     async def _run_programs(self, which: Conversation, relays: dict[int, Relay]) -> None:
         """Run the conversation, and then its evaluation, which asks no model."""
-        python, source = str(self.environment.program("python")), self.environment.source()
+        python, source = str(self.environment.program("python")), self.environment.folder / "source"
         generate = [python, str(source / "generate.py"), "--model", MODEL, "--user-model", _USER, "--category", "agent"]
         generate += ["--language", which.language, "--max-dialog-turns", str(self.config.max_messages)]
         evaluate = [python, str(source / "eval_main.py"), "--model", MODEL, "--category", f"agent_{which.category}"]
         evaluate += ["--language", which.language]
         variables = {
-            "PYTHONPATH": str(self.environment.stubs()),
+            "PYTHONPATH": str(self.environment.folder / "stubs"),
             "OPENBLAS_NUM_THREADS": "1",  # more threads would take address space for each core
             "GPT_AGENT_BASE_URL": relay_url(AGENT_PORT),
             "GPT_AGENT_API_KEY": "none",

@@ -22,10 +22,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from astra_jax.benchmarks.harness_process import run_harness
 from astra_jax.benchmarks.harnesses import Harness
@@ -46,7 +45,7 @@ class HarnessMissing(AstraError):
 
 @dataclass(frozen=True)
 class ManagedEnvironment:
-    """A complete environment."""
+    """A complete environment: programs in `bin`, the code of a checkout in `source`, and empty modules in `stubs`."""
 
     folder: Path
     document: HarnessDocument
@@ -54,14 +53,6 @@ class ManagedEnvironment:
     def program(self, name: str) -> Path:
         """Return the path of one of its programs."""
         return self.folder / "bin" / name
-
-    def source(self) -> Path:
-        """Return the folder with the code of a harness that is no package."""
-        return self.folder / "source"
-
-    def stubs(self) -> Path:
-        """Return the folder of empty modules, which stand in for modules that the harness imports and never calls."""
-        return self.folder / "stubs"
 
     def packages(self) -> Path:
         """Return the folder of its packages."""
@@ -81,12 +72,14 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
         HarnessMissing: the environment was not made, or was made for another version.
     """
     folder = environment_folder(harness)
-    if (manifest := _manifest(folder)) is None or manifest.get("recipe") != _recipe(harness):
-        raise HarnessMissing(
-            f"{folder} has no environment of {harness.package} {harness.version}; "
-            f"make it by `astra evaluate setup {harness.name}`"
-        )
-    return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        manifest = json.loads((folder / _WHOLE).read_text(encoding="utf-8"))
+        if manifest["recipe"] == _recipe(harness):
+            return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
+    raise HarnessMissing(
+        f"{folder} has no environment of {harness.package} {harness.version}; "
+        f"make it by `astra evaluate setup {harness.name}`"
+    )
 
 
 def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnvironment, bool]:
@@ -174,23 +167,23 @@ def _take_files(harness: Harness, source: Path, commit: str, environment: Manage
     """Copy the files of a checkout's commit, without other files such as keys; write the program that runs them."""
     try:
         with tarfile.open(fileobj=io.BytesIO(_git(source, "archive", "--format=tar", commit))) as files:
-            files.extractall(environment.source(), filter="data")
+            files.extractall(environment.folder / "source", filter="data")
     except (tarfile.TarError, OSError) as error:
         raise HarnessMissing(
             f"the files of {harness.source} cannot be unpacked: {error}; get another checkout"
         ) from None
     for module, names in harness.stubs:
-        path = environment.stubs() / f"{module.replace('.', '/')}.py"
+        path = environment.folder / "stubs" / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{name} = None\n" for name in names), encoding="utf-8")
-    places = [environment.source() / harness.modules, environment.stubs()]
+    places = [environment.folder / "source" / harness.modules, environment.folder / "stubs"]
     (environment.packages() / "harness.pth").write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
     if harness.program is not None:
         name, module = harness.program
         python = shlex.quote(str(environment.program("python")))
         environment.program(name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n', encoding="utf-8")
         environment.program(name).chmod(0o755)
-        (environment.folder / "data").symlink_to(environment.source() / "data")
+        (environment.folder / "data").symlink_to(environment.folder / "source" / "data")
 
 
 def _run(command: list[str], failed: str, advice: str) -> None:
@@ -228,11 +221,3 @@ def _lock(harness: Harness) -> Path:
 def _recipe(harness: Harness) -> str:
     recipe = [asdict(harness), _lock(harness).read_text(encoding="utf-8"), sys.version_info[:2]]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
-
-
-def _manifest(folder: Path) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads((folder / _WHOLE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
 
 messages  The messages that are sampled: token ids become text, and text becomes thoughts, content and tool calls.
-policy    The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run.
+policy    The policy that is served: a checkpoint, its names, and its limits.
 requests  The requests that are answered: the fields of each body, the prompt of a chat, and the errors of a refusal.
 server    The server of `astra serve CHECKPOINT`: its paths, the requests that it admits, its start and its end.
 service   The service that all requests share: sessions of one decoder, the longest lengths, and messages of token ids.

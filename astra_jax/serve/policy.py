@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -77,6 +78,9 @@ def served_policy(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
+    template = None
+    with contextlib.suppress(ChatFormatDiffers):
+        template = ChatTemplate(folder)
     return ServedPolicy(
         policy=policy,
         names=names or (Path(os.path.abspath(folder)).name,),
@@ -84,7 +88,7 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
-        template=_template(folder),
+        template=template,
     )
 
 
@@ -101,10 +105,3 @@ def _stored_dtype(folder: Path) -> DType:
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # transformers 5 writes the shorter name.
     return "bfloat16" if "bfloat16" in (document.get("torch_dtype"), document.get("dtype")) else "float32"
-
-
-def _template(folder: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate(folder)
-    except ChatFormatDiffers:
-        return None

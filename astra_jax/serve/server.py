@@ -31,7 +31,6 @@ from astra_jax.serve.requests import RequestRefused, refusal_of
 from astra_jax.serve.service import Service
 from sandbox.web_pages import is_local_name
 
-_OPEN_TO_ALL: Final = {("GET", "/health"), ("HEAD", "/health")}
 _MOST_WAITING: Final = 1024
 _GRACE_SECONDS: Final = 30
 
@@ -56,7 +55,8 @@ class Admission:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on; a POST has a place in the queue until its reply is sent."""
         service, is_post = self._service, scope["method"] == "POST"
-        refused = self._refusal(Headers(scope=scope), (scope["method"], scope["path"]))
+        is_health = scope["path"] == "/health" and scope["method"] in ("GET", "HEAD")
+        refused = self._refusal(Headers(scope=scope), is_health=is_health)
         if refused is None and is_post and service.num_taken >= _MOST_WAITING:
             refused = RequestRefused(429, f"{service.num_taken} requests are waiting; try again", code="queue_full")
         if refused is not None:
@@ -68,7 +68,7 @@ class Admission:
         finally:
             service.num_taken -= is_post
 
-    def _refusal(self, headers: Headers, asked: tuple[str, str]) -> RequestRefused | None:
+    def _refusal(self, headers: Headers, *, is_health: bool) -> RequestRefused | None:
         if "origin" in headers:
             return RequestRefused(403, "requests of web pages (with an Origin header) are refused", code="web_page")
         if self._expected is None:  # then the server can be reached from this machine only
@@ -78,7 +78,7 @@ class Admission:
             why = f"expected localhost or an address as Host, found {host[:100]!r}: set a key to serve by name"
             return RequestRefused(403, why, code="unknown_host")
         given = headers.get("authorization", "").encode()
-        if asked in _OPEN_TO_ALL or secrets.compare_digest(given, self._expected):
+        if is_health or secrets.compare_digest(given, self._expected):
             return None
         return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
 

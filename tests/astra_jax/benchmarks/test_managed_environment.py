@@ -268,7 +268,7 @@ async def test_a_checkout_brings_the_files_of_its_tag_and_its_code_sees_no_canar
     assert "program ran" in printed
     environment = environment_of(HARNESSES["tau2"])
     assert environment.document.commit == git(checkout, "rev-parse", "v0.2.0")
-    assert sorted(path.name for path in environment.source().iterdir() if path.name[0] != ".") == [
+    assert sorted(path.name for path in (environment.folder / "source").iterdir() if path.name[0] != ".") == [
         *("data", "filter.py", "setup.py", "src"),
     ]
     assert [path.name for path in (environment.folder / "data" / "tau2").iterdir()] == ["tasks.json"]

@@ -9,28 +9,40 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_jax.chat.template import ChatTemplate
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.sizes import serving_limits
 from astra_jax.serve import server as server_module
 from astra_jax.serve import service as service_module
+from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import listen
 from tests.astra_jax.serve.running import LIMITS, SAMPLING_FAULTS, Running, running, served
 from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
 
 PROMPT = list(range(21, 41))
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "logprobs": 0}
-GENERATE = "/inference/v1/generate"
+CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
 
 
 @pytest.fixture(scope="module")
-def server(untrained) -> Iterator[Running]:
-    with running(served(untrained)) as up:
+def policy(untrained, tmp_path_factory) -> ServedPolicy:
+    folder = tmp_path_factory.mktemp("policy")
+    untrained.tokenizer.save(folder, model_max_length=1024)
+    return served(untrained, template=ChatTemplate(folder))
+
+
+@pytest.fixture(scope="module")
+def server(policy) -> Iterator[Running]:
+    with running(policy) as up:
         yield up
 
 
@@ -68,9 +80,18 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("waited for nothing")
 
 
-async def test_a_message_is_the_decoders_own_with_its_log_probs(client, untrained):
-    decoder = served(untrained).decoder()
+def is_idle(server: Running) -> bool:
+    """No session, no message, and every page can be taken."""
+    load = server.decoder.load
+    return (load.sessions, load.waiting, load.free_pages) == (0, 0, LIMITS.num_pages)
+
+
+async def test_a_message_is_the_decoders_own_with_its_log_probs(client, policy):
+    tokenizer, messages = policy.policy.tokenizer, [{"role": "user", "content": "The rent?"}]
+    decoder = policy.decoder()
     expected = await decoder.generate(PROMPT, Sampling(24), Session(0, 5))
+    prompt = tokenizer.encode(policy.template.render(messages, []))
+    said = await decoder.generate(prompt, Sampling(24, 0.0), Session(0, 0))
     await decoder.close()
     params = {"temperature": 1.0, "max_tokens": 24, "seed": 5, "logprobs": 1}
     reply = client.post(GENERATE, json=asked(params=params, model="another/name")).json()
@@ -82,6 +103,11 @@ async def test_a_message_is_the_decoders_own_with_its_log_probs(client, untraine
     count = len(expected.ids)
     usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
     assert (reply["model"], reply["usage"]) == ("another/name", usage)
+    body = {"messages": messages, "temperature": 0, "max_tokens": 24, "logprobs": True}
+    chat = client.post(CHAT, json=body).json()
+    told = [each["token"] for each in chat["choices"][0]["logprobs"]["content"]]
+    assert told == [tokenizer.decode([id_]) for id_ in said.ids]
+    assert chat["usage"]["prompt_tokens"] == len(prompt)
 
 
 def test_seeds_stop_ids_and_lengths_are_as_asked_for(client):
@@ -179,8 +205,7 @@ def test_random_malformed_bodies_are_4xx_with_a_json_error_and_the_server_stays_
         assert "\n" not in message
 
     send()
-    load = server.decoder.load
-    assert (load.sessions, load.waiting, load.free_pages) == (0, 0, LIMITS.num_pages)
+    assert is_idle(server)
     assert client.post(GENERATE, json=asked()).status_code == 200
 
 
@@ -218,6 +243,14 @@ def test_a_client_that_hangs_up_leaves_no_session(slow):
         assert choice_of(client, max_tokens=2)["finish_reason"] == "length"
 
 
+def test_a_client_that_leaves_a_stream_gives_rows_and_pages_back(server, client):
+    body = {"messages": [{"role": "user", "content": "The rent?"}], "stream": True, "n": 2}
+    for _ in range(4):
+        with client.stream("POST", CHAT, json=body) as reply:
+            next(reply.iter_lines())
+    wait_until(lambda: is_idle(server) and client.get("/health").json()["requests"] == 0)
+
+
 def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
     monkeypatch.setattr(service_module, "_BODY_SECONDS", 0.2)
     with contextlib.closing(half_sent(server, b"{", 9)) as stalled:
@@ -253,7 +286,7 @@ def test_a_message_under_way_ends_in_the_time_of_grace_or_is_given_up_with_an_er
         assert reply.status_code == status
         assert ("stopped before the message ended" in reply.text) == (status == 503)
         wait_until(lambda: up.decoder.load.sessions == 0)
-        with pytest.raises(httpx.ConnectError):
+        with pytest.raises(httpx.TransportError):
             client.get("/health")
 
 
@@ -266,3 +299,56 @@ def test_a_decoder_that_breaks_is_an_error_of_the_server_and_the_next_message_is
         slow.decoder.failure = None
         assert choice_of(client, max_tokens=2)["finish_reason"] == "length"
         assert slow.decoder.load.sessions == 0
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"temperature": 100.0, "top_k": 7},
+    {"temperature": 0.6, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+    {"logprobs": 1},
+    {"stop_token_ids": [5]},
+]
+
+
+@contextlib.contextmanager
+def no_program_compiled() -> Iterator[None]:
+    compiled = []
+
+    def note(event: str, _: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+
+
+def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
+    # Rows of three shapes, the largest of which has lists and tables of three sizes.
+    made = replace(policy, limits=serving_limits(120, 8))
+    with running(made, is_compiled=True) as up, up.client() as client, no_program_compiled():
+        compiled = up.decoder.load.programs
+
+        def generate(count: int, **params: Any) -> None:
+            body = {"token_ids": list(range(5, 5 + count)), "sampling_params": {"max_tokens": 2, **params}}
+            assert client.post(GENERATE, json=body).status_code == 200
+
+        assert client.get("/health").json()["decoder"]["programs"] == compiled
+        for kind in KINDS:
+            for count in (1, 12, 30):
+                generate(count, **{"temperature": 0, "max_tokens": 40, **kind})
+        # Rows of every length together, so that pages are read as lists and side by side.
+        with ThreadPoolExecutor(17) as pool:
+            lengths = (2, 20, 40, 60, 80, 100, 110, 118)
+            for together in (lengths[-1:], lengths[-2:], lengths[-5:], lengths, (30,) * 17):
+                list(pool.map(generate, together))
+        for count in (30, 35, 60, 118):  # turns that come back have a few tokens to read, or many
+            generate(count, max_tokens=1)
+        chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "stream": True}
+        assert client.post(CHAT, json=chat).status_code == 200
+        assert up.decoder.load.programs == compiled
