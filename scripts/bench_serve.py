@@ -84,21 +84,21 @@ def prompt(seed: int, vocab_size: int, length: int = PROMPT_TOKENS) -> list[int]
     return np.random.default_rng(seed).integers(20, vocab_size, length).tolist()
 
 
-async def complete(http: aiohttp.ClientSession, ids: list[int], **rest: Any) -> int:
-    """Have one text sampled; return how many tokens it has."""
-    body = {"prompt": ids, "max_tokens": MESSAGE_TOKENS, "seed": 1, **rest}
-    async with http.post("/v1/completions", json=body) as reply:
+async def complete(http: aiohttp.ClientSession, ids: list[int]) -> int:
+    """Have one message sampled; return how many tokens it has."""
+    body = {"token_ids": ids, "sampling_params": {"max_tokens": MESSAGE_TOKENS, "seed": 1}}
+    async with http.post("/inference/v1/generate", json=body) as reply:
         document = await reply.json()
         assert reply.status == 200, document
         return int(document["usage"]["completion_tokens"])
 
 
-async def stream(http: aiohttp.ClientSession, ids: list[int], seed: int) -> int:
-    """Have one text sampled as a stream; return how many tokens it has."""
-    body = {"prompt": ids, "max_tokens": STREAM_TOKENS, "seed": seed, "stream": True}
+async def stream(http: aiohttp.ClientSession, messages: list[dict[str, str]], seed: int) -> int:
+    """Have one message sampled as a stream; return how many tokens it has."""
+    body = {"messages": messages, "max_tokens": STREAM_TOKENS, "seed": seed, "stream": True}
     body["stream_options"] = {"include_usage": True}
     last = b""
-    async with http.post("/v1/completions", json=body) as reply:
+    async with http.post("/v1/chat/completions", json=body) as reply:
         assert reply.status == 200
         async for line in reply.content:
             if line.startswith(b"data: {"):
@@ -160,18 +160,21 @@ async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
         while len(tokenizer.encode(text)) < wanted:
             text += "".join(words.choices("abcdefghij", k=4)) + " "
         messages.append({"role": "user", "content": text})
-        body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True, "separate_reasoning": False}
+        body = {"messages": messages, "max_tokens": 24, "temperature": 0, "stream": True, "logprobs": True}
         body["stream_options"] = {"include_usage": True}
-        before, said, usage = await first_tokens_seconds(http), "", {}
+        started, first, said, usage = time.perf_counter(), 0.0, "", {}
         async with http.post("/v1/chat/completions", json=body) as reply:
             async for line in reply.content:
                 if not line.startswith(b"data: {"):
                     continue
                 document = json.loads(line.removeprefix(b"data: "))
-                delta = document["choices"][0]["delta"] if document["choices"] else {}
-                said += delta.get("content") or ""
+                for choice in document["choices"]:
+                    said += choice["delta"].get("content") or ""
+                    # The first token of random weights is often no text.
+                    if choice["logprobs"]["content"] and not first:
+                        first = time.perf_counter() - started
                 usage = document.get("usage") or usage
-        seen.first_token_seconds.append(await first_tokens_seconds(http) - before)
+        seen.first_token_seconds.append(first)
         seen.computed += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
         # What is new in a turn: all that the prompt has beyond the one before, and what was said to that.
         seen.distinct += usage["prompt_tokens"] - seen.prompt_tokens
@@ -180,26 +183,20 @@ async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
     return seen
 
 
-async def first_tokens_seconds(http: aiohttp.ClientSession) -> float:
-    """Return how long all requests so far waited for their first token, by the server's own count.
-
-    A client sees text, and of random weights the first token is often no text: then its second call is waited for.
-    """
-    async with http.get("/metrics") as reply:
-        lines = (await reply.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("astra_serve_first_token_seconds_sum"))
-
-
 async def overhead(http: aiohttp.ClientSession, server: Server, vocab_size: int) -> dict[str, Any]:
     """Streams over HTTP and the same messages without it, in turns: the median difference of the pairs."""
-    prompts = [prompt(1000 + seed, vocab_size) for seed in range(STREAMS)]
     served = served_policy(server.folder, rows=ROWS, most_tokens=MOST_TOKENS)
+    assert served.template is not None
+    tokenizer = served.policy.tokenizer
+    texts = [tokenizer.decode(prompt(1000 + seed, vocab_size)) for seed in range(STREAMS)]
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    prompts = [tokenizer.encode(served.template.render(messages, [])) for messages in chats]
     decoder = served.decoder()
     wall: dict[str, list[float]] = {"http": [], "decoder": []}
     processor: dict[str, list[float]] = {"http": [], "decoder": []}
     for attempt in range(ATTEMPTS):
         started, spent = time.perf_counter(), processor_seconds(server.process.pid)
-        tokens = sum(await asyncio.gather(*(stream(http, ids, attempt) for ids in prompts)))
+        tokens = sum(await asyncio.gather(*(stream(http, messages, attempt) for messages in chats)))
         wall["http"].append((time.perf_counter() - started) / tokens)
         processor["http"].append((processor_seconds(server.process.pid) - spent) / tokens)
         started, spent = time.perf_counter(), time.process_time()

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from astra_jax.benchmarks.benchmark import (
     Benchmark,
@@ -25,7 +25,7 @@ from astra_jax.benchmarks.benchmark import (
     request_seed,
     work_through,
 )
-from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, last_line, relay_url, run_harness
+from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import (
@@ -33,11 +33,9 @@ from astra_jax.benchmarks.results import (
     BenchmarkFailed,
     ProgramFailed,
     Sample,
-    Summary,
     sample_of,
     whole_lines,
 )
-from astra_jax.benchmarks.scores import sum_up
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
 
@@ -50,7 +48,7 @@ _USER: Final = "gpt-4o"
 """Another entry of that table, for which it takes the address from another variable."""
 _CPU_SECONDS, _MEMORY_BYTES = 900, 8 * 2**30
 """Limits of the process of one conversation, which evaluates text of the model: that may never end."""
-_WHO: Final[tuple[Literal["agent", "user"], ...]] = ("agent", "user")
+_WHO: Final = ("agent", "user")
 
 
 class ACEBenchConfig(ConversationsConfig):
@@ -132,11 +130,10 @@ class Conversation:
                 raise ValueError(f"verdicts on {verdict['total_count']} cases")
             return Outcome(
                 is_right=not wrong,
-                process=verdict["process_accuracy"],
                 error=str(wrong[0].get("error_type") or wrong[0].get("error"))[:200] if wrong else "",
                 executed_messages=len(said["process"]),
             )
-        except (LookupError, ValueError, TypeError, ValidationError, BenchmarkFailed) as error:
+        except (LookupError, ValueError, TypeError, BenchmarkFailed) as error:
             raise ProgramFailed(
                 f"expected a result and a verdict of ACEBench on one case in {self.harness_folder}, found a fault: "
                 f"{str(error).splitlines()[0]}"
@@ -149,10 +146,10 @@ class Conversation:
         text = found[0].read_text(encoding="utf-8", errors="replace") if found else ""
         return re.search(rf"(?m)^\| {most} +\|", text) is not None
 
-    def ended(self) -> Ended | None:
-        """Return how the conversation ended; None if it has not."""
+    def sample(self) -> Sample | None:
+        """Return the sample of the conversation; None if it has not ended."""
         try:
-            return Ended.model_validate_json((self.folder / "outcome.json").read_bytes())
+            return Sample.model_validate_json((self.folder / "outcome.json").read_bytes())
         except (OSError, ValidationError):
             return None
 
@@ -165,28 +162,13 @@ class Conversation:
         path.write_text(text, encoding="utf-8")
 
 
-class Outcome(BaseModel):
+class Outcome(NamedTuple):
     """The verdict of the official code on one conversation."""
 
-    model_config = ConfigDict(frozen=True)
-
     is_right: bool
-    process: float
-    """Share of a gold solution's milestones that were reached, in their order; 1 if the end is right."""
-    error: str = ""
+    error: str
     executed_messages: int
     """Messages of the model whose calls were run."""
-
-
-class Ended(BaseModel):
-    """`outcome.json` of a conversation: written last."""
-
-    model_config = ConfigDict(frozen=True)
-
-    sample: Sample
-    process: float
-    is_broken_off: bool
-    """Whether the official code ended at a message of the model."""
 
 
 class ACEBench(Benchmark):
@@ -227,40 +209,26 @@ class ACEBench(Benchmark):
         asked = [
             each
             for each in self.conversations(raw)
-            if (found := each.ended()) is None or found.sample.failure == "transport"
+            if (sample := each.sample()) is None or sample.failure == "transport"
         ]
         await work_through(asked, converse, at_once=self.config.requests_at_once)
 
     def read(self, raw: Path) -> list[Sample]:
         """Read the samples of all conversations."""
-        return [each.sample for each in self._ended(raw)]
-
-    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
-        """Sum the conversations up, with the mean share of milestones of each category."""
-        lost = sum(sample.failure == "transport" for sample in samples)
-        shares: dict[str, list[float]] = {}
-        for each in (ended := self._ended(raw)):
-            shares.setdefault(each.sample.category, []).append(each.process)
-        counted = {"lost_conversations": lost, "broken_off": sum(each.is_broken_off for each in ended) - lost}
-        summary = sum_up(samples, requests=counted, seed=self.config.seed)
-        process = {category: sum(each) / len(each) for category, each in shares.items()}
-        return summary.model_copy(update={"process": process})
-
-    def _ended(self, raw: Path) -> list[Ended]:
         asked = self.conversations(raw)
-        ended = [found for each in asked if (found := each.ended()) is not None]
-        if len(ended) < len(asked):  # the score would be that of fewer cases
+        samples = [sample for each in asked if (sample := each.sample()) is not None]
+        if len(samples) < len(asked):  # the score would be that of fewer cases
             raise BenchmarkFailed(
-                f"expected the outcomes of {len(asked)} conversations in {raw}, found {len(ended)}; look at the disk, "
-                "and the same command runs the others again"
+                f"expected the outcomes of {len(asked)} conversations in {raw}, found {len(samples)}; look at the "
+                "disk, and the same command runs the others again"
             )
-        return ended
+        return samples
 
     async def _converse(self, endpoint: Endpoint, which: Conversation) -> None:
         """Run one conversation and its evaluation, and write down how it ended."""
         config, started = self.config, time.monotonic()
         shutil.rmtree(which.folder, ignore_errors=True)  # it lost an answer, or was not run to its end
-        which.prepare(self.environment.source())
+        which.prepare(self.environment.folder / "source")
         agent = Relay(
             endpoint,
             # Each trial has a seed of its own, or all would be alike.
@@ -277,38 +245,27 @@ class ACEBench(Benchmark):
             log=request_log(which.folder, "user"),
             empty_as="",
         )
-        outcome, fault, log = None, "", which.folder / "harness.log"
-        async with agent, user:
-            try:
-                await self._run_programs(which, {AGENT_PORT: agent, USER_PORT: user})
-            except ProgramFailed as failed:
-                fault = last_line(log)
-                if not any(request_log(which.folder, who).stat().st_size for who in _WHO):
-                    raise BenchmarkFailed(
-                        f"expected ACEBench to ask for an answer, found none asked: {failed}"
-                    ) from None
-        if not fault:
-            try:
-                outcome = which.outcome()
-            except ProgramFailed as failed:
-                fault = str(failed)
-        ended = Ended(
-            sample=self._sample(which, outcome, fault[:200], time.monotonic() - started),
-            process=0.0 if outcome is None else outcome.process,
-            is_broken_off=outcome is None,
-        )
+        outcome, fault = None, ""
+        try:
+            await self._run_programs(which, {AGENT_PORT: agent, USER_PORT: user})
+            outcome = which.outcome()
+        except ProgramFailed as failed:
+            fault = failed.said[:200]
+            if not any(whole_lines(request_log(which.folder, who)) for who in _WHO):
+                raise BenchmarkFailed(f"expected ACEBench to ask for an answer, found none asked: {failed}") from None
+        sample = self._sample(which, outcome, fault, time.monotonic() - started)
         with whole_file(which.folder / "outcome.json") as file:
-            file.write_text(ended.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            file.write_text(sample.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     async def _run_programs(self, which: Conversation, relays: dict[int, Relay]) -> None:
         """Run the conversation, and then its evaluation, which asks no model."""
-        python, source = str(self.environment.program("python")), self.environment.source()
+        python, source = str(self.environment.program("python")), self.environment.folder / "source"
         generate = [python, str(source / "generate.py"), "--model", MODEL, "--user-model", _USER, "--category", "agent"]
         generate += ["--language", which.language, "--max-dialog-turns", str(self.config.max_messages)]
         evaluate = [python, str(source / "eval_main.py"), "--model", MODEL, "--category", f"agent_{which.category}"]
         evaluate += ["--language", which.language]
         variables = {
-            "PYTHONPATH": str(self.environment.stubs()),
+            "PYTHONPATH": str(self.environment.folder / "stubs"),
             "OPENBLAS_NUM_THREADS": "1",  # more threads would take address space for each core
             "GPT_AGENT_BASE_URL": relay_url(AGENT_PORT),
             "GPT_AGENT_API_KEY": "none",

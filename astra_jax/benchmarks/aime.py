@@ -6,10 +6,8 @@ figure of a year is the mean over all samples of all problems, as in the paper (
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,17 +15,15 @@ import aiohttp
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, request_seed, work_through
-from astra_jax.benchmarks.relay import chat_client
+from astra_jax.benchmarks.relay import chat_client, send_chat
 from astra_jax.benchmarks.results import (
     Answer,
     BenchmarkFailed,
     HarnessDocument,
     Sample,
-    Summary,
     sample_of,
     whole_lines,
 )
-from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
@@ -37,7 +33,6 @@ from synthesis.run.fingerprint import digest_of_files
 
 Year = Literal["2024", "2025", "2026"]
 _ASK: Final = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-_ATTEMPTS: Final = 4
 _BOX: Final = r"\boxed{"
 _BRACE: Final = re.compile("[{}]")
 _AROUND: Final = re.compile(r"\\[,;!: ]|\s|\$|\^\{?\\circ\}?|\\text\{[a-zA-Z ]*\}")
@@ -148,13 +143,8 @@ class AIME(Benchmark):
             for trial in range(self.trials)
         ]
 
-    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
-        """Sum the samples up."""
-        failed = {"failed_requests": sum(not sample.steps for sample in samples)}
-        return sum_up(samples, requests=failed, seed=self.config.seed)
-
     async def _ask(self, endpoint: Endpoint, client: aiohttp.ClientSession, name: str, trial: int) -> _Answer:
-        """Send one request, up to four times, and return its answer or its fault."""
+        """Send one request, and return its answer or its fault."""
         config, started = self.config, time.monotonic()
         body = {
             "model": endpoint.model,
@@ -163,22 +153,11 @@ class AIME(Benchmark):
             # Each sample has a seed of its own: one seed would give one answer 32 times.
             "seed": request_seed(config.seed, name, trial),
         }
-        fields: dict[str, Any] = {}
-        for attempt in range(_ATTEMPTS):
-            try:
-                async with client.post(f"{endpoint.url}/v1/chat/completions", json=body) as response:
-                    document = await response.json(content_type=None)
-                    if response.status != 200:
-                        fields = {"content": None, "error": f"HTTP {response.status}: {document}"[:300]}
-                        if response.status in (408, 429) or response.status >= 500:
-                            raise ConnectionError(fields["error"])
-                        break
-                    fields = _fields(document)
-                    break
-            except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-                fields = {"content": None, "error": f"{type(error).__name__}: {error}"[:300]}
-                if attempt < _ATTEMPTS - 1:
-                    await asyncio.sleep(2.0**attempt)
+        try:
+            status, reply = await send_chat(client, endpoint, body)
+            fields = _fields(reply) if status == 200 else {"content": None, "error": f"HTTP {status}: {reply}"[:300]}
+        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+            fields = {"content": None, "error": f"{type(error).__name__}: {error}"[:300]}
         return _Answer(id=name, trial=trial, seconds=round(time.monotonic() - started, 3), **fields)
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,8 +30,8 @@ from astra_jax.benchmarks.results import (
     finish,
     finished_results,
     read_results,
-    whole_lines,
 )
+from astra_jax.benchmarks.scores import sum_up
 from astra_jax.config import ConfigError
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.fingerprint import Fingerprint, flattened
@@ -126,9 +126,13 @@ class Benchmark(ABC):
             BenchmarkFailed: a sample is missing or damaged.
         """
 
-    @abstractmethod
+    def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
+        """Return counts of requests that stand beside the counts of answers."""
+        return {"failed_requests": sum(sample.failure == "transport" for sample in samples)}
+
     def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
         """Sum the samples up."""
+        return sum_up(samples, requests=self.requests(samples, raw), seed=self.config.seed)
 
 
 def evaluate_benchmark(benchmark: Benchmark, *, url: str | None) -> BenchmarkResults:
@@ -209,32 +213,20 @@ async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[N
     Raises:
         BenchmarkFailed: the work on an item raised it.
     """
-    waiting = iter(items)
+    free = asyncio.Semaphore(at_once)
 
-    async def work_on() -> None:
-        for item in waiting:
+    async def work_on(item: Item) -> None:
+        async with free:
             await work(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(work_on())
+            for item in items:
+                group.create_task(work_on(item))
     except* BenchmarkFailed as failed:
-        raise _first(failed) from None
+        raise failed.exceptions[0] from None
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
-
-
-def request_log(raw: Path, who: Literal["agent", "user"]) -> Path:
+def request_log(raw: Path, who: str) -> Path:
     """Return where a relay writes its lines, in a folder of a harness."""
     return raw / f"requests_of_{who}.jsonl"
-
-
-def failed_requests(log: Path) -> int:
-    """Count the requests without an answer in the log of a relay."""
-    return sum(line["status"] != 200 for line in whole_lines(log))

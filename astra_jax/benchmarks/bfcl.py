@@ -19,8 +19,7 @@ from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, cases_of_
 from astra_jax.benchmarks.harness_process import AGENT_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import BFCL_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of, whole_lines
-from astra_jax.benchmarks.scores import sum_up
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, sample_of, whole_lines
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.destination import whole_file
@@ -83,9 +82,8 @@ class BFCL(Benchmark):
         generate += ["--temperature", str(config.temperature), "--num-threads", str(config.requests_at_once)]
         evaluate = [program, "evaluate", "--model", _MODEL, "--partial-eval", *places, "--score-dir", "score"]
         evaluate += ["--test-category", ",".join(self.cases)]
-        async with relay:
-            relays = {AGENT_PORT: relay}
-            await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
+        relays = {AGENT_PORT: relay}
+        await run_harness(generate, folder=raw, log=log, variables=variables, readable=readable, relays=relays)
         await run_harness(evaluate, folder=raw, log=log, variables=variables, readable=readable)
 
     def read(self, raw: Path) -> list[Sample]:
@@ -94,14 +92,13 @@ class BFCL(Benchmark):
         cut = {(line["prompt_tokens"], line["completion_tokens"]) for line in lines if line.get("finish") == "length"}
         return read_samples(raw / "result", raw / "score", cut, chain(*self.cases.values()))
 
-    def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
-        """Sum the samples up, beside the requests of all commands of the run."""
+    def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
+        """Count the requests of all commands of the run."""
         lines = whole_lines(raw / "requests.jsonl")
-        counted = {
+        return {
             "failed_requests": sum(line["status"] != 200 for line in lines),
             "renamed_calls": sum(line.get("renamed_calls", 0) for line in lines),
         }
-        return sum_up(samples, requests=counted, seed=self.config.seed)
 
 
 class _Result(BaseModel):
@@ -139,17 +136,12 @@ def _tool_names(packages: Path) -> frozenset[str]:
     return names
 
 
-def drop_lost_results(results: Path) -> int:
-    """Remove half written lines and lost answers, so that BFCL runs these cases again; return the number of lines."""
-    dropped = 0
+def drop_lost_results(results: Path) -> None:
+    """Remove half written lines and lost answers, so that BFCL runs these cases again."""
     for path in sorted(results.rglob("*_result.json")):
-        before = path.read_bytes().splitlines()
-        kept = [line for line in whole_lines(path) if not _is_lost(line)]
-        if len(kept) != len(before):
-            dropped += len(before) - len(kept)
-            with whole_file(path) as file:
-                file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-    return dropped
+        kept = [line for line in whole_lines(path) if not str(line.get("result")).startswith(_LOST)]
+        with whole_file(path) as file:
+            file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
 
 def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], asked: Iterable[str]) -> list[Sample]:
@@ -210,7 +202,8 @@ def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]])
     turns: Sequence[Sequence[Any]] = [] if isinstance(result.result, str) else result.result
     steps, tokens = list(chain(*turns)), (chain(*result.input_token_count), chain(*result.output_token_count))
     answers = [
-        Answer((before, said) in cut, _is_empty(step), before, said)
+        # An empty answer has neither a call nor a word.
+        Answer((before, said) in cut, not (step.strip() if isinstance(step, str) else step), before, said)
         for step, before, said in zip(steps, *tokens, strict=True)
     ]
     return sample_of(
@@ -224,12 +217,3 @@ def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]])
         tool_calls=sum(len(step) for step in steps if isinstance(step, list)),
         detail=(result.result[:200] if isinstance(result.result, str) else wrong) or "",
     )
-
-
-def _is_empty(step: Any) -> bool:
-    """Return whether an answer has neither a call nor a word."""
-    return not (step.strip() if isinstance(step, str) else step)
-
-
-def _is_lost(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("result"), str) and line["result"].startswith(_LOST)

@@ -86,7 +86,6 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         return
     command = [sys.executable, "-m", "astra_jax.cli", "serve", str(policy), "--port", "0", "--rows", str(serving.rows)]
     command += ["--max-model-len", str(serving.max_model_len), "--until-stdin-closes"]
-    command += ["--grace-seconds", "1"]  # the benchmark has ended before the server is
     command += ["--dtype", serving.dtype] if serving.dtype else []
     # The key may belong to another server; this one answers on loopback, to this process.
     environment = {name: value for name, value in os.environ.items() if name != KEY_VARIABLE}

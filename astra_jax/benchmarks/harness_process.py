@@ -115,10 +115,10 @@ async def run_harness(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
     if code:
-        raise ProgramFailed(
-            f"expected {Path(command[0]).name} {command[1]} to end well, found exit code {code}: "
-            f"{last_line(log)}; see {log}"
-        )
+        printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        said = printed[-1] if printed else "no message"
+        name = f"{Path(command[0]).name} {command[1]}"
+        raise ProgramFailed(f"expected {name} to end well, found exit code {code}: {said}; see {log}", said)
 
 
 def _opened(log: Path) -> BinaryIO:
@@ -131,12 +131,6 @@ def _opened(log: Path) -> BinaryIO:
         return open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab")
     except OSError as error:
         raise BenchmarkFailed(f"expected to write {log}, found: {error.strerror}; remove it") from None
-
-
-def last_line(log: Path) -> str:
-    """Return the last line that a program has printed."""
-    printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return printed[-1] if printed else "no message"
 
 
 async def _let_through(

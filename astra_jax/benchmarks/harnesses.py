@@ -30,8 +30,6 @@ class Harness:
     """Folder of the checkout in which its modules lie."""
     program: tuple[str, str] | None = None
     """Name of the checkout's program, and the module that it runs."""
-    newest_python: tuple[int, int] | None = None
-    """Newest Python for which each of its packages has a wheel; None if today's newest is one."""
     stubs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Modules that the harness imports and never calls, with the names that it imports from them; empty modules stand
     in their place."""
@@ -43,7 +41,6 @@ BFCL_HARNESS: Final = Harness(
     version="2026.3.23",
     imports="bfcl_eval.constants.model_config",
     writes_to="BFCL_PROJECT_ROOT",
-    newest_python=(3, 12),  # it pins numpy 1.26.4
 )
 
 TAU2_HARNESS: Final = Harness(

@@ -10,6 +10,7 @@ Decided: docs/decisions/benchmarks.md, “Programs of others are confined; where
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.metadata
 import io
@@ -21,12 +22,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from astra_jax.benchmarks.harness_process import last_line, run_harness
+from astra_jax.benchmarks.harness_process import run_harness
 from astra_jax.benchmarks.harnesses import Harness
 from astra_jax.benchmarks.results import HarnessDocument, ProgramFailed
 from astra_jax.errors import AstraError
@@ -37,12 +37,6 @@ from synthesis.run.lock import run_lock
 _WHOLE: Final = "whole.json"
 """The manifest of an environment, which is written last."""
 _LOCKS: Final = Path(__file__).with_name("locks")
-_OF_THE_NETWORK: Final = frozenset(
-    {"http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle"}
-    | {"pip_index_url", "pip_extra_index_url", "pip_find_links", "pip_no_index", "pip_trusted_host", "pip_proxy"}
-    | {"pip_cert", "pip_client_cert", "pip_config_file", "pip_default_timeout", "pip_retries"}
-)
-"""Variables of this process that pip gets, in lower or upper case. The password of an index reaches pip alone."""
 
 
 class HarnessMissing(AstraError):
@@ -51,7 +45,7 @@ class HarnessMissing(AstraError):
 
 @dataclass(frozen=True)
 class ManagedEnvironment:
-    """A complete environment."""
+    """A complete environment: programs in `bin`, the code of a checkout in `source`, and empty modules in `stubs`."""
 
     folder: Path
     document: HarnessDocument
@@ -59,14 +53,6 @@ class ManagedEnvironment:
     def program(self, name: str) -> Path:
         """Return the path of one of its programs."""
         return self.folder / "bin" / name
-
-    def source(self) -> Path:
-        """Return the folder with the code of a harness that is no package."""
-        return self.folder / "source"
-
-    def stubs(self) -> Path:
-        """Return the folder of empty modules, which stand in for modules that the harness imports and never calls."""
-        return self.folder / "stubs"
 
     def packages(self) -> Path:
         """Return the folder of its packages."""
@@ -86,12 +72,14 @@ def managed_environment(harness: Harness) -> ManagedEnvironment:
         HarnessMissing: the environment was not made, or was made for another version.
     """
     folder = environment_folder(harness)
-    if (manifest := _manifest(folder)) is None or manifest.get("recipe") != _recipe(harness):
-        raise HarnessMissing(
-            f"{folder} has no environment of {harness.package} {harness.version}; "
-            f"make it by `astra evaluate setup {harness.name}`"
-        )
-    return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        manifest = json.loads((folder / _WHOLE).read_text(encoding="utf-8"))
+        if manifest["recipe"] == _recipe(harness):
+            return ManagedEnvironment(folder, HarnessDocument.model_validate(manifest["harness"]))
+    raise HarnessMissing(
+        f"{folder} has no environment of {harness.package} {harness.version}; "
+        f"make it by `astra evaluate setup {harness.name}`"
+    )
 
 
 def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnvironment, bool]:
@@ -103,26 +91,16 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
         HarnessMissing: a package is not available, or not for this Python; no partial environment is left.
         AnotherRun: another process is making the environment.
     """
-    if harness.newest_python is not None and sys.version_info[:2] > harness.newest_python:
-        needed, own = (".".join(map(str, version[:2])) for version in (harness.newest_python, sys.version_info))
-        raise HarnessMissing(
-            f"{harness.package} {harness.version} has no wheels for Python {own}; install astra-jax with Python "
-            f"{needed} and run the same command there"
-        )
     folder = environment_folder(harness)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with run_lock(folder.with_name(f"{folder.name}.lock")):
-        try:
-            found = managed_environment(harness)
-            if source is None or found.document.commit == _commit(harness, source):
-                return found, False
-        except HarnessMissing:
-            pass
-        checkout = None if harness.source is None else _checkout(harness, source)
+        with contextlib.suppress(HarnessMissing):
+            return managed_environment(harness), False
+        commit = None if harness.source is None else _commit(harness, source)
         shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
         umask = os.umask(0o022)  # the jail's user reads the files that root makes here
         try:
-            _make(harness, folder, checkout)
+            _make(harness, folder, source, commit)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -131,13 +109,8 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
         return managed_environment(harness), True
 
 
-class _Checkout(NamedTuple):
-    folder: Path
-    commit: str
-
-
-def _checkout(harness: Harness, source: Path | None) -> _Checkout:
-    """Return the checkout at `source`, and its commit that the harness needs.
+def _commit(harness: Harness, source: Path | None) -> str:
+    """Return the full name of the commit that the harness needs, in a checkout.
 
     Raises:
         HarnessMissing: `source` is not a checkout, or lacks the commit.
@@ -147,13 +120,9 @@ def _checkout(harness: Harness, source: Path | None) -> _Checkout:
     if source is None:
         raise HarnessMissing(f"{wanted} is needed; {get_one}")
     try:
-        return _Checkout(source, _commit(harness, source))
+        return _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}").decode().strip()
     except HarnessMissing as missing:
         raise HarnessMissing(f"{source} is not {wanted} ({missing}); {get_one}") from None
-
-
-def _commit(harness: Harness, source: Path) -> str:
-    return _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}").decode().strip()
 
 
 def _git(source: Path, *arguments: str) -> bytes:
@@ -167,72 +136,59 @@ def _git(source: Path, *arguments: str) -> bytes:
     return _confined(command, [source], "git cannot read the checkout", "clone it so that all users can read it")
 
 
-def _make(harness: Harness, folder: Path, checkout: _Checkout | None) -> None:
+def _make(harness: Harness, folder: Path, source: Path | None, commit: str | None) -> None:
     python, lock = folder / "bin" / "python", _lock(harness)
     _run(
         [sys.executable, "-m", "venv", str(folder)], "Python cannot make a venv", "install Python's venv and ensurepip"
     )
     install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
-    advice = "check pip's index, which PIP_INDEX_URL or PIP_CONFIG_FILE names"
+    advice = f"check pip's index, and whether there are wheels for Python {sys.version_info[0]}.{sys.version_info[1]}"
     _run(install, f"pip cannot install the wheels of {lock.name}", advice)
     # From here on Python in this folder runs in the jail alone: a package may add code that runs when Python starts.
     environment = ManagedEnvironment(folder, HarnessDocument(package=harness.package, version=harness.version))
     packages = sorted(
         (each.name, each.version) for each in importlib.metadata.distributions(path=[str(environment.packages())])
     )
-    if checkout is not None:
-        _take_files(harness, checkout, environment)
+    if source is not None and commit is not None:
+        _take_files(harness, source, commit, environment)
     imports = [str(python), "-I", "-c", f"import {harness.imports}"]
     variables = {} if harness.writes_to is None else {harness.writes_to: "."}
     advice = f"check whether {lock} or the checkout lacks a module"
     _confined(imports, [folder], f"{harness.package} {harness.version} cannot be imported", advice, variables)
-    document = HarnessDocument(
-        package=harness.package,
-        version=harness.version,
-        commit=None if checkout is None else checkout.commit,
-        packages_sha256=hashlib.sha256(json.dumps(packages).encode()).hexdigest(),
-    )
+    digest = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
+    document = environment.document.model_copy(update={"commit": commit, "packages_sha256": digest})
     manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": packages}
     with whole_file(folder / _WHOLE) as file:
         file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
-def _take_files(harness: Harness, checkout: _Checkout, environment: ManagedEnvironment) -> None:
+def _take_files(harness: Harness, source: Path, commit: str, environment: ManagedEnvironment) -> None:
     """Copy the files of a checkout's commit, without other files such as keys; write the program that runs them."""
-    source = environment.source()
-    archive = _git(checkout.folder, "archive", "--format=tar", checkout.commit)
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(source, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(_git(source, "archive", "--format=tar", commit))) as files:
+            files.extractall(environment.folder / "source", filter="data")
     except (tarfile.TarError, OSError) as error:
         raise HarnessMissing(
             f"the files of {harness.source} cannot be unpacked: {error}; get another checkout"
         ) from None
     for module, names in harness.stubs:
-        path = environment.stubs() / f"{module.replace('.', '/')}.py"
+        path = environment.folder / "stubs" / f"{module.replace('.', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{name} = None\n" for name in names), encoding="utf-8")
-    places = [source / harness.modules, environment.stubs()]
+    places = [environment.folder / "source" / harness.modules, environment.folder / "stubs"]
     (environment.packages() / "harness.pth").write_text("".join(f"{place}\n" for place in places), encoding="utf-8")
     if harness.program is not None:
         name, module = harness.program
         python = shlex.quote(str(environment.program("python")))
         environment.program(name).write_text(f'#!/bin/sh\nexec {python} -m {module} "$@"\n', encoding="utf-8")
         environment.program(name).chmod(0o755)
-        (environment.folder / "data").symlink_to(source / "data")
+        (environment.folder / "data").symlink_to(environment.folder / "source" / "data")
 
 
 def _run(command: list[str], failed: str, advice: str) -> None:
-    """Run one command of the set-up that runs no code of a harness; `failed` and `advice` are words of its error.
-
-    The command gets PATH, a home of its own and the variables that reach a package index, and no key. So pip reads the
-    settings in /etc, and those in the user's home only if PIP_CONFIG_FILE names them.
-    """
-    with tempfile.TemporaryDirectory() as home:
-        passed_on = {name: value for name, value in os.environ.items() if name.lower() in _OF_THE_NETWORK}
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8", **passed_on}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    """Run one command of the set-up that runs no code of a harness; `failed` and `advice` are words of its error."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no message")
@@ -240,11 +196,7 @@ def _run(command: list[str], failed: str, advice: str) -> None:
 
 
 def _confined(
-    command: Sequence[str],
-    readable: Sequence[Path],
-    failed: str,
-    advice: str,
-    variables: Mapping[str, str] | None = None,
+    command: list[str], readable: list[Path], failed: str, advice: str, variables: dict[str, str] | None = None
 ) -> bytes:
     """Run one command with others' code in the jail, where there is no network; return its output.
 
@@ -257,8 +209,8 @@ def _confined(
         folder.mkdir()
         try:
             asyncio.run(run_harness(command, folder=folder, log=log, variables=variables or {}, readable=readable))
-        except ProgramFailed:
-            raise HarnessMissing(f"{failed}: {last_line(log)}; {advice}") from None
+        except ProgramFailed as error:
+            raise HarnessMissing(f"{failed}: {error.said}; {advice}") from None
         return log.read_bytes()
 
 
@@ -269,11 +221,3 @@ def _lock(harness: Harness) -> Path:
 def _recipe(harness: Harness) -> str:
     recipe = [asdict(harness), _lock(harness).read_text(encoding="utf-8"), sys.version_info[:2]]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
-
-
-def _manifest(folder: Path) -> Mapping[str, Any] | None:
-    try:
-        found = json.loads((folder / _WHOLE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

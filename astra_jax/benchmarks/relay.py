@@ -20,9 +20,9 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
@@ -46,112 +46,100 @@ def chat_client(endpoint: Endpoint) -> aiohttp.ClientSession:
     )
 
 
-class Relay:
-    """The server that one harness asks.
+async def send_chat(client: aiohttp.ClientSession, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, Any]:
+    """Send a chat; return status and reply. An endpoint that says 429 is waited for up to ten minutes.
 
-    Args:
-      log: the file to which a line is added for each request.
-      settings: fields that are added to a request that lacks them; a field that is None is left out.
-      tool_names: the only names that a call may have; None if the harness looks names up and runs no text.
-      replaced: values of fields that a harness writes into every request; a field that is None stays as it is.
-      max_tokens_floor: the least limit of an answer, to which a lower one is raised.
-      empty_as: the text in place of an answer without a word and without a call, at which a harness would end its run.
+    Raises:
+        aiohttp.ClientError, OSError, ValueError: no answer comes, or none of JSON.
     """
+    deadline = time.monotonic() + _MOST_WAIT_SECONDS
+    while True:
+        async with client.post(f"{endpoint.url}{_PATH}", json=body) as response:
+            content = await response.read()
+            if response.status != 429 or time.monotonic() > deadline:
+                return response.status, json.loads(content)
+            retry_after = response.headers.get("Retry-After", "")
+        await asyncio.sleep(float(retry_after) if retry_after.isdigit() else 1.0)
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        log: Path,
-        settings: Mapping[str, Any] | None = None,
-        tool_names: Collection[str] | None = None,
-        replaced: Mapping[str, Any] | None = None,
-        max_tokens_floor: int | None = None,
-        empty_as: str | None = None,
-    ):
-        self._endpoint = endpoint
-        self._settings = {name: value for name, value in (settings or {}).items() if value is not None}
-        self._replaced = {name: value for name, value in (replaced or {}).items() if value is not None}
-        self._max_tokens_floor = max_tokens_floor
-        self._tool_names = tool_names
-        self._log_path, self._empty_as = log, empty_as
 
-    async def __aenter__(self) -> Relay:
-        app = web.Application(client_max_size=_MOST_BODY_BYTES)
-        app.router.add_post(_PATH, self._chat)
-        self._runner = web.AppRunner(app, access_log=None)
-        # A stack closes all of it, also where it is cancelled while it waits for one.
-        async with contextlib.AsyncExitStack() as opened:
-            self._log: TextIO = opened.enter_context(self._log_path.open("a", encoding="utf-8"))
-            self._client = await opened.enter_async_context(chat_client(self._endpoint))
-            opened.push_async_callback(self._runner.cleanup)
-            await self._runner.setup()
-            self._opened = opened.pop_all()
-        return self
+@dataclass(frozen=True)
+class Relay:
+    """The server that one harness asks."""
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    endpoint: Endpoint
+    log: Path
+    """File to which a line is added for each request."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that are added to a request that lacks them; a field that is None is left out."""
+    replaced: Mapping[str, Any] = field(default_factory=dict)
+    """Values of fields that a harness writes into every request; a field that is None stays as it is."""
+    max_tokens_floor: int | None = None
+    """Least limit of an answer, to which a lower one is raised."""
+    tool_names: Collection[str] | None = None
+    """The only names that a call may have; None if the harness looks names up and runs no text."""
+    empty_as: str | None = None
+    """Text in place of an answer without a word and without a call, at which a harness would end its run."""
 
     @contextlib.asynccontextmanager
     async def listening(self, where: socket.socket) -> AsyncIterator[None]:
         """Answer at a listening socket, also at one of another network namespace, and close it in the end."""
-        site = web.SockSite(self._runner, where)
-        await site.start()
-        try:
-            yield
-        finally:
-            await site.stop()
-            where.close()
+        with where, self.log.open("a", encoding="utf-8") as log:
+            async with chat_client(self.endpoint) as client:
 
-    async def _chat(self, request: web.Request) -> web.Response:
-        started = time.monotonic()
+                async def answered(request: web.Request) -> web.Response:
+                    started = time.monotonic()
+                    status, reply, line = await self._answer(client, await request.read())
+                    line = {"status": status, **line, "seconds": round(time.monotonic() - started, 3)}
+                    log.write(json.dumps(line) + "\n")
+                    log.flush()
+                    return web.json_response(reply, status=status)
+
+                app = web.Application(client_max_size=_MOST_BODY_BYTES)
+                app.router.add_post(_PATH, answered)
+                runner = web.AppRunner(app, access_log=None)
+                try:
+                    await runner.setup()
+                    await web.SockSite(runner, where).start()
+                    yield
+                finally:
+                    await runner.cleanup()
+
+    async def _answer(self, client: aiohttp.ClientSession, content: bytes) -> tuple[int, Any, dict[str, Any]]:
+        """Return status and reply to a request of the harness, and its line of the log."""
         try:
-            body = json.loads(await request.read())
+            body = json.loads(content)
             if not isinstance(body, dict) or body.get("stream"):
                 raise ValueError("the relay takes JSON objects, without stream")
         except ValueError as error:
-            return self._failed(400, f"{error}", started)
-        body |= {"model": self._endpoint.model, **self._replaced}
+            return _failed(400, f"{error}")
+        try:
+            status, reply = await send_chat(client, self.endpoint, self._completed(body))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return _failed(502, f"{type(error).__name__}: {error}")
+        if status != 200:
+            return status, reply, {"error": _message_of(reply)}
+        try:
+            return 200, reply, self._made_safe(reply)
+        except (LookupError, TypeError, AttributeError) as error:
+            return _failed(502, f"expected a chat completion, found another reply: {error!r}")
+
+    def _completed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request with our model, and with the settings that the harness leaves open or cannot reach."""
+        body = {**body, "model": self.endpoint.model, **_given(self.replaced)}
         limits = [name for name in ("max_tokens", "max_completion_tokens") if isinstance(body.get(name), int)]
         for name in limits:
-            body[name] = max(body[name], self._max_tokens_floor or 0)
-        for name, value in self._settings.items():
-            if not (name == "max_tokens" and limits):
-                body.setdefault(name, value)
-        try:
-            status, content = await self._ask(body)
-            reply = json.loads(content)
-        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            return self._failed(502, f"{type(error).__name__}: {error}", started)
-        if status != 200:
-            return self._failed(status, _message_of(reply), started, reply)
-        try:
-            line = self._passed_on(reply)
-        except (LookupError, TypeError, AttributeError) as error:
-            return self._failed(502, f"the endpoint's reply is no chat completion: {error!r}", started)
-        self._write({"status": 200, **line}, started)
-        return web.json_response(reply)
+            body[name] = max(body[name], self.max_tokens_floor or 0)
+        added = {name: value for name, value in _given(self.settings).items() if not (name == "max_tokens" and limits)}
+        return {**added, **body}
 
-    async def _ask(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
-        deadline = time.monotonic() + _MOST_WAIT_SECONDS
-        while True:
-            async with self._client.post(f"{self._endpoint.url}{_PATH}", json=body) as response:
-                content = await response.read()
-                if response.status != 429 or time.monotonic() > deadline:
-                    return response.status, content
-                retry_after = response.headers.get("Retry-After", "")
-            await asyncio.sleep(float(retry_after) if retry_after.isdigit() else 1.0)
-
-    def _passed_on(self, reply: Any) -> dict[str, Any]:
+    def _made_safe(self, reply: Any) -> dict[str, Any]:
         """Make a reply safe for the harness; return its line of the log."""
         choice, usage = reply["choices"][0], reply["usage"]
         message = choice["message"]
-        renamed = sum(self._made_safe(call["function"]) for call in message.get("tool_calls") or ())
+        renamed = sum(self._renamed(call["function"]) for call in message.get("tool_calls") or ())
         is_empty = not (message.get("content") or "").strip() and not message.get("tool_calls")
-        if is_empty and self._empty_as is not None:
-            message["content"] = self._empty_as
+        if is_empty and self.empty_as is not None:
+            message["content"] = self.empty_as
         return {
             "finish": choice["finish_reason"],
             "prompt_tokens": usage["prompt_tokens"],
@@ -160,12 +148,12 @@ class Relay:
             "renamed_calls": renamed,
         }
 
-    def _made_safe(self, function: dict[str, Any]) -> int:
+    def _renamed(self, function: dict[str, Any]) -> int:
         """Rename a tool that does not exist, and arguments that are no names; return 1 if a name is new, else 0."""
-        if self._tool_names is None:
+        if self.tool_names is None:
             return 0
         is_renamed = 0
-        if function["name"] not in self._tool_names:
+        if function["name"] not in self.tool_names:
             function["name"], is_renamed = _NO_TOOL, 1
         try:
             arguments = json.loads(function["arguments"])
@@ -176,14 +164,14 @@ class Relay:
             function["arguments"], is_renamed = json.dumps(named, ensure_ascii=False), 1
         return is_renamed
 
-    def _failed(self, status: int, message: str, started: float, reply: Any = None) -> web.Response:
-        self._write({"status": status, "error": message}, started)
-        document = reply or {"error": {"message": message, "type": "relay", "param": None, "code": None}}
-        return web.json_response(document, status=status)
 
-    def _write(self, line: Mapping[str, Any], started: float) -> None:
-        self._log.write(json.dumps({**line, "seconds": round(time.monotonic() - started, 3)}) + "\n")
-        self._log.flush()
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _failed(status: int, message: str) -> tuple[int, Any, dict[str, Any]]:
+    document = {"error": {"message": message, "type": "relay", "param": None, "code": None}}
+    return status, document, {"error": message}
 
 
 def _message_of(reply: Any) -> str:

@@ -33,7 +33,11 @@ class BenchmarkFailed(AstraError):
 
 
 class ProgramFailed(BenchmarkFailed):
-    """A program of a harness was run and did not end well."""
+    """A program of a harness was run and did not end well; `said` is the last line that it printed, or the message."""
+
+    def __init__(self, message: str, said: str = ""):
+        super().__init__(message)
+        self.said = said or message
 
 
 class AnswersLost(AstraError):
@@ -82,7 +86,6 @@ class RunDocument(_Document):
     trials: int
     seed: int
     user_simulator: str | None = None
-    judge: str | None = None
     seconds: float | None = None
     """Seconds of the command that finished the run; None while it is not finished."""
     made_with: Fingerprint
@@ -172,8 +175,6 @@ class Summary(_Document):
     """Counts: answers of the model, cut and empty ones, also in samples that passed; failed requests; renamed calls."""
     pass_hat: dict[int, float] = {}
     """Map of k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
-    process: dict[str, float] = {}
-    """Category to the mean share of a gold solution's milestones that were reached in order; ACEBench alone has it."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 

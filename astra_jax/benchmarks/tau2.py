@@ -17,14 +17,12 @@ from astra_jax.benchmarks.benchmark import (
     Benchmark,
     ConversationsConfig,
     cases_of_each,
-    failed_requests,
     request_log,
 )
 from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import TAU2_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of
-from astra_jax.benchmarks.scores import sum_up
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of, whole_lines
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 
@@ -78,26 +76,25 @@ class Tau2(Benchmark):
         agent = Relay(endpoint, settings=settings, log=request_log(raw, "agent"), empty_as=_EMPTY)
         settings = {"max_tokens": config.user.max_tokens}
         user = Relay(config.user.endpoint(), settings=settings, log=request_log(raw, "user"), empty_as=_EMPTY)
-        async with agent, user:
-            for domain in config.domains:
-                simulations = _simulations(raw, domain)
-                if simulations.exists() and not _is_json(simulations):  # killed while the harness rewrote it
-                    simulations.rename(simulations.with_suffix(".damaged"))
-                if len(read_simulations(simulations, domain)) < self.of_each * config.trials:
-                    await run_harness(
-                        self._command(domain),
-                        folder=raw,
-                        log=raw / "harness.log",
-                        variables={
-                            "TAU2_DATA_DIR": str(data),
-                            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
-                            "OPENAI_API_KEY": "none",
-                        },
-                        readable=[self.environment.folder],
-                        relays={AGENT_PORT: agent, USER_PORT: user},
-                        # It asks whether it shall go on with the file, and whether also with other settings.
-                        said="y\ny\n",
-                    )
+        for domain in config.domains:
+            simulations = _simulations(raw, domain)
+            if simulations.exists() and not _is_json(simulations):  # killed while the harness rewrote it
+                simulations.rename(simulations.with_suffix(".damaged"))
+            if len(read_simulations(simulations, domain)) < self.of_each * config.trials:
+                await run_harness(
+                    self._command(domain),
+                    folder=raw,
+                    log=raw / "harness.log",
+                    variables={
+                        "TAU2_DATA_DIR": str(data),
+                        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or it asks the network
+                        "OPENAI_API_KEY": "none",
+                    },
+                    readable=[self.environment.folder],
+                    relays={AGENT_PORT: agent, USER_PORT: user},
+                    # It asks whether it shall go on with the file, and whether also with other settings.
+                    said="y\ny\n",
+                )
 
     def read(self, raw: Path) -> list[Sample]:
         """Read the conversations of all domains."""
@@ -111,13 +108,15 @@ class Tau2(Benchmark):
             samples += found
         return samples
 
+    def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
+        """Count the failed requests of agent and user."""
+        failed = {"failed_requests": "agent", "failed_requests_of_user": "user"}
+        logs = {name: whole_lines(request_log(raw, who)) for name, who in failed.items()}
+        return {name: sum(line["status"] != 200 for line in lines) for name, lines in logs.items()}
+
     def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
         """Sum the conversations up, with pass^k as the mean over domains."""
-        counted = {
-            "failed_requests": failed_requests(request_log(raw, "agent")),
-            "failed_requests_of_user": failed_requests(request_log(raw, "user")),
-        }
-        summary = sum_up(samples, requests=counted, seed=self.config.seed)
+        summary = super().score(samples, raw)
         domains = [[each for each in samples if each.category == name] for name in summary.by_category]
         pass_hats = {
             k: sum(pass_hat(each, k) for each in domains) / len(domains) for k in range(1, self.config.trials + 1)

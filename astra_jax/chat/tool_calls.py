@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,8 +58,10 @@ def parse_turn(text: str) -> ParsedTurn:
     """
     text = text.removesuffix(IM_END).removesuffix(END_OF_TEXT)
     reasoning, said = _cut_off_thoughts(text)
-    content, blocks = _cut_out_blocks(said)
-    return ParsedTurn(reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), tuple(map(parse_call, blocks)))
+    pieces = list(cut_at_calls(said))
+    content = "".join(piece for piece, call in pieces if call is None)
+    calls = tuple(call for _, call in pieces if call is not None)
+    return ParsedTurn(reasoning.replace(THINK, "", 1).strip("\n"), content.strip("\n"), calls)
 
 
 def _cut_off_thoughts(text: str) -> tuple[str, str]:
@@ -76,17 +79,20 @@ def _cut_off_thoughts(text: str) -> tuple[str, str]:
     return (text, "") if thinks else ("", text)
 
 
-def _cut_out_blocks(text: str) -> tuple[str, list[str]]:
-    """Return the text outside tool-call tags, and the blocks between them; one that never closes runs to the end."""
-    outside, blocks, position = "", [], 0
+def cut_at_calls(text: str) -> Iterator[tuple[str, ParsedToolCall | MalformedToolCall | None]]:
+    """Yield a text in pieces: blocks from tag to tag with their calls, and the text between them with None.
+
+    A block that never closes runs to the end.
+    """
+    position = 0
     while (opened := text.find(TOOL_CALL, position)) >= 0:
+        yield text[position:opened], None
         start = opened + len(TOOL_CALL)
         closed = text.find(END_TOOL_CALL, _json_end(text, start))
         end = closed if closed >= 0 else len(text)
-        outside += text[position:opened]
-        blocks.append(text[start:end])
         position = end + len(END_TOOL_CALL)
-    return outside + text[position:], blocks
+        yield text[opened:position], parse_call(text[start:end])
+    yield text[position:], None
 
 
 def _json_end(text: str, start: int) -> int:

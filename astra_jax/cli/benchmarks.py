@@ -29,8 +29,8 @@ def add_benchmarks(evaluate: Commands) -> None:
     setup = evaluate.add_parser(
         "setup",
         help="install the official harness of a benchmark in an environment of its own",
-        description="Installs the harness once, in your cache (XDG_CACHE_HOME names another folder). pip gets proxies, "
-        "certificates and PIP_INDEX_URL; it reads the pip settings in your home only if PIP_CONFIG_FILE names them.",
+        description="Installs the harness once, in your cache (XDG_CACHE_HOME names another folder), by pip and its "
+        "settings; no code of the harness runs outside its jail.",
     )
     setup.add_argument("name", choices=["bfcl", "tau2", "acebench"], metavar="NAME", help="bfcl, tau2 or acebench")
     setup.add_argument("--source", type=Path, metavar="DIR", help="a git checkout of tau2 or acebench")

@@ -12,10 +12,10 @@ def add_serve(commands: Commands) -> None:
     """Add the command."""
     serve = commands.add_parser(
         "serve",
-        help="serve a policy over HTTP: chats, texts and token ids",
+        help="serve a policy over HTTP: chats and token ids",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves a policy folder or a HuggingFace folder until Ctrl-C or SIGTERM. Every program is compiled "
-        "before it takes requests and prints its URL, so that no request waits for a compiler.",
+        "before it takes requests and prints its URL. At the end unfinished messages have 30 s.",
         epilog="""for example:
   astra serve runs/quickstart/rl/policy --port 8000
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{
@@ -27,44 +27,27 @@ def add_serve(commands: Commands) -> None:
 The reply calls get_apartment_rent with {"apartment": "Amber Falcon"}. The client runs the call, and sends its result
 back as a message of the role "tool".
 
-  POST /v1/chat/completions            as OpenAI's: tools, parallel calls, streams, reasoning_content, logprobs, n, seed
-  POST /v1/completions                 text or token ids in, text out, no template
-  POST /inference/v1/generate          token ids in, ids and log-probs out, in the fields of vLLM's endpoint
-  POST /inference/v1/abort_requests    {"request_ids": [...]}: ends messages that are being sampled
-  GET  /v1/models, /metrics            the served names; counts for Prometheus
-  GET  /health                         whether requests are taken; the one path that needs no key
+  POST /v1/chat/completions     as OpenAI's: tools, parallel calls, streams, reasoning_content, logprobs, n, seed
+  POST /inference/v1/generate   token ids in, ids and log-probs out, in the fields of vLLM's endpoint
+  GET  /v1/models               the served names
+  GET  /health                  the load of the decoder; the one path that needs no key
 
-A sequence is prompt and message together, and the cache has room for --rows of the longest. Without
---default-max-tokens a message may have all tokens that fit. Thoughts have a field of their own, reasoning_content,
-unless --reasoning-parser is none. With --reload, CHECKPOINT is for example a training run's OUT/best. Beyond
---max-waiting requests further ones get a 429. Clients send the key as a bearer token.
-Requests of web pages are refused (403): those with an Origin header and, if there is no key, those whose Host is
-neither an address nor localhost. Temperatures are from 0 to 100, penalties are refused.
+A sequence is prompt and message together, and the cache has room for --rows of the longest. Beyond 1,024 waiting
+requests further ones get a 429. Requests of web pages are refused (403): those with an Origin header and, if there is
+no key, those whose Host is neither an address nor localhost.
 A history that is sent again is not computed again; usage says how many of its tokens were found in the cache. A field
-that would change a reply and is not supported (forced calls, forced forms, top_logprobs) is a 400 that names it.""",
+that would change a reply and is not supported (penalties, forced calls, forced forms) is a 400 that names it.""",
     )
     add = serve.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="a policy folder or a HuggingFace folder")
     add("--host", default="127.0.0.1", help="address to listen on (a public one needs a key)")
     add("--port", type=whole_number(0, 65535), default=8000, help="0 for any free one")
     add("--served-model-name", type=_names, default=(), metavar="A,B", help="names of the model; default: the folder's")
-    add(
-        "--api-key-env",
-        default="ASTRA_SERVE_KEY",
-        metavar="NAME",
-        help="variable with the key; empty: no key is needed",
-    )
+    about_key = "variable with the key, a bearer token of clients; empty: no key is needed"
+    add("--api-key-env", default="ASTRA_SERVE_KEY", metavar="NAME", help=about_key)
     add("--max-model-len", type=whole_number(4), metavar="N", help="longest sequence; default: the context, up to 8192")
     add("--rows", type=whole_number(1), default=16, metavar="N", help="messages sampled at the same time")
-    add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names no length")
-    add("--reasoning-parser", choices=["qwen3", "none"], default="qwen3", help="none: thoughts stay in the content")
-    add(
-        "--reload", type=whole_number(1), metavar="SECONDS", help="time between two looks for new weights in CHECKPOINT"
-    )
-    add("--max-waiting", type=whole_number(1), default=1024, metavar="N", help="most requests without a reply")
-    add(
-        "--grace-seconds", type=whole_number(0), default=30, metavar="N", help="time for unfinished messages at the end"
-    )
+    add("--default-max-tokens", type=whole_number(1), metavar="N", help="longest message if a request names none")
     add("--dtype", choices=["float32", "bfloat16"], help="type of weights and matrix products; default: as stored")
     add("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     serve.set_defaults(run=_serve, patience_seconds=None)  # the server has a rule of its own
@@ -81,11 +64,9 @@ def _serve(options: argparse.Namespace) -> None:
     from astra_jax.cli.compile_cache import keep_compiled_programs
     from astra_jax.serve.policy import served_policy
     from astra_jax.serve.server import serve
-    from astra_jax.serve.service import ServingOptions
 
     keep_compiled_programs()
     serve(
-        options.checkpoint,
         lambda: served_policy(
             options.checkpoint,
             names=options.served_model_name,
@@ -93,15 +74,9 @@ def _serve(options: argparse.Namespace) -> None:
             rows=options.rows,
             dtype=options.dtype,
         ),
-        ServingOptions(
-            most_waiting=options.max_waiting,
-            default_max_tokens=options.default_max_tokens,
-            grace_seconds=options.grace_seconds,
-            splits_thoughts=options.reasoning_parser == "qwen3",
-            reload_seconds=options.reload,
-            until_stdin_closes=options.until_stdin_closes,
-        ),
         host=options.host,
         port=options.port,
         key_variable=options.api_key_env,
+        default_max_tokens=options.default_max_tokens,
+        until_stdin_closes=options.until_stdin_closes,
     )

@@ -1,13 +1,11 @@
-"""The policy that is served: a checkpoint, its names, its limits, and the newer weights of a training run."""
+"""The policy that is served: a checkpoint, its names, and its limits."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
-import logging
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,13 +17,10 @@ from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import ConfigError
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
-from astra_jax.engine.interface import Decoder
 from astra_jax.engine.sizes import Limits, serving_limits
-from astra_jax.errors import AstraError
 from astra_jax.model.config import DType, ModelOverrides
 from astra_jax.training.run_record import digest_of_policy
 
-log = logging.getLogger("astra.serve")
 _DEFAULT_MOST_TOKENS: Final = 8192
 
 
@@ -75,13 +70,17 @@ def served_policy(
         ConfigError: `most_tokens` is larger than the model's context.
     """
     is_hf = (folder / "config.json").is_file() and not (folder / "params.json").exists()
-    policy = _load_hf(folder, dtype) if is_hf else _load(folder, dtype)
+    overrides = ModelOverrides(dtype=dtype, param_dtype=dtype)
+    policy = _load_hf(folder, dtype) if is_hf else load_policy(folder, overrides=overrides)
     context = policy.model_config.context_tokens
     if most_tokens is not None and most_tokens > context:
         raise ConfigError(
             f"expected at most {context} tokens, the context of the model in {folder}, found --max-model-len "
             f"{most_tokens}"
         )
+    template = None
+    with contextlib.suppress(ChatFormatDiffers):
+        template = ChatTemplate(folder)
     return ServedPolicy(
         policy=policy,
         names=names or (Path(os.path.abspath(folder)).name,),
@@ -89,56 +88,8 @@ def served_policy(
         limits=serving_limits(most_tokens or min(context, _DEFAULT_MOST_TOKENS), rows),
         end_ids=(policy.tokenizer.end_id, policy.tokenizer.end_of_text_id),
         created=int(time.time()),
-        template=_template(folder),
+        template=template,
     )
-
-
-async def follow(
-    folder: Path, served: ServedPolicy, decoder: Decoder, *, every_seconds: float, took: Callable[[str], None]
-) -> None:
-    """Sample with the newest weights in `folder`, for ever; `took` is called with the digest of each new policy.
-
-    Unfinished messages go on with the new weights from their next token on. A folder that cannot be read, or that
-    holds another model, is logged once and skipped.
-    """
-    taken = seen = served.digest
-    version = 0
-    while True:
-        await asyncio.sleep(every_seconds)
-        try:
-            digest = await asyncio.to_thread(digest_of_policy, folder)
-            if digest in (taken, seen):
-                continue
-            seen = digest  # logged once, if the weights cannot be used
-            policy = await asyncio.to_thread(_load_same_model, folder, served.policy)
-            if await asyncio.to_thread(digest_of_policy, folder) != digest:
-                seen = None  # the folder was written while it was read
-                continue
-        except (AstraError, OSError) as error:
-            log.warning("the weights stay as they are: %s", error)
-            continue
-        try:
-            await decoder.update_weights(policy.params, version + 1)
-        except Exception:  # there may be no memory for two copies; later weights are tried all the same
-            log.exception("the weights stay as they are")
-            continue
-        finally:
-            del policy  # the decoder has its own copy of the weights
-        taken, version = digest, version + 1
-        took(digest)
-        log.info("sampling with the weights of %s from now on, version %d", folder, version)
-
-
-def _load_same_model(folder: Path, served: Policy) -> Policy:
-    policy = _load(folder, served.model_config.dtype)
-    is_same_tokenizer = policy.tokenizer.backend.to_str() == served.tokenizer.backend.to_str()
-    if policy.model_config != served.model_config or not is_same_tokenizer:
-        raise ConfigError(f"expected weights of the same model and tokenizer at {folder}, found another; start anew")
-    return policy
-
-
-def _load(folder: Path, dtype: DType | None) -> Policy:
-    return load_policy(folder, overrides=ModelOverrides(dtype=dtype, param_dtype=dtype))
 
 
 def _load_hf(folder: Path, dtype: DType | None) -> Policy:
@@ -154,10 +105,3 @@ def _stored_dtype(folder: Path) -> DType:
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # transformers 5 writes the shorter name.
     return "bfloat16" if "bfloat16" in (document.get("torch_dtype"), document.get("dtype")) else "float32"
-
-
-def _template(folder: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate(folder)
-    except ChatFormatDiffers:
-        return None

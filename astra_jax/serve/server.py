@@ -9,36 +9,30 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
-from types import FrameType
+from functools import partial
 from typing import Any, Final
 
-import h11
 import jax
 import uvicorn
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from astra_jax.engine.interface import Decoder
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.endpoint import key_or_none
-from astra_jax.serve.policy import ServedPolicy, follow
-from astra_jax.serve.replies import TextEndpoints
+from astra_jax.serve.chats import answer_chat
+from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.requests import RequestRefused, refusal_of
-from astra_jax.serve.service import Metrics, Service, ServingOptions
+from astra_jax.serve.service import Service
 from sandbox.web_pages import is_local_name
 
-_OPEN_TO_ALL: Final = {("GET", "/health"), ("HEAD", "/health")}
-_HEAD_SECONDS: Final = 60.0
-_AFTER_GRACE_SECONDS: Final = 5
+_MOST_WAITING: Final = 1024
+_GRACE_SECONDS: Final = 30
 
 
 class CannotServe(AstraError):
@@ -49,25 +43,32 @@ class Admission:
     """An ASGI application that refuses requests, of any path and method, before another one sees them.
 
     403 for a web page: a request with an Origin header or, if there is no key, one whose Host is neither an address
-    nor `localhost`. 401 for a request without the key, except `GET /health`.
+    nor `localhost`. 401 for a request without the key, except `GET /health`. 429 for a POST beyond the queue.
 
     Decided: docs/decisions/serve.md, “Only /health is open to all, and nothing to a web page”.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None):
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, service: Service, key: str | None):
+        self._app, self._service = app, service
         self._expected = f"Bearer {key}".encode() if key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it on."""
-        refused = self._refusal(Headers(scope=scope), (scope["method"], scope["path"]))
-        if refused is None:
-            await self._app(scope, receive, send)
+        """Refuse a request, or pass it on; a POST has a place in the queue until its reply is sent."""
+        service, is_post = self._service, scope["method"] == "POST"
+        is_health = scope["path"] == "/health" and scope["method"] in ("GET", "HEAD")
+        refused = self._refusal(Headers(scope=scope), is_health=is_health)
+        if refused is None and is_post and service.num_taken >= _MOST_WAITING:
+            refused = RequestRefused(429, f"{service.num_taken} requests are waiting; try again", code="queue_full")
+        if refused is not None:
+            await refused.reply()(scope, receive, send)
             return
-        self._metrics.replies.labels("not let in", refused.status).inc()
-        await refused.reply()(scope, receive, send)
+        service.num_taken += is_post
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            service.num_taken -= is_post
 
-    def _refusal(self, headers: Headers, asked: tuple[str, str]) -> RequestRefused | None:
+    def _refusal(self, headers: Headers, *, is_health: bool) -> RequestRefused | None:
         if "origin" in headers:
             return RequestRefused(403, "requests of web pages (with an Origin header) are refused", code="web_page")
         if self._expected is None:  # then the server can be reached from this machine only
@@ -77,41 +78,13 @@ class Admission:
             why = f"expected localhost or an address as Host, found {host[:100]!r}: set a key to serve by name"
             return RequestRefused(403, why, code="unknown_host")
         given = headers.get("authorization", "").encode()
-        if asked in _OPEN_TO_ALL or secrets.compare_digest(given, self._expected):
+        if is_health or secrets.compare_digest(given, self._expected):
             return None
         return RequestRefused(401, "the key is missing or wrong: send it as a bearer token", code="unauthorized")
 
 
-class _HeadTimeoutProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it, but a connection is closed if the head of its request is not complete in time.
-
-    uvicorn has a time limit only for idle connections that have sent a request before.
-    """
-
-    _closing: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time of the first head."""
-        super().connection_made(transport)
-        self._limit_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Receive bytes; more bytes of a head do not extend its time."""
-        super().data_received(data)
-        self._limit_head()
-
-    def _limit_head(self) -> None:
-        is_waiting = self.conn.their_state is h11.IDLE
-        if is_waiting and self._closing is None:
-            self._closing = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
-        elif not is_waiting and self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
-
-
 def application(service: Service, key: str | None = None) -> Admission:
     """Return the ASGI application."""
-    text, metrics = TextEndpoints(service), service.metrics
 
     def model_named(name: str) -> dict[str, Any]:
         return {
@@ -120,51 +93,38 @@ def application(service: Service, key: str | None = None) -> Admission:
             "created": service.served.created,
             "owned_by": "astra-jax",
             "max_model_len": service.served.limits.max_tokens,
-            "policy": service.digest,  # this field is not OpenAI's
+            "policy": service.served.digest,  # this field is not OpenAI's
         }
 
-    async def models(request: Request) -> Response:
+    async def models(request: Request) -> ASGIApp:
         return JSONResponse({"object": "list", "data": [model_named(name) for name in service.served.names]})
 
-    async def model(request: Request) -> Response:
+    async def model(request: Request) -> ASGIApp:
         return JSONResponse(model_named(service.name_of(request.path_params["name"])))
 
-    async def health(request: Request) -> Response:
-        status, code = ("ending", 503) if service.is_ending else ("ok", 200)
-        load = asdict(service.decoder.load)
-        return JSONResponse({"status": status, "requests": service.num_taken, "decoder": load}, status_code=code)
+    async def health(request: Request) -> ASGIApp:
+        return JSONResponse({"status": "ok", "requests": service.num_taken, "decoder": asdict(service.decoder.load)})
 
-    async def metrics_page(request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-        async def answered(request: Request) -> Response:
+    def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[ASGIApp]]) -> Route:
+        async def answered(request: Request) -> ASGIApp:
             try:
-                response = await endpoint(request)
-            except ClientDisconnect:
-                metrics.client_disconnects.inc()
-                response = RequestRefused(400, "the client left").reply()
-            except Exception as error:  # noqa: BLE001 - the client is told, and the log if it is a fault of ours
-                response = refusal_of(error).reply()
-            metrics.replies.labels(path, response.status_code).inc()
-            return response
+                return await endpoint(request)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the client is told, or the log
+                return refusal_of(error).reply()
 
         return Route(path, answered, methods=[method])
 
     routes = [
-        route("POST", "/v1/chat/completions", text.chat),
-        route("POST", "/v1/completions", text.completions),
+        route("POST", "/v1/chat/completions", partial(answer_chat, service)),
         route("POST", "/inference/v1/generate", service.generate),
-        route("POST", "/inference/v1/abort_requests", service.abort),
         route("GET", "/v1/models", models),
         route("GET", "/v1/models/{name:path}", model),
         route("GET", "/health", health),
-        route("GET", "/metrics", metrics_page),
     ]
     handlers: dict[Any, Any] = {HTTPException: _not_served}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False  # a path with one slash too many is a 404
-    return Admission(app, metrics, key)
+    return Admission(app, service, key)
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:
@@ -172,35 +132,32 @@ async def _not_served(request: Request, error: HTTPException) -> Response:
     return RequestRefused(error.status_code, why).reply(error.headers)
 
 
-class Server(uvicorn.Server):
-    """An HTTP server that stops well: it takes no more requests, and unfinished messages have their time of grace."""
-
-    def __init__(self, service: Service, key: str | None):
-        super().__init__(
-            uvicorn.Config(
-                application(service, key),
-                access_log=False,
-                log_level="warning",
-                lifespan="off",
-                ws="none",
-                http=_HeadTimeoutProtocol,
-                backlog=2048,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=int(service.options.grace_seconds) + _AFTER_GRACE_SECONDS,
-            )
+def http_server(service: Service, key: str | None) -> uvicorn.Server:
+    """Return an HTTP server; when it stops it takes no more requests, and unfinished ones have their time of grace."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(service, key),
+            access_log=False,
+            log_level="warning",
+            lifespan="off",
+            ws="none",
+            backlog=2048,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
         )
-        self._service, self._loop = service, asyncio.get_running_loop()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
-        self._loop.call_soon_threadsafe(self._service.end)
-        super().handle_exit(sig, frame)
+    )
 
 
 def serve(
-    folder: Path, read: Callable[[], ServedPolicy], options: ServingOptions, *, host: str, port: int, key_variable: str
+    read: Callable[[], ServedPolicy],
+    *,
+    host: str,
+    port: int,
+    key_variable: str,
+    default_max_tokens: int | None,
+    until_stdin_closes: bool,
 ) -> None:
-    """Serve the checkpoint in `folder`, which `read` opens, until SIGTERM or Ctrl-C.
+    """Serve the checkpoint that `read` opens, until SIGTERM or Ctrl-C, or until standard input ends.
 
     Port 0 is any free one. The key is in the environment variable `key_variable`; without it, none is asked for.
 
@@ -216,7 +173,7 @@ def serve(
                 f"{key_variable}, or listen on 127.0.0.1"
             )
         # The policy has no name here, so that its weights are freed when the decoder has its own copy.
-        asyncio.run(_serve(listener, read(), key, options, folder))
+        asyncio.run(_serve(listener, read(), key, default_max_tokens, until_stdin_closes))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -251,20 +208,16 @@ async def _compiled_decoder(served: ServedPolicy) -> Decoder:
 
 
 async def _serve(
-    listener: socket.socket, served: ServedPolicy, key: str | None, options: ServingOptions, folder: Path
+    listener: socket.socket,
+    served: ServedPolicy,
+    key: str | None,
+    default_max_tokens: int | None,
+    until_stdin_closes: bool,
 ) -> None:
-    if options.reload_seconds is not None and served.digest is None:
-        raise CannotServe(f"expected a policy folder with --reload, found a HuggingFace folder: {folder}")
     decoder = await _compiled_decoder(served)
     served = served.without_weights()
-    service = Service(served, decoder, options)
-    server, loop = Server(service, key), asyncio.get_running_loop()
-    following = None
-    if options.reload_seconds is not None:
-        following = loop.create_task(
-            follow(folder, served, decoder, every_seconds=options.reload_seconds, took=service.took_weights)
-        )
-    if options.until_stdin_closes:
+    server, loop = http_server(Service(served, decoder, default_max_tokens), key), asyncio.get_running_loop()
+    if until_stdin_closes:
         # Nothing is written to standard input, so it becomes readable when it ends.
         def stop() -> None:
             loop.remove_reader(0)
@@ -281,7 +234,4 @@ async def _serve(
         )
         await server.serve(sockets=[listener])
     finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
         await decoder.close()

@@ -49,35 +49,21 @@ def ask(who, messages, tools=None):
 
 def converse(task, trial):
     messages = [{"role": "assistant", "content": "Hi! How can I help you today?", "tool_calls": None}]
-    spoken = ask("user", [{"role": "system", "content": f"{task} trial {trial}"}, {"role": "user", "content": "Hi!"}])
-    messages.append(spoken)
+    messages.append(ask("user", [{"role": "system", "content": f"{task} trial {trial}"}]))
     history = [{"role": "system", "content": f"policy {task} trial {trial}"}]
-    history.append({"role": "user", "content": spoken["content"]})
+    history.append({"role": "user", "content": messages[-1]["content"]})
     tools = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}]
-    answer = ask("agent", history, tools)
-    messages.append(answer)
-    if answer["tool_calls"]:
-        call = answer["tool_calls"][0]
+    messages.append(ask("agent", history, tools))
+    for call in messages[-1]["tool_calls"] or ():
         function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
-        history.append(
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": call["id"], "name": call["name"], "type": "function", "function": function}],
-            }
-        )
+        calls = [{"id": call["id"], "name": call["name"], "type": "function", "function": function}]
+        history.append({"role": "assistant", "tool_calls": calls})
         history.append({"role": "tool", "content": "{}", "tool_call_id": call["id"]})
         messages.append({"role": "tool", "id": call["id"], "content": "{}", "requestor": "assistant"})
-        answer = ask("agent", history, tools)
-        messages.append(answer)
-    done = "done" in (answer["content"] or "")
-    return {
-        "task_id": task,
-        "trial": trial,
-        "duration": 1.5,
-        "termination_reason": "user_stop",
-        "reward_info": {"reward": 1.0 if done else 0.0},
-        "messages": messages,
-    }
+        messages.append(ask("agent", history, tools))
+    reward = {"reward": float("done" in (messages[-1]["content"] or ""))}
+    ended = {"duration": 1.5, "termination_reason": "user_stop", "reward_info": reward}
+    return {"task_id": task, "trial": trial, "messages": messages, **ended}
 
 
 def main():

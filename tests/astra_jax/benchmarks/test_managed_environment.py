@@ -1,9 +1,10 @@
-"""The environment of a harness: made once, whole or not at all."""
+"""The environment of a harness: made once, whole or not at all, and no code in it sees a key or a file of the user."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -14,35 +15,36 @@ from pathlib import Path
 import pytest
 
 from astra_jax.benchmarks import harnesses, managed_environment
+from astra_jax.benchmarks.harness_process import run_harness
 from astra_jax.benchmarks.harnesses import HARNESSES, Harness
-from astra_jax.benchmarks.managed_environment import HarnessMissing, environment_folder, set_up
+from astra_jax.benchmarks.managed_environment import HarnessMissing, set_up
+from astra_jax.benchmarks.managed_environment import managed_environment as environment_of
 from astra_jax.cli.command import main
 
-HARNESS = Harness("toy", "toy-harness", "1.2", "toy_harness")
+HARNESS = Harness("toy", "toy-harness", "1.2", "toy_harness", writes_to="TOY_ROOT")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     """Where the toy's environment belongs; its lock is a file of the test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "toy.txt").touch()
-    monkeypatch.setattr(managed_environment, "_LOCKS", tmp_path / "locks", raising=False)
-    return tmp_path / "astra-jax" / "harnesses" / "toy"
+    monkeypatch.setattr(managed_environment, "_LOCKS", tmp_path / "locks")
+    return tmp_path / "cache" / "astra-jax" / "harnesses" / "toy"
 
 
 @pytest.fixture
 def steps(monkeypatch, cache):
     """The commands of a set-up, without running them; the step of the number in it fails."""
-    ran: list[list[str]] = []
+    ran: list[tuple] = []
 
     def run(command, *rest):
-        rest = [each for each in rest if isinstance(each, str)]
-        ran.append(command)
+        ran.append((command, rest[-1]))
         (cache / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
         (cache / f"step{len(ran)}").touch()
         if len(ran) == fails[0]:
-            raise HarnessMissing(f"{rest[-2]}: no message; {rest[-1]}")
+            raise HarnessMissing("no message")
 
     fails = [0]
     monkeypatch.setattr(managed_environment, "_run", run)
@@ -53,25 +55,12 @@ def steps(monkeypatch, cache):
 
 def test_it_is_made_once(steps, cache):
     environment, is_new = set_up(HARNESS)
-    assert is_new
-    assert environment.folder == cache
-    assert {"--no-deps", "--require-hashes", "--only-binary"} < set(steps.ran[1])
-    assert steps.ran[2][-1] == "import toy_harness"
-    made = len(steps.ran)
-    again, is_new = set_up(HARNESS)
-    assert not is_new
-    assert again == environment
-    assert len(steps.ran) == made
+    assert (is_new, environment.folder) == (True, cache)
+    assert {"--no-deps", "--require-hashes", "--only-binary"} < set(steps.ran[1][0])
+    assert (steps.ran[2][0][-1], steps.ran[2][1]) == ("import toy_harness", {"TOY_ROOT": "."})
+    assert set_up(HARNESS) == (environment, False)
+    assert len(steps.ran) == 3
     assert not cache.with_name("toy.lock").exists()
-
-
-def test_a_harness_without_wheels_for_this_python_is_refused_in_one_line(steps, cache):
-    with pytest.raises(
-        HarnessMissing, match=r"^toy-harness 1\.2 has no wheels for Python 3\.1\d; .* with Python 3\.10 "
-    ):
-        set_up(replace(HARNESS, newest_python=(3, 10)))
-    assert (steps.ran, cache.exists()) == ([], False)
-    assert set_up(replace(HARNESS, newest_python=sys.version_info[:2]))[1]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -85,7 +74,7 @@ def test_one_that_fails_anywhere_leaves_nothing(steps, cache, step):
 @pytest.mark.parametrize("left", ["half made", "another version", "another lock", "damaged"])
 def test_what_is_not_whole_is_made_anew(steps, cache, tmp_path, left):
     if left == "another version":
-        set_up(Harness("toy", "toy-harness", "1.1", "toy_harness"))
+        set_up(replace(HARNESS, version="1.1"))
     if left == "another lock":
         set_up(HARNESS)
         (tmp_path / "locks" / "toy.txt").write_text("# one line more\n")
@@ -94,7 +83,7 @@ def test_what_is_not_whole_is_made_anew(steps, cache, tmp_path, left):
     if left == "damaged":
         (cache / "whole.json").write_text('{"reci')
     with pytest.raises(HarnessMissing, match="make it by `astra evaluate setup toy`"):
-        managed_environment.managed_environment(HARNESS)
+        environment_of(HARNESS)
     assert set_up(HARNESS)[1]
     assert not (cache / "remnant").exists()
 
@@ -116,13 +105,11 @@ def test_a_lock_has_a_version_and_digests_of_all_that_is_asked_for_and_no_addres
         assert f"{harness.package}=={harness.version} " in lock
 
 
-def lock_of(tmp_path: Path, *packages: Path) -> None:
-    """Write the toy's lock of these files of packages, of which pip finds nothing else."""
-    lines = []
-    for path in packages:
-        name, version = path.name.removesuffix(".tar.gz").split("-")[:2]
-        lines.append(f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
-    (tmp_path / "locks" / "toy.txt").write_text("".join(lines))
+def lock_of(tmp_path: Path, name: str, package: Path) -> None:
+    """Write a lock of one file of a package, of which pip finds nothing else."""
+    project, version = package.name.removesuffix(".tar.gz").split("-")[:2]
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()
+    (tmp_path / "locks" / f"{name}.txt").write_text(f"{project}=={version} --hash=sha256:{digest}\n")
 
 
 @pytest.fixture
@@ -131,43 +118,26 @@ def wheels(tmp_path, monkeypatch) -> Path:
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    monkeypatch.setitem(harnesses.HARNESSES, "bfcl", HARNESS)
+    monkeypatch.setitem(harnesses.HARNESSES, "bfcl", replace(HARNESS, writes_to=None))
     return tmp_path / "wheels"
 
 
-@pytest.mark.slow
-def test_real_packages_are_installed_and_one_that_is_missing_is_one_line(tmp_path, capsys, cache, wheels):
-    packages = [wheel(wheels, "toy_harness", "1.2", needs="something-that-is-never-installed")]
-    packages.append(wheel(wheels, "toy_needs", "3"))
-    lock_of(tmp_path, *packages)
-    packages[1].rename(tmp_path / packages[1].name)
-    assert main(["evaluate", "setup", "bfcl"]) == 1
-    error = capsys.readouterr().err
-    assert "pip cannot install the wheels of toy.txt: ERROR" in error
-    assert "check pip's index" in error
-    assert error.count("\n") == 1
-    assert not cache.exists()
-    (tmp_path / packages[1].name).rename(packages[1])
-    assert main(["evaluate", "setup", "bfcl"]) == 0
-    assert capsys.readouterr().out == f"setup: toy-harness 1.2 is made -> {environment_folder(HARNESS)}\n"
-    assert main(["evaluate", "setup", "bfcl"]) == 0
-    assert "was there" in capsys.readouterr().out
-    assert ["toy_needs", "3"] in json.loads((cache / "whole.json").read_text())["packages"]
-
-
-@pytest.mark.slow
-def test_a_harness_may_write_into_the_folder_that_its_variable_names_while_it_is_imported(tmp_path, cache, wheels):
-    text = "import os\nos.mkdir(os.environ.get('TOY_ROOT', os.path.dirname(__file__)) + '/result')\n"
-    lock_of(tmp_path, wheel(wheels, "toy_harness", "1.2", text=text))
-    with pytest.raises(HarnessMissing, match="Read-only file system"):
-        set_up(HARNESS)
-    assert set_up(replace(HARNESS, writes_to="TOY_ROOT"))[1]
-    assert not list(cache.rglob("result"))
+def wheel(folder: Path, module: str, version: str, text: str = "", starts: str = "") -> Path:
+    """Write a package of one module; `starts` is run wherever Python starts with it."""
+    info, path = f"{module}-{version}.dist-info", folder / f"{module}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{module}.py", text)
+        if starts:
+            file.writestr(f"{module}.pth", f"import sys; exec({starts!r})\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", "")
+    return path
 
 
 @pytest.mark.slow
 def test_a_package_of_another_digest_and_one_without_a_wheel_are_refused(tmp_path, capsys, cache, wheels):
-    lock_of(tmp_path, wheel(wheels, "toy_harness", "1.2"))
+    lock_of(tmp_path, "toy", wheel(wheels, "toy_harness", "1.2"))
     wheel(wheels, "toy_harness", "1.2", text="changed = True")
     assert main(["evaluate", "setup", "bfcl"]) == 1
     assert "DO NOT MATCH THE HASHES" in capsys.readouterr().err
@@ -176,26 +146,31 @@ def test_a_package_of_another_digest_and_one_without_a_wheel_are_refused(tmp_pat
     (tmp_path / "setup.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     with tarfile.open(wheels / "toy_harness-1.2.tar.gz", "w:gz") as file:
         file.add(tmp_path / "setup.py", "toy_harness-1.2/setup.py")
-    lock_of(tmp_path, wheels / "toy_harness-1.2.tar.gz")
+    lock_of(tmp_path, "toy", wheels / "toy_harness-1.2.tar.gz")
     assert main(["evaluate", "setup", "bfcl"]) == 1
-    assert "ERROR" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "pip cannot install the wheels of toy.txt: ERROR" in error
+    assert "whether there are wheels for Python 3." in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "ran").exists()
     assert not cache.exists()
 
 
-def wheel(folder: Path, module: str, version: str, needs: str = "", text: str = "", starts: str = "") -> Path:
-    """Write a package of one module; `starts` is run wherever Python starts with it."""
-    info, path = f"{module}-{version}.dist-info", folder / f"{module}-{version}-py3-none-any.whl"
-    metadata = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"
-    metadata += f"Requires-Dist: {needs}\n" if needs else ""
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(f"{module}.py", text)
-        if starts:
-            file.writestr(f"{module}.pth", f"import sys; exec({starts!r})\n")
-        file.writestr(f"{info}/METADATA", metadata)
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", "")
-    return path
+def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, capsys):
+    git(tmp_path, "init", "-q", "another")
+    for name, what in (
+        ("acebench", "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29"),
+        ("tau2", "sierra-research/tau2-bench) that has its tag v0.2.0"),
+    ):
+        for source, found in (
+            (["--source", str(tmp_path / "another")], f"{tmp_path}/another is not a checkout of"),
+            (["--source", str(tmp_path / "locks")], f"{tmp_path}/locks is not a checkout of"),
+            ([], "is needed; get one and name it by"),
+        ):
+            assert main(["evaluate", "setup", name, *source]) == 1
+            error = capsys.readouterr().err
+            assert (what in error, found in error, error.count("\n")) == (True, True, 1)
+    assert main(["evaluate", "setup", "bfcl", "--source", str(tmp_path)]) == 2
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -203,57 +178,106 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def checkout(folder: Path) -> Harness:
-    """Make a checkout that was changed since its tag; return a harness of the tag."""
-    for name in ("src/toy", "data"):
-        (folder / name).mkdir(parents=True)
-    (folder / "src" / "toy" / "main.py").write_text("import google.generativeai\nfrom vllm import LLM\n")
-    (folder / "data" / "tasks.json").write_text("[]")
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"], ["tag", "v1"]):
-        git(folder, *command)
-    (folder / ".env").write_text("KEY=secret")
-    (folder / "src" / "toy" / "main.py").write_text("changed since")
-    more = {"modules": "src", "program": ("toy", "toy.main")}
+KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY", "ASTRA_SERVE_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN")
+SECRETS = (".netrc", ".cache/huggingface/token", ".ssh/id_rsa", ".gitconfig")
+SPY = """
+import glob, os, sys
+seen = [repr(dict(os.environ))]
+files = glob.glob('/proc/*/environ')
+for home in (HOME, os.path.expanduser('~'), CHECKOUT):
+    files += [os.path.join(folder, name) for folder, _, names in os.walk(home) for name in names]
+for path in files:
+    try: seen.append(open(path, 'rb').read().decode(errors='replace'))
+    except OSError: pass
+print('spy in', WHERE, *seen)
+for folder in (DROP, '.', os.path.dirname(os.path.abspath(sys.argv[0]))):
+    try: open(f'{folder}/dropped-{WHERE}-{os.getpid()}', 'w').write('\\n'.join(seen))
+    except OSError: pass
+"""
+
+
+@pytest.fixture
+def spy(tmp_path, monkeypatch, wheels):
+    """The source of a spy, by the place that it is put in, on a machine full of canaries."""
+    home, drop, checkout = tmp_path / "home", tmp_path / "drop", tmp_path / "checkout"
+    for folder in (home, drop, checkout):
+        folder.mkdir()
+    drop.chmod(0o777)
+    for name in SECRETS:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("# canary-of-a-key\n")
+    monkeypatch.setenv("HOME", str(home))
+    for name in KEYS:
+        monkeypatch.setenv(name, "canary-of-a-key")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:canary-of-a-key@127.0.0.1:9/simple")
+
+    def source(where: str) -> str:
+        names = {"HOME": str(home), "CHECKOUT": str(checkout), "DROP": str(drop), "WHERE": where}
+        return "".join(f"{name} = {value!r}\n" for name, value in names.items()) + SPY
+
+    return source
+
+
+async def spied_on(tmp_path: Path, capfd, arguments: list[str], harness: str, *command: str) -> str:
+    """Set a harness up and run a program of it, which sees no canary; return the words of the program."""
+    code = await asyncio.to_thread(main, ["evaluate", "setup", *arguments])
+    said = capfd.readouterr()
+    assert (code, said.err) == (0, "")
+    environment, folder = environment_of(harnesses.HARNESSES[harness]), tmp_path / "run"
+    folder.mkdir()
+    program = [str(environment.program(command[0])), *command[1:]]
+    await run_harness(program, folder=folder, log=folder / "log", variables={}, readable=[environment.folder])
+    printed = (folder / "log").read_text()
+    paths = [path for top in ("drop", "cache", "run") for path in (tmp_path / top).rglob("*")]
+    files = [path for path in paths if path.is_file() and not path.is_symlink()]
+    assert [path for path in files if b"canary-of-a-key" in path.read_bytes()] == []
+    assert "canary-of-a-key" not in f"{said} {printed}"
+    assert list((tmp_path / "drop").iterdir()) == []
+    return printed
+
+
+async def test_a_checkout_brings_the_files_of_its_tag_and_its_code_sees_no_canary(
+    tmp_path, spy, capfd, wheels, monkeypatch
+):
+    """Build, filter of git, import and program of the checkout are spies, and keys of the user's lie beside them."""
     stubs = (("vllm", ("LLM",)), ("google.generativeai", ()))
-    return Harness("toy", "toy", "1", "toy.main", source="a toy", commit="v1", stubs=stubs, **more)
+    monkeypatch.setitem(harnesses.HARNESSES, "tau2", replace(HARNESSES["tau2"], stubs=stubs))
+    checkout = tmp_path / "checkout"
+    for folder in ("src/tau2", "data/tau2"):
+        (checkout / folder).mkdir(parents=True)
+    for name, where in (("setup.py", "setup"), ("filter.py", "filter")):
+        (checkout / name).write_text(spy(where))
+    (checkout / "src" / "tau2" / "__init__.py").touch()
+    (checkout / "src" / "tau2" / "cli.py").write_text(
+        f"import google.generativeai\nfrom vllm import LLM\nSOURCE = {spy('import')!r}\nexec(SOURCE)\n"
+        "def main():\n    exec(SOURCE)\n    print('program ran')\nif __name__ == '__main__':\n    main()\n"
+    )
+    (checkout / "data" / "tau2" / "tasks.json").write_text("[]")
+    (checkout / ".gitattributes").write_text("*.json filter=spy\n")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"], ["tag", "v0.2.0"]):
+        git(checkout, *command)
+    command = f"{os.path.realpath(sys.executable)} {checkout}/filter.py >/dev/null; cat"
+    git(checkout, "config", "filter.spy.smudge", command)
+    git(checkout, "config", "core.fsmonitor", command)
+    (checkout / ".env").write_text("KEY=canary-of-a-key")
+    (checkout / "src" / "tau2" / "cli.py").write_text("changed since")
+    (checkout / "data" / "tau2" / "link").symlink_to(tmp_path / "home" / ".netrc")
+    lock_of(tmp_path, "tau2", wheel(wheels, "litellm", "1.80.15"))
+    printed = await spied_on(tmp_path, capfd, ["tau2", "--source", str(checkout)], "tau2", "tau2", "run")
+    assert "spy in import" in printed
+    assert "program ran" in printed
+    environment = environment_of(HARNESSES["tau2"])
+    assert environment.document.commit == git(checkout, "rev-parse", "v0.2.0")
+    assert sorted(path.name for path in (environment.folder / "source").iterdir() if path.name[0] != ".") == [
+        *("data", "filter.py", "setup.py", "src"),
+    ]
+    assert [path.name for path in (environment.folder / "data" / "tau2").iterdir()] == ["tasks.json"]
 
 
-def test_a_checkout_brings_the_files_of_its_tag_and_nothing_that_lies_beside_them(tmp_path, monkeypatch):
-    run, source = managed_environment._run, tmp_path / "checkout"
-    harness = checkout(source)
-    # The lock is empty, so that pip is not asked for anything.
-    monkeypatch.setattr(managed_environment, "_run", lambda command, *rest: "venv" in command and run(command, *rest))
-    environment, is_new = set_up(harness, source)  # that it imports was tried, with its stubs
-    assert is_new
-    assert (environment.document.version, environment.document.commit) == ("1", git(source, "rev-parse", "v1"))
-    assert sorted(path.name for path in environment.source().iterdir()) == ["data", "src"]
-    assert "LLM" in (environment.source() / "src" / "toy" / "main.py").read_text()
-    assert "-m toy.main" in environment.program("toy").read_text()
-    assert (environment.folder / "data" / "tasks.json").read_text() == "[]"
-    assert not set_up(harness, source)[1]
-    git(source, "commit", "-q", "--allow-empty", "-m", "two")
-    git(source, "tag", "-f", "v1")
-    environment, is_new = set_up(harness, source)
-    assert (is_new, environment.document.commit) == (True, git(source, "rev-parse", "HEAD"))
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("acebench", "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29"),
-        ("tau2", "sierra-research/tau2-bench) that has its tag v0.2.0"),
-    ],
-)
-def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, capsys, name, what):
-    checkout(tmp_path / "another")
-    for source, found in (
-        (["--source", str(tmp_path / "another")], f"{tmp_path}/another is not a checkout of"),
-        (["--source", str(tmp_path / "locks")], f"{tmp_path}/locks is not a checkout of"),
-        ([], "is needed; get one and name it by"),
-    ):
-        assert main(["evaluate", "setup", name, *source]) == 1
-        error = capsys.readouterr().err
-        assert what in error
-        assert f"{found}" in error
-        assert error.count("\n") == 1
-    assert main(["evaluate", "setup", "bfcl", "--source", str(tmp_path)]) == 2
+async def test_a_package_s_start_import_and_program_see_no_canary(tmp_path, spy, capfd, wheels):
+    lock_of(tmp_path, "toy", wheel(wheels, "toy_harness", "1.2", text=spy("import"), starts=spy("start")))
+    printed = await spied_on(tmp_path, capfd, ["bfcl"], "bfcl", "python", "-m", "toy_harness")
+    assert "spy in start" in printed
+    assert "spy in import" in printed
+    assert main(["evaluate", "setup", "bfcl"]) == 0
+    assert "toy-harness 1.2 was there" in capfd.readouterr().out

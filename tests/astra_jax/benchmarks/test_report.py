@@ -66,23 +66,36 @@ def all_of(*scores: int) -> dict[str, list[int]]:
 
 def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys):
     base = run(tmp_path / "base", all_of(1, 0, 0, 0))
-    trained = run(tmp_path / "trained", all_of(1, 1, 0, 0))
+    trained = run(tmp_path / "trained|<b>x", all_of(1, 1, 0, 0))
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "notes.txt").write_text("mine")  # a folder of something else is not replaced
+    assert main(["evaluate", "report", str(base), str(trained), "--out", str(tmp_path / "page")]) == 2
+    (tmp_path / "page" / "notes.txt").unlink()
     assert main(["evaluate", "report", str(base), str(trained), "--out", str(tmp_path / "page")]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     lines = text.splitlines()
     assert "# Benchmarks beside the paper's" in lines
     assert "| Qwen3-14B (T1) | 54.00 | 39.50 | 39.00 | 45.50 | 44.50 |" in lines
     assert "| Qwen3-32B (T2) | 56.00 | 52.50 | 40.00 | 43.00 | 47.88 |" in lines
-    assert any(line.startswith("| trained | 50.00 (15.0–85.0) |") for line in lines)
+    assert any(line.startswith("| trained\\|<b>x | 50.00 (15.0–85.0) |") for line in lines)
     assert "| 14B, RL (T1) − Qwen3-14B (T1) (paper) | +13.00 | +16.50 | +9.50 | +15.50 | +13.63 |" in lines
-    (ours,) = [line for line in lines if line.startswith("| trained − base |")]
-    assert ours.endswith("| +25.00 (+6.2 to +50.0) |")
+    (delta,) = [line for line in lines if line.startswith("| trained\\|<b>x − base |")]
+    assert delta.endswith("| +25.00 (+6.2 to +50.0) |")
     assert "not comparable" not in text
+    (comparison,) = compare([(out.name, read_results(out)) for out in (base, trained)])
+    assert [chart.title for chart in comparison.charts] == [*(name.replace("_", " ") for name in CATEGORIES), "all"]
+    bars = {bar.label: bar for bar in comparison.charts[1].bars}
+    paper, ours = bars["14B after SFT (T2)"], bars["trained|<b>x"]
+    assert (paper.text, ours.text) == ("25.5%", "50.0%")
+    assert paper.low_percent == paper.high_percent
+    assert ours.low_percent < ours.high_percent
     tables = [line for line in lines if line.startswith("|---")]
     assert len(tables) == 4
     html = (tmp_path / "page" / "report.html").read_text()
     assert "ASTRA-32B-Thinking-v1" in html
-    assert "trained − base" in html
+    assert "<b>x" not in html
+    assert "| Qwen3-14B (T4) | 2.5 | 379.6 | 1096.7 |" in lines
+    assert "| base | 1.5 | 2.0 | 3.0 |" in lines  # 3 steps and 6 tokens in 2 turns
     assert "<script" not in html
     # Made again: the same bytes, in the place of the one before.
     before = {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
@@ -90,21 +103,15 @@ def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
 
 
-def test_a_delta_is_of_the_tasks_that_both_have(tmp_path):
-    first = read_results(run(tmp_path / "a", {"base": [0, 0, 1, 1]}))
+def test_a_delta_is_of_the_tasks_and_categories_that_both_have(tmp_path):
+    first = read_results(run(tmp_path / "a", {"base": [0, 0, 1, 1], "miss_func": [0, 1]}))
     second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
     (comparison,) = compare([("a", first), ("b", second)])
     ours = comparison.tables[1].rows[-1]
     assert ours.label.text == "b − a"
     assert ours.cells[0].text == "+100.00"  # not +50, of all samples
+    assert ours.cells[-1].text == "–"  # a mean over other categories is compared with nothing
     assert compare([("a", first)])[0].tables[1].rows == comparison.tables[1].rows[:-1]
-
-
-def test_a_mean_over_other_categories_is_compared_with_nothing(tmp_path):
-    first = read_results(run(tmp_path / "a", {"base": [0, 1], "miss_func": [0, 1]}))
-    second = read_results(run(tmp_path / "b", {"base": [1, 1]}))
-    (comparison,) = compare([("a", first), ("b", second)])
-    assert comparison.tables[1].rows[-1].cells[-1].text == "–"
 
 
 OF_PAPER = {
@@ -193,58 +200,12 @@ def test_what_is_no_finished_run_is_one_line_and_no_page(tmp_path, capsys, damag
     assert not (tmp_path / "page").exists()
 
 
-def test_a_folder_of_something_else_is_not_replaced(tmp_path, capsys):
-    base, page = run(tmp_path / "a", all_of(1)), tmp_path / "page"
-    page.mkdir()
-    (page / "notes.txt").write_text("mine")
-    assert main(["evaluate", "report", str(base), "--out", str(page)]) == 2
-    assert [path.name for path in page.iterdir()] == ["notes.txt"]
-
-
-def test_names_that_markdown_or_html_would_read_stay_names(tmp_path):
-    base = run(tmp_path / "a|<b>x", all_of(1))
-    assert main(["evaluate", "report", str(base), "--out", str(tmp_path / "page")]) == 0
-    assert "| a\\|<b>x |" in (tmp_path / "page" / "report.md").read_text()
-    assert "<b>x" not in (tmp_path / "page" / "report.html").read_text()
-
-
-def test_table_4_has_the_paper_s_steps_and_tokens_and_ours_below_them(tmp_path):
-    base = run(tmp_path / "base", all_of(1, 0))
-    assert main(["evaluate", "report", str(base), "--out", str(tmp_path / "page")]) == 0
-    lines = (tmp_path / "page" / "report.md").read_text().splitlines()
-    assert "| | steps per sub-job | tokens per step | tokens per sub-job |" in lines
-    assert "| Qwen3-14B (T4) | 2.5 | 379.6 | 1096.7 |" in lines
-    assert "| ASTRA-32B-Thinking-v1 (T4) | 3.1 | 317.8 | 1130.1 |" in lines
-    assert "| base | 1.5 | 2.0 | 3.0 |" in lines  # 3 steps and 6 tokens in 2 turns
-    assert "steps per sub-job" in (tmp_path / "page" / "report.html").read_text()
-    of_others = run(tmp_path / "aime", {"2024": [1]}, benchmark="aime", sampling={"top_k": 20})
-    assert main(["evaluate", "report", str(of_others), "--out", str(tmp_path / "page")]) == 0
-    assert "sub-job" not in (tmp_path / "page" / "report.html").read_text()
-
-
-def test_every_column_has_the_paper_s_models_as_bars_and_our_runs_with_their_intervals(tmp_path):
-    runs = [("base", all_of(1, 0)), ("trained", all_of(1, 1))]
-    (comparison,) = compare([(name, read_results(run(tmp_path / name, passed))) for name, passed in runs])
-    assert [chart.title for chart in comparison.charts] == [*(name.replace("_", " ") for name in CATEGORIES), "all"]
-    chart = comparison.charts[1]
-    assert chart.keys == ["paper", "ours"]
-    texts = {bar.label: bar for bar in chart.bars}
-    assert texts["14B after SFT (T2)"].text == "25.5%"
-    assert texts["trained"].text == "100.0%"
-    assert texts["trained"].low_percent < texts["trained"].high_percent
-    assert texts["14B after SFT (T2)"].low_percent == texts["14B after SFT (T2)"].high_percent
-
-
 def test_pass_hat_is_a_table_over_the_number_of_trials(tmp_path):
     document = {"benchmark": "tau2", "trials": 2, "user_simulator": "gpt-5.1", "sampling": {"temperature": 0.0}}
-    out = run(tmp_path / "a", {"retail": [1, 0], "telecom": [1, 1]}, **document)
-    results = read_results(out)
-    finish(out, results.run, results.samples, results.summary.model_copy(update={"pass_hat": {1: 0.75, 2: 0.5}}))
-    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
-    lines = (tmp_path / "page" / "report.md").read_text().splitlines()
-    assert lines[lines.index("### pass^k") + 2 :][:3] == [
-        "| | k = 1 | k = 2 |",
-        "|---|---|---|",
-        "| a | 75.0% | 50.0% |",
-    ]
+    results = read_results(run(tmp_path / "a", {"retail": [1, 0], "telecom": [1, 1]}, **document))
+    summary = results.summary.model_copy(update={"pass_hat": {1: 0.75, 2: 0.5}})
+    finish(tmp_path / "a", results.run, results.samples, summary)
+    assert main(["evaluate", "report", str(tmp_path / "a"), "--out", str(tmp_path / "page")]) == 0
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert "### pass^k\n\n| | k = 1 | k = 2 |\n|---|---|---|\n| a | 75.0% | 50.0% |\n" in text
     assert "pass^k" in (tmp_path / "page" / "report.html").read_text()

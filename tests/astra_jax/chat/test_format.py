@@ -115,22 +115,16 @@ def test_tokens_decode_to_the_rendered_text_and_carry_their_writer(either):
     assert by_model == "".join(s.text for s in segments(one_episode()) if s.source is Source.MODEL)
 
 
-def test_a_name_has_the_same_tokens_in_a_question_and_in_a_call():
-    tokenizer = train_tiny_tokenizer([render(one_episode())] * 3, vocab_size=400)
-    name = tokenizer.encode("Quartz Heron")
-    in_question, in_call = tokenizer.encode("owned by Quartz Heron?"), tokenizer.encode('{"owner": "Quartz Heron"}')
-    for ids in (in_question, in_call):
-        assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
+def test_words_and_pairs_of_digits_are_cut_alike_everywhere():
+    texts = ["the building permit of", "get_building_permit", '"building": "permit"', "the phone is 7410229"]
+    tokenizer = train_tiny_tokenizer(texts * 20, vocab_size=400)
 
+    def pieces(text: str) -> list[str]:
+        return [tokenizer.decode([id_]) for id_ in tokenizer.encode(text)]
 
-def test_a_number_is_read_in_pairs_of_digits():
-    tokenizer = train_tiny_tokenizer(["the phone is 7410229"] * 3, vocab_size=400)
-    assert [tokenizer.decode([i]) for i in tokenizer.encode("7410229")] == ["74", "10", "22", "9"]
-
-
-def test_a_word_is_cut_alike_in_a_question_a_document_and_a_tools_name():
-    texts = ["the building permit of", "get_building_permit", '"building": "permit"'] * 20
-    tokenizer = train_tiny_tokenizer(texts, vocab_size=400)
+    assert pieces("7410229") == ["74", "10", "22", "9"]
     for text in texts[:3]:
-        pieces = [tokenizer.decode([id_]) for id_ in tokenizer.encode(text)]
-        assert {"building", "permit"} < set(pieces), pieces
+        assert {"building", "permit"} < set(pieces(text))
+    name = pieces("Quartz Heron")
+    for cut in (pieces("owned by Quartz Heron?"), pieces('{"owner": "Quartz Heron"}')):
+        assert any(cut[i : i + len(name)] == name for i in range(len(cut)))

@@ -84,34 +84,14 @@ def test_a_template_that_is_missing_or_cannot_render_is_refused(folder, tokenize
         require_chat_template(folder, tokenizer)
 
 
-@pytest.fixture
-def differing(tmp_path, untrained):
-    """A policy with another template, and an environment beside it."""
+def test_sft_ends_with_2_before_it_writes_anything(tmp_path, untrained, capsys):
     save_policy(untrained, tmp_path / "policy")
     give(tmp_path / "policy", OURS.replace("# Tools", "# Functions"))
     write_records(tmp_path / "environments", [tiny_environment()], kind="environment")
-    return {"seed": 0, "out": str(tmp_path / "out"), "environments": str(tmp_path / "environments")}
-
-
-ROLLOUT = {"max_prompt_tokens": 640, "max_response_tokens": 160, "max_turns": 2}
-
-
-def test_sft_ends_with_2_before_it_writes_anything(tmp_path, differing, capsys):
-    settings = {"init": "policy", "steps": 1, "batch_tokens": 320, "length_buckets": [320]}
-    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    overrides += ["seed=0", f"out={differing['out']}", f"init={tmp_path / 'policy'}", "optimizer.learning_rate=1e-3"]
-    (tmp_path / "config.toml").write_text(f"environments = [{differing['environments']!r}]")
-    assert main(["sft", str(tmp_path / "config.toml"), *overrides]) == 2
+    keys = ["seed=0", f"out={tmp_path}/out", f"init={tmp_path}/policy", "optimizer.learning_rate=1e-3"]
+    keys += ["steps=1", "batch_tokens=320", "length_buckets=[320]"]
+    (tmp_path / "config.toml").write_text(f"environments = ['{tmp_path}/environments']")
+    assert main(["sft", str(tmp_path / "config.toml"), *keys]) == 2
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("astra: ")]
     assert line.startswith(f"astra: ChatFormatDiffers: {tmp_path / 'policy'}: expected the Qwen3 chat format, found ")
     assert not (tmp_path / "out").exists()
-
-
-def test_an_evaluation_ends_with_2_before_it_writes_anything(tmp_path, differing, capsys):
-    keys = [f"{key} = {json.dumps(value)}" for key, value in {**differing, "policy": str(tmp_path / "policy")}.items()]
-    limits = [f"{key} = {value}" for key, value in ROLLOUT.items()]
-    (tmp_path / "config.toml").write_text("\n".join([*keys, "[rollout]", *limits]))
-    arguments = ["evaluate", "environments", str(tmp_path / "config.toml"), "--sandbox", "http://127.0.0.1:9"]
-    assert main(arguments) == 2
-    assert "astra: ChatFormatDiffers: " in capsys.readouterr().err
-    assert not (tmp_path / "out" / "figures.json").exists()

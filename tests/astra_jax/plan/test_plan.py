@@ -275,3 +275,8 @@ def test_a_plan_counts_the_pages_and_rows_that_the_run_has(mesh, rollout_mesh_of
         )
         assert step.tokens == data * limits.row_counts[0]
     assert episodes_in_flight(config).endswith("; at another time up to 6 in held-out environments")
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"model: .*expected sizes, or one of qwen3-0\.6b, .* found 'qwen3-15b'"):
+        load_run_config(PAPER_RL, ['model="qwen3-15b"'])

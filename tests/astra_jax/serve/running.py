@@ -11,25 +11,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import uvicorn
 
 from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.interface import Decoder
 from astra_jax.engine.sizes import Limits
 from astra_jax.serve.policy import ServedPolicy
-from astra_jax.serve.server import Server, _compiled_decoder, listen
-from astra_jax.serve.service import Service, ServingOptions
+from astra_jax.serve.server import _compiled_decoder, http_server, listen
+from astra_jax.serve.service import Service
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
 
 SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
     "temperature": (-1, "hot", True, 100.5, 1e308, 10**400),
     "top_p": (0, 1.5, 1e-40, 1e-320),
     "top_k": (-2, 2**31, 10**30),
-    "min_p": (0.1,),
-    "presence_penalty": (1.5, 1e308),
-    "frequency_penalty": (-0.5,),
+    "min_p": (0.1, 1e308),
+    "presence_penalty": (1.5,),
     "repetition_penalty": (0, 1.1),
     "min_tokens": (5,),
-    "logit_bias": ({"5": 1}, {"5": 1e308}),
+    "logit_bias": ({"5": 1},),
+    "seed": ("x", 2**63, -(2**63) - 1),
+    "n": (0, True, 10**30),
+    "max_tokens": (0,),
 }
 """Field to values that no request for a message may have."""
 
@@ -40,7 +43,7 @@ class Running:
 
     url: str
     decoder: Decoder
-    server: Server
+    server: uvicorn.Server
 
     def client(self, **kwargs) -> httpx.Client:
         return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **kwargs)
@@ -58,19 +61,18 @@ def served(policy: Policy, limits: Limits = LIMITS, **changes) -> ServedPolicy:
 def running(
     policy: ServedPolicy,
     *,
-    options: ServingOptions | None = None,
+    default_max_tokens: int | None = None,
     key: str | None = None,
     decoder: Decoder | None = None,
     is_compiled: bool = False,
 ) -> Iterator[Running]:
-    options = options or ServingOptions(grace_seconds=30)
     up: list[Running] = []
     is_up = threading.Event()
     failures: list[BaseException] = []
 
     async def serve(listener: socket.socket) -> None:
         made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
-        server = Server(Service(policy, made, options), key)
+        server = http_server(Service(policy, made, default_max_tokens), key)
         up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
         is_up.set()
         await server.serve(sockets=[listener])

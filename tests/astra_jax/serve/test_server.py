@@ -6,32 +6,43 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
+import jax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.engine import device as device_module
+from astra_jax.chat.template import ChatTemplate
 from astra_jax.engine.interface import Sampling, Session
+from astra_jax.engine.sizes import serving_limits
 from astra_jax.serve import server as server_module
 from astra_jax.serve import service as service_module
+from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import listen
-from astra_jax.serve.service import ServingOptions
 from tests.astra_jax.serve.running import LIMITS, SAMPLING_FAULTS, Running, running, served
+from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
 
 PROMPT = list(range(21, 41))
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "logprobs": 0}
-GENERATE = "/inference/v1/generate"
+CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
 
 
 @pytest.fixture(scope="module")
-def server(untrained) -> Iterator[Running]:
-    with running(served(untrained)) as up:
+def policy(untrained, tmp_path_factory) -> ServedPolicy:
+    folder = tmp_path_factory.mktemp("policy")
+    untrained.tokenizer.save(folder, model_max_length=1024)
+    return served(untrained, template=ChatTemplate(folder))
+
+
+@pytest.fixture(scope="module")
+def server(policy) -> Iterator[Running]:
+    with running(policy) as up:
         yield up
 
 
@@ -41,8 +52,24 @@ def client(server) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture
+def slow(untrained) -> Iterator[Running]:
+    """A server whose messages take about a second, so that a test comes in the middle of one."""
+    decoder = ScriptedDecoder(untrained.tokenizer)
+    decoder.text, decoder.seconds_a_call = "on and on " * 10, 0.02
+    with running(served(untrained), decoder=decoder) as up:
+        yield up
+
+
 def asked(ids: list[int] = PROMPT, params: dict[str, Any] = GREEDY, **rest: Any) -> dict[str, Any]:
     return {"token_ids": ids, "sampling_params": params, **rest}
+
+
+def choice_of(client: httpx.Client, **params: Any) -> dict[str, Any]:
+    """The one choice of the reply to a prompt."""
+    reply = client.post(GENERATE, json=asked(params=params))
+    assert reply.status_code == 200, reply.text
+    return reply.json()["choices"][0]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -59,80 +86,42 @@ def is_idle(server: Running) -> bool:
     return (load.sessions, load.waiting, load.free_pages) == (0, 0, LIMITS.num_pages)
 
 
-def in_the_background(client: httpx.Client, document: dict[str, Any]) -> tuple[threading.Thread, list[Any]]:
-    found: list[Any] = []
-
-    def send() -> None:
-        with contextlib.suppress(httpx.TransportError):
-            found.append(client.post(GENERATE, json=document))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    return thread, found
-
-
-@pytest.fixture
-def slow_steps(monkeypatch) -> None:
-    """So that a test comes in the middle of a message."""
-    sample_rows = device_module.sample_rows
-
-    def slowly(*args, **kwargs):
-        time.sleep(0.02)
-        return sample_rows(*args, **kwargs)
-
-    monkeypatch.setattr(device_module, "sample_rows", slowly)
-
-
-@pytest.fixture(scope="module")
-def long_message(client) -> tuple[dict[str, Any], list[int]]:
-    """Sampling that gives a message of many calls, and the message."""
-    for seed in range(40):
-        params = {"max_tokens": 140, "temperature": 1.0, "seed": seed}
-        ids = client.post(GENERATE, json=asked(params=params)).json()["choices"][0]["token_ids"]
-        if len(ids) > 100:
-            return params, ids
-    raise AssertionError("no seed gives a long message")
-
-
-async def test_a_message_is_the_decoders_own_with_its_log_probs_and_the_weights_of_every_token(client, untrained):
-    decoder = served(untrained).decoder()
+async def test_a_message_is_the_decoders_own_with_its_log_probs(client, policy):
+    tokenizer, messages = policy.policy.tokenizer, [{"role": "user", "content": "The rent?"}]
+    decoder = policy.decoder()
     expected = await decoder.generate(PROMPT, Sampling(24), Session(0, 5))
+    prompt = tokenizer.encode(policy.template.render(messages, []))
+    said = await decoder.generate(prompt, Sampling(24, 0.0), Session(0, 0))
     await decoder.close()
     params = {"temperature": 1.0, "max_tokens": 24, "seed": 5, "logprobs": 1}
-    reply = client.post(GENERATE, json=asked(params=params, model="another/name", request_id="mine")).json()
+    reply = client.post(GENERATE, json=asked(params=params, model="another/name")).json()
     (choice,) = reply["choices"]
     assert choice["token_ids"] == expected.ids
     assert choice["finish_reason"] == {"end": "stop", "length": "length"}[expected.finish]
-    assert [each["token_id"] for each in choice["logprobs"]["content"]] == expected.ids
     assert [each["token"] for each in choice["logprobs"]["content"]] == [f"token_id:{id_}" for id_ in expected.ids]
     assert [each["logprob"] for each in choice["logprobs"]["content"]] == pytest.approx(expected.logprobs, abs=1e-4)
-    assert choice["weight_versions"] == [{"version": "0", "start": 0, "end": len(expected.ids)}]
-    assert (reply["request_id"], reply["model"]) == ("generate-tokens-mine", "another/name")
-    assert reply["usage"] == {
-        "prompt_tokens": 20,
-        "completion_tokens": len(expected.ids),
-        "total_tokens": 20 + len(expected.ids),
-    }
+    count = len(expected.ids)
+    usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
+    assert (reply["model"], reply["usage"]) == ("another/name", usage)
+    body = {"messages": messages, "temperature": 0, "max_tokens": 24, "logprobs": True}
+    chat = client.post(CHAT, json=body).json()
+    told = [each["token"] for each in chat["choices"][0]["logprobs"]["content"]]
+    assert told == [tokenizer.decode([id_]) for id_ in said.ids]
+    assert chat["usage"]["prompt_tokens"] == len(prompt)
 
 
-def test_without_a_seed_the_server_draws_one_and_with_one_it_replays(client):
+def test_seeds_stop_ids_and_lengths_are_as_asked_for(client):
     def ids(**params: Any) -> list[int]:
-        return client.post(GENERATE, json=asked(params={"max_tokens": 24, **params})).json()["choices"][0]["token_ids"]
+        return choice_of(client, max_tokens=24, **params)["token_ids"]
 
-    assert len({tuple(ids()) for _ in range(4)}) == 4
+    assert len({tuple(ids()) for _ in range(4)}) == 4  # without a seed the server draws one
     assert ids(seed=2**62 - 1) == ids(seed=2**62 - 1) != ids(seed=2**31 - 1)
-
-
-def test_stop_ids_end_a_message_and_without_max_tokens_it_gets_what_fits(client):
-    whole = client.post(GENERATE, json=asked()).json()["choices"][0]["token_ids"]
-    stopped = client.post(GENERATE, json=asked(params={**GREEDY, "stop_token_ids": [whole[5]]})).json()["choices"][0]
-    assert stopped["token_ids"] == whole[: whole.index(whole[5]) + 1]
-    assert stopped["finish_reason"] == "stop"
-    long = [*PROMPT, *PROMPT]
-    reply = client.post(GENERATE, json=asked(long, {"temperature": 0.0, "stop_token_ids": []})).json()
-    assert reply["choices"][0]["logprobs"] is None
-    count = len(reply["choices"][0]["token_ids"])
-    assert count == LIMITS.max_tokens - len(long) or reply["choices"][0]["finish_reason"] == "stop"
+    whole = choice_of(client, **GREEDY)["token_ids"]
+    stopped = choice_of(client, **GREEDY, stop_token_ids=[whole[5]])
+    assert (stopped["token_ids"], stopped["finish_reason"]) == (whole[: whole.index(whole[5]) + 1], "stop")
+    longest = choice_of(client, temperature=0.0)  # without a length it gets what fits
+    assert "logprobs" not in longest
+    assert len(longest["token_ids"]) == LIMITS.max_tokens - len(PROMPT) or longest["finish_reason"] == "stop"
 
 
 def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, client):
@@ -146,55 +135,39 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         assert read[-1] <= (len(ids) - 1 if turn == 0 else LIMITS.page_tokens + len(given))
         ids = [*ids, *message, *given]
     assert read[0] == 29
-    salted = server.decoder.load.read_tokens
-    client.post(GENERATE, json=asked(ids[:30], {**GREEDY, "max_tokens": 1}, cache_salt="mine"))
-    assert server.decoder.load.read_tokens - salted == 29
+
+
+TOKEN_FAULTS = {**SAMPLING_FAULTS, "n": (2,), "logprobs": (5,), "stop": (["a"],), "beam_width": (1,)}
 
 
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (b"{", 400, "not JSON"),
-        (b"\xff\xfe", 400, "not JSON"),
-        (b"[" * 50_000, 400, "not JSON"),
-        (b'{"token_ids": [NaN]}', 400, "not JSON"),
-        (b"[]", 400, "the body"),
+        *((body, 400, "not JSON") for body in (b"\xff\xfe", b"[" * 50_000, b'{"token_ids": [NaN]}')),
         ({"token_ids": [1]}, 400, "sampling_params"),
         ({"sampling_params": {}}, 400, "token_ids"),
         (asked([]), 400, "needs at least 1 given token"),
-        (asked(["1"]), 400, "token_ids.0"),
-        (asked([True]), 400, "token_ids.0"),
-        (asked([1.5]), 400, "token_ids.0"),
-        (asked([-1]), 400, "token ids from 0 to"),
-        (asked([10**7]), 400, "token ids from 0 to"),
-        (asked([10**30]), 400, "token ids from 0 to"),
+        *((asked([id_]), 400, "token_ids.0") for id_ in ("1", True, 1.5)),
+        *((asked([id_]), 400, "token ids from 0 to") for id_ in (-1, 10**7, 10**30)),
         (asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
-        (asked(params={"top_p": 1e-40}), 400, "top_p from 2^-126 to 1"),
-        (asked(params={"beam_width": 1}), 400, "sampling_params.beam_width: this server does not do that"),
-        *((asked(params={field: value}), 400, field) for field, values in SAMPLING_FAULTS.items() for value in values),
-        (asked(params={"n": 2}), 400, "sampling_params.n"),
-        (asked(params={"n": True}), 400, "sampling_params.n"),
-        (asked(params={"logprobs": 5}), 400, "sampling_params.logprobs"),
-        (asked(params={"stop": ["\n"]}), 400, "sampling_params.stop"),
-        (asked(params={"seed": -1}), 400, "sampling_params.seed"),
-        (asked(params={"seed": 2**62}), 400, "sampling_params.seed"),
+        *(
+            (asked(params={field: value}), 400, f"sampling_params.{field}")
+            for field, values in TOKEN_FAULTS.items()
+            for value in values
+        ),
         (b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
-        (asked(params={"max_tokens": 0}), 400, "a max_tokens of at least 1"),
         (asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
         (asked([1] * 160, {}), 400, "at most 160 tokens, found 160"),
-        (asked(stream=True), 400, "stream"),
-        (asked(output_mode="text"), 400, "output_mode"),
-        (asked(features={}), 400, "features"),
-        (asked(surprise=1), 400, "surprise"),
-        (asked(cache_salt=""), 400, "cache_salt"),
-        (asked(request_id=7), 400, "request_id"),
-        (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
         (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
-        (b" " * ((16 << 20) + 1), 413, "at most"),
+        (asked(stream=True), 400, "stream: this server does not do that"),
+        (asked(cache_salt="mine"), 400, "cache_salt: this server does not do that"),
+        (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
+        (b" " * ((1 << 20) + 1), 413, "at most 1048576 bytes"),
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
-def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body, status, words):
+def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body, status, words, monkeypatch):
+    monkeypatch.setattr(service_module, "_MOST_BODY_BYTES", 1 << 20)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = client.post(GENERATE, content=content)
     error = response.json()["error"]
@@ -202,15 +175,6 @@ def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body,
     assert words in error["message"]
     assert "\n" not in error["message"]
     assert (error["code"] == "context_length_exceeded") == ("tokens, found" in error["message"])
-
-
-def test_what_asks_for_what_happens_anyway_is_taken(client):
-    nothing = {"top_p": 1, "top_k": -1, "min_p": 0.0, "n": 1, "stop": None, "presence_penalty": 0.0, "detokenize": True}
-    nothing["routed_experts_prompt_start"] = 12
-    client.post(GENERATE, json=asked())  # both calls below find its prompt in pages, so that their sums are the same
-    plain = client.post(GENERATE, json=asked()).json()["choices"]
-    with_it = asked(params={**GREEDY, **nothing}, stream=False, priority=0, kv_transfer_params=None)
-    assert client.post(GENERATE, json=with_it).json()["choices"] == plain
 
 
 WORDS = st.sampled_from(
@@ -223,42 +187,34 @@ VALUES = st.recursive(
 )
 MALFORMED = st.one_of(
     st.binary(max_size=200),
-    VALUES.map(lambda value: json.dumps(value).encode()),
     st.builds(lambda cut: json.dumps(asked()).encode()[:cut], st.integers(0, 60)),
-    st.dictionaries(WORDS | st.text(max_size=6), VALUES, min_size=1).map(
-        lambda extra: json.dumps({**asked(), "surprise": 1, **extra}).encode()
-    ),
-    st.dictionaries(st.text(max_size=6), VALUES, min_size=1).map(
-        lambda params: json.dumps(asked(params={"surprise": 1, **params})).encode()
-    ),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(WORDS, VALUES).map(lambda more: json.dumps({**asked(), **more, "surprise": 1}).encode()),
+    st.dictionaries(WORDS, VALUES).map(lambda more: json.dumps(asked(params={**more, "surprise": 1})).encode()),
 )
 
 
 def test_random_malformed_bodies_are_4xx_with_a_json_error_and_the_server_stays_healthy(server, client):
-    statuses = []
-
     @settings(max_examples=200)
     @given(body=MALFORMED)
     def send(body: bytes) -> None:
         response = client.post(GENERATE, content=body)
-        statuses.append(response.status_code)
         message = response.json()["error"]["message"]
         assert 400 <= response.status_code < 500
         assert message
         assert "\n" not in message
 
     send()
-    assert len(statuses) >= 200
-    assert client.get("/health").json()["status"] == "ok"
-    assert client.post(GENERATE, json=asked()).status_code == 200
     assert is_idle(server)
+    assert client.post(GENERATE, json=asked()).status_code == 200
 
 
 def test_models_health_unknown_paths_and_methods(client):
     models = client.get("/v1/models").json()
     assert [model["id"] for model in models["data"]] == ["tiny", "another/name"]
     assert models["data"][0]["max_model_len"] == LIMITS.max_tokens
-    assert client.get("/health").json()["decoder"]["free_pages"] == LIMITS.num_pages
+    health = client.get("/health").json()
+    assert (health["status"], health["requests"], health["decoder"]["free_pages"]) == ("ok", 0, LIMITS.num_pages)
     assert client.get("/nowhere").json()["error"]["message"] == "GET /nowhere: Not Found"
     assert client.get(GENERATE).status_code == 405
     assert client.post(f"{GENERATE}/").status_code == 404
@@ -269,126 +225,130 @@ def test_no_reply_waits_for_an_acknowledgement():
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_a_client_that_hangs_up_leaves_no_session_and_no_page(server, client, long_message, slow_steps):
-    expected = client.post(GENERATE, json=asked()).json()["choices"]
-    host = server.url.removeprefix("http://")
-    body = json.dumps(asked(params=long_message[0]))
+def half_sent(server: Running, body: bytes, length: int) -> http.client.HTTPConnection:
+    """A request whose body is not complete."""
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    connection.request("POST", GENERATE, body, {"content-length": str(length)})
+    return connection
+
+
+def test_a_client_that_hangs_up_leaves_no_session(slow):
+    body = json.dumps(asked(params={})).encode()
     for number in range(12):  # before the body is whole, before the first token, in the middle
-        connection = http.client.HTTPConnection(host)
-        connection.request("POST", GENERATE, body if number % 3 else body[:-5], {"content-length": str(len(body))})
+        connection = half_sent(slow, body if number % 3 else body[:-5], len(body))
         time.sleep(0.01 * number)
         connection.close()
-    wait_until(lambda: is_idle(server))
-    wait_until(lambda: client.get("/health").json()["requests"] == 0)
-    assert client.post(GENERATE, json=asked()).json()["choices"] == expected
+    with slow.client() as client:
+        wait_until(lambda: slow.decoder.load.sessions == client.get("/health").json()["requests"] == 0)
+        assert choice_of(client, max_tokens=2)["finish_reason"] == "length"
 
 
-def test_aborted_by_its_id_a_message_answers_with_what_there_is(server, client, long_message, slow_steps):
-    params, whole = long_message
-    sampled = server.decoder.load.sampled_tokens
-    thread, found = in_the_background(client, asked(params=params, request_id="x"))
-    wait_until(lambda: server.decoder.load.sampled_tokens > sampled)
-    with server.client() as other:
-        assert other.post(GENERATE, json=asked(request_id="x")).status_code == 400
-        assert other.post("/inference/v1/abort_requests", json={}).status_code == 400
-        ids = ["unknown", "generate-tokens-x"]
-        assert other.post("/inference/v1/abort_requests", json={"request_ids": ids}).status_code == 200
-    thread.join()
-    (choice,) = found[0].json()["choices"]
-    assert choice["finish_reason"] == "abort"
-    assert 0 < len(choice["token_ids"]) < len(whole)
-    assert choice["token_ids"] == whole[: len(choice["token_ids"])]
-    assert is_idle(server)
+def test_a_client_that_leaves_a_stream_gives_rows_and_pages_back(server, client):
+    body = {"messages": [{"role": "user", "content": "The rent?"}], "stream": True, "n": 2}
+    for _ in range(4):
+        with client.stream("POST", CHAT, json=body) as reply:
+            next(reply.iter_lines())
+    wait_until(lambda: is_idle(server) and client.get("/health").json()["requests"] == 0)
 
 
 def test_a_client_that_stalls_in_its_body_is_told_so(server, monkeypatch):
     monkeypatch.setattr(service_module, "_BODY_SECONDS", 0.2)
-    with contextlib.closing(http.client.HTTPConnection(server.url.removeprefix("http://"))) as stalled:
-        stalled.request("POST", GENERATE, b"{", {"content-length": "9"})
+    with contextlib.closing(half_sent(server, b"{", 9)) as stalled:
         reply = stalled.getresponse()
-        assert (reply.status, json.loads(reply.read())["error"]["message"]) == (
-            408,
-            "the body did not come within 0.2 s",
-        )
+        error = json.loads(reply.read())["error"]
+    assert (reply.status, error["message"]) == (408, "the body did not come within 0.2 s")
 
 
-def test_a_client_that_stalls_in_its_head_is_let_go_of_and_one_that_goes_on_is_not(server, client, monkeypatch):
-    monkeypatch.setattr(server_module, "_HEAD_SECONDS", 0.3)
-    address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    with socket.create_connection(address, timeout=5) as silent, socket.create_connection(address, timeout=5) as slow:
-        for byte in head[:20]:  # more of a head does not make its time longer
-            with contextlib.suppress(OSError):
-                slow.sendall(bytes([byte]))
-            time.sleep(0.02)
-        assert silent.recv(1) == b""
-        with contextlib.suppress(ConnectionResetError):
-            assert slow.recv(1) == b""
-    with contextlib.closing(http.client.HTTPConnection(*address, timeout=5)) as well:
-        for _ in range(3):
-            well.request("GET", "/health")
-            reply = well.getresponse()
-            assert (reply.status, reply.read()[:1]) == (200, b"{")
-            assert well.sock is not None  # the same connection, which may rest between two requests
-            time.sleep(0.4)
+def test_beyond_the_queue_callers_are_told_when_to_come_back(server, client, monkeypatch):
+    monkeypatch.setattr(server_module, "_MOST_WAITING", 2)
+    waiting = [half_sent(server, b"", 9) for _ in range(2)]
+    wait_until(lambda: client.get("/health").json()["requests"] == 2)
+    refused = client.post(GENERATE, json=asked())
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    for connection in waiting:
+        connection.close()
+    wait_until(lambda: client.get("/health").json()["requests"] == 0)
+    assert client.post(GENERATE, json=asked()).status_code == 200
 
 
-def test_beyond_the_queue_callers_are_told_when_to_come_back(untrained):
-    with running(served(untrained), options=ServingOptions(most_waiting=2)) as up, up.client() as client:
-        host = up.url.removeprefix("http://")
-        waiting = [http.client.HTTPConnection(host) for _ in range(2)]
-        for connection in waiting:
-            connection.request("POST", GENERATE, b"", {"content-length": "9"})  # whose body does not come
-        wait_until(lambda: client.get("/health").json()["requests"] == 2)
-        refused = client.post(GENERATE, json=asked())
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        waiting[0].close()
-        wait_until(lambda: client.get("/health").json()["requests"] == 1)
-        assert client.post(GENERATE, json=asked(params={"max_tokens": 1})).status_code == 200
-        waiting[1].close()
-
-
-def test_a_message_under_way_ends_in_the_time_of_grace_and_none_begins(untrained, long_message, slow_steps):
-    params, whole = long_message
-    with running(served(untrained)) as up, up.client() as client:
-        body = json.dumps(asked()).encode()
-        with contextlib.closing(http.client.HTTPConnection(up.url.removeprefix("http://"))) as late:
-            late.request("POST", GENERATE, body[:-1], {"content-length": str(len(body))})
-            wait_until(lambda: client.get("/health").json()["requests"] == 1)
-            thread, found = in_the_background(client, asked(params=params))
-            wait_until(lambda: up.decoder.load.sampled_tokens > 0)
-            up.end()
-            time.sleep(0.05)
-            late.send(body[-1:])  # it had begun to ask before, but comes after
-            refused = late.getresponse()
-            assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "stopping")
-        thread.join()
-        assert found[0].json()["choices"][0]["token_ids"] == whole
-
-
-def test_beyond_the_time_of_grace_a_message_is_given_up_with_an_error(untrained, long_message, slow_steps):
-    with running(served(untrained), options=ServingOptions(grace_seconds=0)) as up, up.client() as client:
-        thread, found = in_the_background(client, asked(params=long_message[0]))
-        wait_until(lambda: up.decoder.load.sampled_tokens > 0)
-        up.end()
-        thread.join()
-        assert found[0].status_code == 503
-        assert "stopped before the message ended" in found[0].json()["error"]["message"]
-        wait_until(lambda: is_idle(up))
-
-
-def test_a_decoder_that_breaks_is_an_error_of_the_server_and_the_next_message_is_answered(
-    untrained, monkeypatch, caplog
+@pytest.mark.parametrize(("grace_seconds", "status"), [(30, 200), (0, 503)])
+def test_a_message_under_way_ends_in_the_time_of_grace_or_is_given_up_with_an_error(
+    untrained, monkeypatch, grace_seconds, status
 ):
-    def breaks(*args, **kwargs):
-        raise RuntimeError("the device is gone")
+    monkeypatch.setattr(server_module, "_GRACE_SECONDS", grace_seconds)
+    decoder = ScriptedDecoder(untrained.tokenizer)
+    decoder.text, decoder.seconds_a_call = "on and on " * 10, 0.02
+    with ThreadPoolExecutor() as pool, running(served(untrained), decoder=decoder) as up, up.client() as client:
+        found = pool.submit(client.post, GENERATE, json=asked(params={}))
+        wait_until(lambda: up.decoder.load.sessions > 0)
+        up.end()
+        reply = found.result()
+        assert reply.status_code == status
+        assert ("stopped before the message ended" in reply.text) == (status == 503)
+        wait_until(lambda: up.decoder.load.sessions == 0)
+        with pytest.raises(httpx.TransportError):
+            client.get("/health")
 
-    with running(served(untrained)) as up, up.client() as client:
-        with monkeypatch.context() as patch:
-            patch.setattr(device_module, "read_tokens", breaks)
-            broken = client.post(GENERATE, json=asked())
-        assert broken.status_code == 500
-        assert broken.json()["error"]["type"] == "server_error"
+
+def test_a_decoder_that_breaks_is_an_error_of_the_server_and_the_next_message_is_answered(slow, caplog):
+    with slow.client() as client:
+        slow.decoder.failure = RuntimeError("the device is gone")
+        broken = client.post(GENERATE, json=asked())
+        assert (broken.status_code, broken.json()["error"]["type"]) == (500, "server_error")
         assert "the device is gone" in caplog.text
-        assert client.post(GENERATE, json=asked(params={"max_tokens": 2})).status_code == 200
-        assert is_idle(up)
+        slow.decoder.failure = None
+        assert choice_of(client, max_tokens=2)["finish_reason"] == "length"
+        assert slow.decoder.load.sessions == 0
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"temperature": 100.0, "top_k": 7},
+    {"temperature": 0.6, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+    {"logprobs": 1},
+    {"stop_token_ids": [5]},
+]
+
+
+@contextlib.contextmanager
+def no_program_compiled() -> Iterator[None]:
+    compiled = []
+
+    def note(event: str, _: float, **about: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert compiled == []
+
+
+def test_once_a_server_is_up_no_request_waits_for_a_compiler(policy):
+    # Rows of three shapes, the largest of which has lists and tables of three sizes.
+    made = replace(policy, limits=serving_limits(120, 8))
+    with running(made, is_compiled=True) as up, up.client() as client, no_program_compiled():
+        compiled = up.decoder.load.programs
+
+        def generate(count: int, **params: Any) -> None:
+            body = {"token_ids": list(range(5, 5 + count)), "sampling_params": {"max_tokens": 2, **params}}
+            assert client.post(GENERATE, json=body).status_code == 200
+
+        assert client.get("/health").json()["decoder"]["programs"] == compiled
+        for kind in KINDS:
+            for count in (1, 12, 30):
+                generate(count, **{"temperature": 0, "max_tokens": 40, **kind})
+        # Rows of every length together, so that pages are read as lists and side by side.
+        with ThreadPoolExecutor(17) as pool:
+            lengths = (2, 20, 40, 60, 80, 100, 110, 118)
+            for together in (lengths[-1:], lengths[-2:], lengths[-5:], lengths, (30,) * 17):
+                list(pool.map(generate, together))
+        for count in (30, 35, 60, 118):  # turns that come back have a few tokens to read, or many
+            generate(count, max_tokens=1)
+        chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "stream": True}
+        assert client.post(CHAT, json=chat).status_code == 200
+        assert up.decoder.load.programs == compiled
