@@ -31,12 +31,3 @@ class EndingJudge(Protocol):
 async def by_lexicon(environment: Environment, said: str) -> bool:
     """Judge by the lexicon of `synthesis.answers.expectation`: the default."""
     return meets_expectation(environment.expectation, said)
-
-
-def as_judged_before(verdict: bool) -> EndingJudge:
-    """Return the judge of an episode that is run again: it repeats the verdict of the first time."""
-
-    async def judge(environment: Environment, said: str) -> bool:
-        return verdict
-
-    return judge

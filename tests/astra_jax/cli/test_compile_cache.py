@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -12,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli import compile_cache
-from astra_jax.cli.command import main
+from astra_jax.cli.command import _function, main
+from astra_jax.cli.commands import astra_parser
 from astra_jax.cli.compile_cache import cache_folder
 from astra_jax.user_cache import trim
 from tests.astra_jax.killed_process import ROOT
-
-CONFIGS = ROOT / "configs"
 
 PROGRAM = """
 import json
@@ -90,26 +90,32 @@ def test_a_cache_that_has_grown_too_large_loses_its_oldest_half(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "compiles"),
     [
-        ["quickstart", "--out", "OUT"],
-        ["sft", f"{CONFIGS}/tiny_sft.toml", "out=OUT"],
-        ["rl", f"{CONFIGS}/tiny_rl.toml", "out=OUT"],
-        ["evaluate", "environments", f"{CONFIGS}/tiny_evaluation.toml", "out=OUT"],
-        ["serve", "SRC"],
-        ["convert", "hf-to-orbax", "SRC", "OUT"],
-        ["convert", "orbax-to-hf", "SRC", "OUT"],
+        ("quickstart", True),
+        ("sft CONFIG", True),
+        ("rl CONFIG", True),
+        ("evaluate environments CONFIG", True),
+        ("replay LOG --policy DIR", True),
+        ("convert hf-to-orbax SRC OUT", True),
+        ("convert orbax-to-hf SRC OUT", True),
+        ("records show DIR", False),
+        ("plan CONFIG --topology v5p:4x4x4", False),
     ],
-    ids=lambda command: " ".join(command[:2]),
 )
-def test_every_command_that_compiles_keeps_what_it_compiled(tmp_path, monkeypatch, command):
-    class Kept(Exception):
-        pass
+def test_a_command_that_compiles_keeps_what_it_compiled(monkeypatch, command, compiles):
+    done = []
+    monkeypatch.setattr(compile_cache, "keep_compiled_programs", lambda: done.append("cache"))
+    monkeypatch.setattr("astra_jax.cli.command._function", lambda _: lambda _: done.append("command"))
+    assert main(command.split()) == 0
+    assert done == ["cache"] * compiles + ["command"]
 
-    def keep_compiled_programs():
-        raise Kept
 
-    Kept.__module__ = "elsewhere"  # the command lets what is not ours through
-    monkeypatch.setattr(compile_cache, "keep_compiled_programs", keep_compiled_programs)
-    with pytest.raises(Kept):
-        main([argument.replace("OUT", f"{tmp_path}/out").replace("SRC", f"{tmp_path}/src") for argument in command])
+def test_every_command_has_a_function():
+    def runs(parser):
+        groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        below = [found for group in groups for each in group.choices.values() for found in runs(each)]
+        return below or [parser.get_default("run")]
+
+    assert len(found := runs(astra_parser())) > 20
+    assert all(map(callable, map(_function, found)))

@@ -445,7 +445,7 @@ def verify(options):
             time.sleep(60)
         except KeyboardInterrupt:
             print("cleaning up", flush=True)
-records._verify = verify
+records.verify = verify
 sys.exit(command.main(["records", "verify", "nothing"]))
 """
 
@@ -540,7 +540,7 @@ def test_another_pipe_that_breaks_is_told(capsys, monkeypatch):
     def broken(options):
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("astra_jax.cli.records._show", broken)
+    monkeypatch.setattr("astra_jax.cli.records.show", broken)
     assert main(["records", "show", "records"]) == 1
     assert capsys.readouterr().err == "astra: BrokenPipeError: [Errno 32] Broken pipe\n"
 

@@ -18,7 +18,8 @@ import pytest
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.arguments import parsed
-from astra_jax.cli.command import astra_parser, main
+from astra_jax.cli.command import main
+from astra_jax.cli.commands import astra_parser
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from synthesis.record_io import write_records
@@ -285,7 +286,7 @@ ROWS = [
     row("sft sft.toml init=sft.toml", 1, "sft.toml: ", "no such folder"),
     row("plan rl.toml --topology v5p:4x4x4 init=missing", 1, "missing: ", "no such folder"),
     row("serve missing", 1, "missing: ", "no such folder"),
-    row("doctor mismatch missing --environments environments --sandbox LIVE", 1, "missing: ", "no such folder"),
+    row("replay log.jsonl --policy missing", 1, "log.jsonl"),
     row("sft sft.toml init=policy_without_tokenizer", 1, "policy_without_tokenizer/tokenizer.json"),
     row("sft sft.toml init=policy_with_a_damaged_tokenizer", 1, "policy_with_a_damaged_tokenizer/tokenizer.json"),
     row("sft sft.toml init=policy_with_damaged_params", 1, "policy_with_damaged_params/params.json"),

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from astra_jax.cli.command import astra_parser, main
+from astra_jax.cli.command import main
+from astra_jax.cli.commands import astra_parser
 from astra_jax.config import CONFIGS, load_config
 from astra_jax.errors import UsageError
 from astra_jax.evaluate.baselines import evaluate_program, lexical
