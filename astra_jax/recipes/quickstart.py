@@ -21,7 +21,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,9 +78,8 @@ _CONFIG_TYPES: dict[str, type[BaseModel]] = {
     "tiny_evaluation.toml": EvaluationConfig,
 }
 _LOGIT_CHECK_TOKENS = 256
-_MOST_TIMES_THEIR_ERROR = 1.5
-"""Largest ratio of the error of exported logits to that of float32 itself; an `rms_norm_eps` that is a tenth larger
-makes it 4.6."""
+_MOST_LOGIT_DIFFERENCE = 1e-3
+"""Far above float32's roundings, which sharp attention makes 1e-4, and far below another model's logits."""
 _REPLAY = "made_up.jsonl"
 QUESTION = "question.json"
 _CARD, _WEIGHTS = "dataset.json", "params.whole.json"
@@ -264,9 +263,7 @@ async def _run_rl(out: Path, seed: int, url: str) -> dict[str, Any]:
 def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     """Write a HuggingFace folder; compare its logits with those of `transformers`, and its tensors read back with ours.
 
-    Without torch `transformers` computes nothing: then the difference is None, with a reason beside it.
-
-    Decided: docs/decisions/model.md, “Exported logits are compared with transformers in float64”.
+    Without torch `transformers` computes nothing, and the difference is None.
 
     Raises:
         QuickstartFailed: `transformers` has other tokens or other logits than we, or a tensor comes back changed.
@@ -281,63 +278,35 @@ def export_and_compare(policy_folder: Path, hf_folder: Path) -> dict[str, Any]:
     bit_equal = jax.tree.all(
         jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), policy.params, restored)
     )
+    if not bit_equal:
+        raise QuickstartFailed(f"the tensors that come back from {hf_folder} are not, bit for bit, those of the policy")
     require_chat_template(hf_folder, policy.tokenizer)
     tokenizer = transformers_library().AutoTokenizer.from_pretrained(hf_folder, local_files_only=True)
     text = "What is the rent of Amber Falcon? 房租是多少？"
     if tokenizer(text)["input_ids"] != policy.tokenizer.encode(text):
         raise QuickstartFailed(f"the tokenizer of {hf_folder} gives other tokens than ours")
-    if not bit_equal:
-        raise QuickstartFailed(f"the tensors that come back from {hf_folder} are not, bit for bit, those of the policy")
-    figures: dict[str, Any] = {"max_abs_logit_difference": None, "bit_equal": True}
-    if not is_installed("torch"):
-        reason = "torch is not installed: pip install 'astra-jax[parity]'"
-        print(f"export: logits are not compared with transformers: {reason}", file=sys.stderr, flush=True)
-        return figures | {"not_compared_because": reason}
-    found = _logit_errors(policy, hf_folder)
-    if not found.ours <= _MOST_TIMES_THEIR_ERROR * found.theirs:  # nor NaN
-        raise QuickstartFailed(
-            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {found.theirs:.2g} from those of "
-            "transformers in float64, which is how far its own in float32 are (root mean square), found "
-            f"{found.ours:.2g}"
-        )
-    return figures | {
-        "max_abs_logit_difference": found.max_difference,
-        "rms_logit_error": found.ours,
-        "rms_logit_error_of_transformers": found.theirs,
-    }
+    difference = None
+    if importlib.util.find_spec("torch") is None:
+        advice = "torch is not installed: pip install 'astra-jax[parity]'"
+        print(f"export: logits are not compared with transformers: {advice}", file=sys.stderr, flush=True)
+    else:
+        difference = _max_logit_difference(policy, hf_folder)
+        if not difference <= _MOST_LOGIT_DIFFERENCE:  # nor NaN
+            raise QuickstartFailed(
+                f"expected logits within {_MOST_LOGIT_DIFFERENCE:g} of those of transformers, found a difference of "
+                f"{difference:.2g}"
+            )
+    return {"max_abs_logit_difference": difference, "bit_equal": True}
 
 
-def is_installed(module: str) -> bool:
-    """Return whether a module can be imported; do not import it."""
-    return importlib.util.find_spec(module) is not None
-
-
-class LogitErrors(NamedTuple):
-    """Differences between the logits of a policy, those of `transformers`, and the exact ones."""
-
-    max_difference: float
-    """Largest difference between ours and theirs, both in float32."""
-    ours: float
-    """Root mean square difference between ours in float32 and theirs in float64."""
-    theirs: float
-    """Root mean square difference between theirs in float32 and in float64."""
-
-
-def _logit_errors(policy: Policy, hf_folder: Path) -> LogitErrors:
+def _max_logit_difference(policy: Policy, hf_folder: Path) -> float:
     import torch
 
     ids = np.random.default_rng(0).integers(0, policy.model_config.vocab_size, (2, _LOGIT_CHECK_TOKENS))
     positions = np.broadcast_to(np.arange(_LOGIT_CHECK_TOKENS), ids.shape)
     model = bind(policy.model_config, policy.params)
-    hidden = model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32))
-    ours = np.asarray(model.logits(hidden))
-
-    def theirs_in(dtype: Any) -> np.ndarray:
-        library = transformers_library().AutoModelForCausalLM
-        with torch.no_grad():
-            theirs = library.from_pretrained(hf_folder, dtype=dtype, local_files_only=True)(torch.from_numpy(ids))
-        return theirs.logits.numpy()
-
-    theirs, exact = theirs_in(torch.float32), theirs_in(torch.float64)
-    rms = [float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs)]
-    return LogitErrors(float(np.abs(ours - theirs).max()), *rms)
+    ours = model.logits(model(jnp.asarray(ids), jnp.asarray(positions), jnp.ones(ids.shape, jnp.int32)))
+    library = transformers_library().AutoModelForCausalLM
+    with torch.no_grad():
+        theirs = library.from_pretrained(hf_folder, dtype=torch.float32, local_files_only=True)(torch.from_numpy(ids))
+    return float(np.abs(np.asarray(ours) - theirs.logits.numpy()).max())
