@@ -89,7 +89,7 @@ def test_a_token_a_log_prob_a_call_or_a_reply_that_differs_is_named(taught, logg
     assert difference(shorter) == f"message {last} had {count - 1} tokens, now {count}"
 
 
-def test_another_slot_or_seed_says_something_else(taught, logged):
+def test_another_slot_or_seed_says_something_else_and_a_policy_that_moved_has_other_log_probs(taught, logged):
     changed = {"seed": 12}, {"slot": 5}
     others = [
         each.model_copy(update={"rolled_out": each.rolled_out.model_copy(update=change)})
@@ -97,9 +97,6 @@ def test_another_slot_or_seed_says_something_else(taught, logged):
         for change in changed
     ]
     assert sum(" of the model, now " in replayed(other, taught).difference for other in others) > 3
-
-
-def test_a_policy_that_moved_is_told_by_its_log_probs(taught, logged):
     moved = Policy(taught.model_config, jax.tree.map(lambda weight: 1.002 * weight, taught.params), taught.tokenizer)
     assert replayed(logged[0], moved).difference.startswith("the log-prob of token ")
 
@@ -110,8 +107,7 @@ def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
     assert {len(token.kept) for token in each.tokens} >= {0, 1, 2}
     assert replayed(each, taught).difference == ""
     place = next(place for place, token in enumerate(each.tokens) if len(token.kept) > 1)
-    one_less = each.tokens[place]._replace(kept=each.tokens[place].kept[:-1])
-    other = each.model_copy(update={"tokens": (*each.tokens[:place], one_less, *each.tokens[place + 1 :])})
+    other = with_token(each, place, kept=each.tokens[place].kept[:-1])
     assert re.match(
         rf"truncation kept \[.*\] where token {place} was drawn, now \[", replayed(other, taught).difference
     )
@@ -130,14 +126,11 @@ def test_a_log_of_an_older_version_is_replayed_without_what_it_does_not_say(taug
     assert replayed(old, taught).difference == ""
 
 
-def test_an_episode_whose_weights_changed_on_the_way_cannot_be_replayed(taught, logged):
+def test_what_cannot_be_replayed_says_why(taught, logged):
     last = logged[0].tokens[-1]._replace(policy_version=3)
     other = logged[0].model_copy(update={"tokens": (*logged[0].tokens[:-1], last)})
     with pytest.raises(EpisodeLogError, match=r"found tokens of policy versions \[0, 3\]: its weights changed"):
         replayed(other, taught)
-
-
-def test_what_cannot_be_replayed_says_why(taught, logged):
     unlimited = logged[0].rolled_out.model_copy(update={"limits": {}})
     with pytest.raises(EpisodeLogError, match="found a fault at max_prompt_tokens: Field required"):
         replayed(logged[0].model_copy(update={"rolled_out": unlimited}), taught)
