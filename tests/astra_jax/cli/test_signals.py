@@ -227,14 +227,6 @@ def test_a_synthesis_keeps_what_is_finished_and_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "out") == whole
 
 
-@pytest.mark.slow
-def test_a_synthesis_with_real_tool_servers_ends_on_ctrl_c_with_all_its_processes(astra, tmp_path):
-    pytest.importorskip("mcp", reason="needs the extra `mcp`")
-    running = astra(*trajectories_command(200))
-    running.wait_until(lambda: num_finished((tmp_path / "out").glob("records.work/trajectories.sqlite")) >= 3)
-    assert running.interrupted(signal.SIGINT).is_on(signal.SIGINT, GOES_ON)
-
-
 def test_sft_saves_on_a_signal(astra, tmp_path):
     metrics = tmp_path / "run" / "metrics.jsonl"
     running = astra(*sft_command(tmp_path))
@@ -469,7 +461,6 @@ def test_another_pipe_that_breaks_is_told(capsys, monkeypatch):
             ["synthesize", "trajectories", f"{CONFIGS}/tiny_trajectories.toml", "mcp_servers=[]", "out=out"],
             marks=pytest.mark.slow,
         ),
-        pytest.param(["convert", "hf-to-orbax", "hf", "out"], marks=pytest.mark.slow),
         pytest.param(["convert", "orbax-to-hf", "ours", "out"], marks=pytest.mark.slow),
         pytest.param(["sft", "SFT"], marks=pytest.mark.slow),
     ],

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import re
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -59,36 +59,11 @@ def write_report(folder: Path) -> Path:
     return report.write_report(folder, describe)
 
 
-class Page(HTMLParser):
-    """A parsed page: its elements, and the text of all tokens."""
-
-    def __init__(self, html: str):
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.runs: list[tuple[str, str]] = []
-        """Source and text of each run of tokens."""
-        self._open_tags: list[str] = []
-        self._run: str | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-        self._open_tags.append(tag)
-        classes = (dict(attributes).get("class") or "").split()
-        if tag == "span" and "run" in classes:
-            self._run = classes[1]
-            self.runs.append((self._run, ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open_tags and self._open_tags.pop() != tag:
-            pass
-        if tag == "span":
-            self._run = None
-
-    def handle_data(self, text: str) -> None:
-        if self._run and self._open_tags[-1] == "i":
-            source, before = self.runs[-1]
-            self.runs[-1] = (source, before + text)
+def token_runs(html: str) -> list[tuple[str, str]]:
+    """Source and text of each run of tokens on a page, without those of the legend."""
+    found = re.findall(r'<span class="run (\w+)"[^>]*>(<i.*?)</span>', html, re.DOTALL)
+    marked = ((source, text.replace("<s>↵</s>", "")) for source, text in found[4:])
+    return [(source, unescape(re.sub(r"<[^>]*>", "", text))) for source, text in marked]
 
 
 def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The rent is 2150.") -> Episode:
@@ -204,11 +179,10 @@ def log(folder: Path, *lines: dict[str, Any]) -> Path:
 
 
 def assert_loads_and_runs_nothing(html: str) -> None:
-    for tag, attributes in Page(html).elements:
-        assert tag not in {"script", "link", "img", "iframe", "object", "embed"}
-        assert not any(name.startswith("on") or name in ("src", "srcset") for name in attributes)
-        assert attributes.get("href", "#").startswith("#")
-    assert not re.search(r"url\(|@import|https?:", html)
+    assert not re.search(r"<(script|link|img|iframe|object|embed)\b", html)
+    assert not re.search(r"<[^>]*\s(on\w+|src|srcset)=", html)
+    assert not re.search(r"<[^>]*\shref=\"[^#]", html)
+    assert not re.search(r"url\(|@import", html)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -230,10 +204,8 @@ def test_the_page_shows_every_part_of_a_run_and_loads_and_runs_nothing(html: str
         assert f'href="#{id_}"' in html
     for text in ("8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "7 environments of heldout_domains are left out"):
         assert text in html, text
-    page = Page(html)
-    opened = [attributes["class"] for tag, attributes in page.elements if tag == "details" and "open" in attributes]
-    assert opened == ["episode"], "the first"
-    assert sum(attributes.get("class") == "episode" for _, attributes in page.elements) == 3
+    assert re.findall(r'<details class="episode"( open)?>', html) == ["", "", " open"]
+    assert "https:" not in html
     assert html.count('class="chart"') == 4  # loss and time of SFT; reward and loss of RL
     assert_loads_and_runs_nothing(html)
 
@@ -263,18 +235,6 @@ def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() ->
     assert number_of_environments({"rl": {"f1": 0.7}}) == ""
 
 
-def test_the_page_of_a_run_says_which_of_its_data_is_made_by_templates(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    assert "made by templates" not in write_report(tmp_path / "run").read_text()
-    environment = tiny_environment()
-    embedded = environment.provenance.model_copy(update={"teacher": "procedural"})
-    environment = environment.model_copy(update={"provenance": embedded})
-    write_records(tmp_path / "run" / "environments", [environment], kind="environment")
-    page = write_report(tmp_path / "run").read_text()
-    assert page.count("<li>made by templates, for trying the machinery") == 1
-    assert "procedural (templates)" in page
-
-
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     found = {"policy": "sft", "stop_reasons": {}, "slices": {}}
     found |= figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)
@@ -297,23 +257,21 @@ def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None
     log(run_dir, line)
     (run_dir / "summary.json").write_text(json.dumps({"heldout": {HOSTILE: {"f1": 0.5}}, "seconds": {HOSTILE: 1}}))
     html = write_report(run_dir).read_text()
-    page = Page(html)
-    assert {"script", "img"}.isdisjoint(tag for tag, _ in page.elements)
+    assert_loads_and_runs_nothing(html)
     assert "<b>retail</b>" not in html
     assert not re.search("[\x00-\x08\x0b-\x1f]", html)
-    shown = [run for run in page.runs if run != ("tool", "tool")]  # but for the legend
-    assert ("tool", HOSTILE) in shown
-    assert shown[-1] == ("model", HOSTILE + "␀␍␛")
+    assert ("tool", HOSTILE) in token_runs(html)
+    assert token_runs(html)[-1] == ("model", HOSTILE + "␀␍␛")
 
 
 def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models_alone(tmp_path: Path) -> None:
     episode = finished_episode(response='"河畔公寓 🏠"')
     log(tmp_path, line_of(episode))
-    runs = Page(write_report(tmp_path).read_text()).runs[4:]  # after the legend
+    html = write_report(tmp_path).read_text()
+    runs = token_runs(html)
     assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
     ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
     assert "".join(text for source, text in runs if source == "model") == TOKENIZER.decode(ids_of_model)
-    html = (tmp_path / "report.html").read_text()
     assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
     assert "tool · turn 1 · no loss" in html
 
@@ -394,14 +352,6 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp
     assert "<b>retail</b>" not in html
 
 
-def test_environments_stand_beside_the_papers_shares(tmp_path: Path) -> None:
-    environments = [tiny_environment(), tiny_environment(owner="Pale Ibis", flat="Red Gate")]
-    write_records(tmp_path / "environments", environments, kind="environment")
-    html = write_report(tmp_path / "environments").read_text()
-    assert '<th scope="row">Language English</th><td>100.0%</td><td>71.2%</td>' in html
-    assert '<th scope="row">Hops (sub-questions) each</th><td>2.00</td><td>4.37</td>' in html
-
-
 def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -430,6 +380,8 @@ def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
         write_records(directory, [made], kind="environment", made_with={"scenarios.multi_hop": 1.0})
         assert main(["records", "stats", str(directory)]) == 0
         table = " ".join(capsys.readouterr().out.split())
+        assert "language English 100.0% 71.2%" in table
+        assert "hops (sub-questions) each 2.00 4.37" in table
         assert main(["records", "stats", str(directory), "--json"]) == 0
         counted = json.loads(capsys.readouterr().out)
         assert counted["teachers"] == {teacher: 1}
@@ -479,7 +431,7 @@ def test_ticks_cover_the_interval_evenly_and_are_few(low: float, width: float, a
     assert max(gaps) - min(gaps) <= 1e-6 * max(gaps) + slack
 
 
-def test_a_curve_stays_inside_its_plot_and_leaves_out_what_is_not_finite() -> None:
+def test_a_curve_stays_inside_its_plot_and_says_which_values_it_leaves_out_or_sums_up() -> None:
     rows = [{"step": step, "loss": math.nan if step == 3 else math.sin(step)} for step in range(50)]
     chart = line_chart("Loss", rows, {"loss": "loss"})
     assert chart is not None
@@ -488,15 +440,10 @@ def test_a_curve_stays_inside_its_plot_and_leaves_out_what_is_not_finite() -> No
     assert min(numbers) >= 0
     assert max(numbers) <= 100
     assert chart.notes == ["1 value is not finite and is left out"]
-
-
-def test_long_runs_are_drawn_as_means_and_say_so() -> None:
-    rows = [{"step": step, "loss": float(step % 2)} for step in range(4000)]
-    chart = line_chart("Loss", rows, {"loss": "loss"})
-    assert chart is not None
-    assert chart.notes == ["each point is the mean of 10 steps"]
-    assert chart.curves[0].raw_path.count("L") == 399
-    assert chart.curves[0].last == "0.5"
+    long = line_chart("Loss", [{"step": step, "loss": float(step % 2)} for step in range(4000)], {"loss": "loss"})
+    assert long is not None
+    assert long.notes == ["each point is the mean of 10 steps"]
+    assert (long.curves[0].raw_path.count("L"), long.curves[0].last) == (399, "0.5")
 
 
 # --- the episode log --------------------------------------------------------------------------------------------------
@@ -533,18 +480,15 @@ def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
         ("find_flat", "Amber Falcon", True),
         ("get_rent", 2150, False),
     ]
-    sources = [source for source, _ in Page(write_report(tmp_path).read_text()).runs[4:]]
+    sources = [source for source, _ in token_runs(write_report(tmp_path).read_text())]
     assert sources == ["prompt", "model", "template", "tool", "model"]
 
 
-def test_an_episode_that_still_runs_is_not_logged() -> None:
+def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     episode = finished_episode()
     episode.stop_reason = None
     with pytest.raises(ValueError, match="expected a finished episode"):
         line_of(episode)
-
-
-def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
     with pytest.raises(EpisodeLogError, match="line 2 of"):
