@@ -85,7 +85,6 @@ def _add_records(commands: Commands) -> None:
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
-    stats.add_argument("--training", type=Path, metavar="DIR", help="also the share of questions that DIR has")
     verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
     add_sandbox(verify)
     audit = records.add_parser("audit", help="plant faults into trajectories, and print the share that passes")

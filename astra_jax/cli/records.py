@@ -11,13 +11,12 @@ from pathlib import Path
 from astra_jax.cli.surroundings import with_sandbox
 from synthesis.record_io import (
     RECORD_TYPES,
-    RecordDirectoryError,
     RecordSource,
     check_shards,
     read_card,
     write_records,
 )
-from synthesis.records import Environment, KeptRecord
+from synthesis.records import KeptRecord
 
 
 def show(options: argparse.Namespace) -> None:
@@ -35,27 +34,10 @@ def stats(options: argparse.Namespace) -> None:
         statistics = count_records(options.directory)
         counted = statistics.model_dump(mode="json")
         counted["by_construction"] = so_by_construction(statistics, read_card(options.directory))
-        if options.training is not None:
-            counted["in_training"] = _seen_in(options.training, options.directory)
         print(json.dumps(counted, ensure_ascii=False))
         return
     print(describe(options.directory).table())
-    if options.training is not None:
-        for what, share in _seen_in(options.training, options.directory).items():
-            print(f"{what} that {options.training} has, too: {share:.1%}")
     print(f"\nplots: astra report {options.directory}")
-
-
-def _seen_in(training: Path, held_out: Path) -> dict[str, float]:
-    from synthesis.diversity import DiversityCounter, seen_in_training
-
-    counter = DiversityCounter()
-    for environment in RecordSource(training, Environment):
-        counter.add_environment(environment)
-    try:
-        return seen_in_training(RecordSource(held_out, Environment), counter)
-    except ValueError as error:
-        raise RecordDirectoryError(f"{held_out}: {error}") from error
 
 
 def verify(options: argparse.Namespace) -> int | None:

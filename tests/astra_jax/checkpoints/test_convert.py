@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from astra_jax.cli.command import main
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.qwen3 import bind, init_params
 from astra_jax.testing import tiny_tokenizer
-from synthesis.run.destination import DestinationRefused
 from tests.astra_jax.checkpoints.folders import assert_same_tensors, write_hf_folder
 
 ROOT = Path(__file__).parents[3]
@@ -209,28 +207,6 @@ def test_a_checkpoint_that_is_not_whole_or_not_its_models_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="is damaged"):
         orbax_to_hf(tmp_path / "ours", tmp_path / "back")
     assert [entry.name for entry in tmp_path.iterdir()] == ["ours"]
-
-
-def test_only_an_earlier_folder_of_its_kind_is_replaced(converted):
-    (converted / "hf" / "vocab.json").touch()
-    hf_to_orbax(converted / "hf", converted / "ours")
-    (converted / "hf" / "vocab.json").unlink()
-    hf_to_orbax(converted / "hf", converted / "ours")
-    assert not (converted / "ours" / "vocab.json").exists()
-    shutil.copytree(converted / "ours", converted / "annotated")
-    (converted / "annotated" / "notes.txt").write_text("of the user")
-    before = bytes_of(converted)
-    for converter, source, destination, found in (
-        (hf_to_orbax, "hf", "hf", "found .*/hf itself"),
-        (orbax_to_hf, "ours", "ours", "found .*/ours itself"),
-        (orbax_to_hf, "ours", ".", "found a folder that holds .*/ours"),
-        (orbax_to_hf, "ours", "hf", r"found chat_template\.jinja in it"),
-        (hf_to_orbax, "hf", "annotated", r"found notes\.txt besides"),
-        (hf_to_orbax, "hf", "hf/config.json", "found a file"),
-    ):
-        with pytest.raises(DestinationRefused, match=found):
-            converter(converted / source, converted / destination)
-    assert bytes_of(converted) == before
 
 
 _CONVERT_SLOWLY = """

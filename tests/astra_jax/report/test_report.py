@@ -330,12 +330,15 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp_path: Path) -> None:
+def test_the_page_of_a_record_directory_stands_beside_it_and_the_terminal_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "set.v1"
     write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory", rejected={"low planning": 2})
     before = contents(directory)
-    path = write_report(directory)
-    assert path == tmp_path / "set.v1.html"
+    path = tmp_path / "set.v1.html"
+    assert main(["report", str(directory)]) == 0
+    assert capsys.readouterr().out == f"report -> {path}\n"
     assert contents(directory) == before
     assert sorted(found.name for found in tmp_path.iterdir()) == ["set.v1", "set.v1.html"]
     html = path.read_text()
@@ -350,24 +353,13 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp
     assert html.count('class="bars"') == 3 + 3 + 8 + 8  # sizes, task scores, the axes and their mean, kinds
     assert_loads_and_runs_nothing(html)
     assert "<b>retail</b>" not in html
-
-
-def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = tmp_path / "trajectories"
-    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory")
     assert main(["records", "stats", str(directory)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert ["messages", "each", "4.00", "10.59"] in [line.split() for line in lines]
-    assert ["Tool", "calls", "each,", "mean", "1.00", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in [
-        line.split() for line in lines
-    ]
-    assert lines[-1] == f"plots: astra report {directory}"
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["messages", "each", "4.00", "10.59"] in lines
+    assert ["Tool", "calls", "each,", "mean", "1.00", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in lines
+    assert lines[-1] == ["plots:", "astra", "report", str(directory)]
     assert main(["records", "stats", str(directory), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calls_by_number"] == {"0": 1, "1": 1, "2": 1}
-    assert main(["report", str(directory)]) == 0
-    assert capsys.readouterr().out == f"report -> {directory}.html\n"
 
 
 def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
