@@ -56,7 +56,11 @@ def evaluate(options: argparse.Namespace) -> None:
             return await evaluate_program(lexical, environments, config, sandbox)
         async with ending_judge_for(config.ending_judge, config.out) as judge:
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout, judge=judge)
-            return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
+            temperatures = [config.rollout.temperature]
+            (found,) = await evaluate_environments(
+                temperatures, engine, policy.params, environments, config, seed=config.seed
+            )
+            return found
 
     evaluation = with_sandbox(options, source.card.packages, run)
     by_environment = list(map(evaluated, evaluation.groups))

@@ -22,7 +22,6 @@ from astra_jax.evaluate.environments import (
     EvaluationConfig,
     NoneFinished,
     evaluate_environments,
-    evaluate_temperatures,
     sum_up,
 )
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -38,7 +37,8 @@ CONFIG = EvaluationConfig(
 
 async def evaluate(policy, environments, config=CONFIG):
     engine = RolloutEngine(policy.model_config, policy.tokenizer, InProcessSandbox(), config.rollout)
-    return await evaluate_environments(engine, policy.params, environments, config, seed=0)
+    temperatures = [config.rollout.temperature]
+    return (await evaluate_environments(temperatures, engine, policy.params, environments, config, seed=0))[0]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
     environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0, 1.0]
     config = CONFIG.model_copy(update={"environments_at_once": 2, "episodes_per_environment": 2})
     engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
-    together = await evaluate_temperatures(temperatures, engine, taught.params, environments, config, seed=0)
+    together = await evaluate_environments(temperatures, engine, taught.params, environments, config, seed=0)
     assert len(together) == 3
     ids = []
     for temperature, found in zip(temperatures, together, strict=True):
@@ -129,7 +129,7 @@ async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_nu
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(5)]
     changes = {"irrelevant_per_band": {"high": 2, "low": 1}, "environments_at_once": 2, "episodes_per_environment": 3}
     engine = Watched()
-    found = await evaluate_environments(engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
+    (found,) = await evaluate_environments([1.0], engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
     assert [start.environment for start in engine.starts] == environments
     for start in engine.starts:
         shown = sorted(tool.document.name for tool in start.tools)
