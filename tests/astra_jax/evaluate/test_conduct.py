@@ -259,11 +259,6 @@ def test_every_share_is_of_its_whole_and_bands_add_up(episode):
     assert {below for _, below in bands} == {found["irrelevant_call_share"][1]}
 
 
-def test_environments_that_say_nothing_of_a_figure_are_not_drawn_for_it():
-    told, silent = {"share": (1.0, 1.0)}, {"share": (0.0, 0.0)}
-    assert figures_of([told, *[silent] * 9], seed=0)["share_interval"] == [1.0, 1.0]
-
-
 def test_tokens_are_of_the_turns_of_a_policy_and_a_program_says_nothing_of_them():
     spoken = ended(ASKED, find(turn=1))
     spoken.ledger.append_sampled([3] * 5, [-1.0] * 5, turn=1, policy_versions=[0] * 5)

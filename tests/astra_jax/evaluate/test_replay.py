@@ -11,7 +11,7 @@ import pytest
 from astra_jax.checkpoints.checkpoint import save_params
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.command import main
-from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, read_episodes, write_episodes
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, episode_to_json, write_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.evaluate.replay import replay
@@ -113,17 +113,6 @@ def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
     )
     untold = each.model_copy(update={"tokens": tuple(token._replace(kept=()) for token in each.tokens)})
     assert replayed(untold, taught).difference == "", "as a server's log is, which says nothing of it"
-
-
-def test_a_log_of_an_older_version_is_replayed_without_what_it_does_not_say(taught, logged, tmp_path):
-    line = logged[0].model_dump(mode="json")
-    line["tokens"] = [token[:5] for token in line["tokens"]]
-    for key in ("top_k", "top_p", "min_p"):
-        del line["rolled_out"]["limits"][key]
-    write_episodes(tmp_path / "log.jsonl", [line])
-    (old,) = read_episodes(tmp_path / "log.jsonl")
-    assert {(token.policy_version, token.kept) for token in old.tokens} == {(-1, ())}
-    assert replayed(old, taught).difference == ""
 
 
 def test_what_cannot_be_replayed_says_why(taught, logged):
