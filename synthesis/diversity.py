@@ -117,19 +117,3 @@ def question_skeleton(environment: Environment) -> str:
 def tool_set(environment: Environment) -> frozenset[str]:
     """Return the names of the tools that answer an environment's question."""
     return frozenset(task.call.name for task in environment.sub_tasks if task.call)
-
-
-def seen_in_training(held_out: Iterable[Environment], training: DiversityCounter) -> dict[str, float]:
-    """Return the shares of held-out environments whose question skeleton, or set of tools, is in the training.
-
-    Raises:
-        ValueError: there is no held-out environment.
-    """
-    count = questions = tools = 0
-    for environment in held_out:
-        count += 1
-        questions += hash(question_skeleton(environment)) in training.questions
-        tools += tool_set(environment) in training.tool_sets
-    if not count:
-        raise ValueError("expected held-out environments to compare, found none")
-    return {"question skeletons": questions / count, "sets of tools": tools / count}

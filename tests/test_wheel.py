@@ -88,10 +88,7 @@ def test_the_quickstart_and_every_config_are_read_from_a_wheel_in_an_empty_folde
     help_text = run(installed, tmp_path, "-m", "astra_jax.cli", "quickstart", "--help")
     assert help_text.returncode == 0
     assert "--tool-documents" in help_text.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_config_that_is_not_there_but_shipped_is_named(installed, tmp_path):
     done = run(installed, tmp_path, "-m", "astra_jax.cli", "sft", "configs/tiny_sft.toml")
     assert done.returncode == 2
     assert str(installed / "astra_jax" / "configs" / "tiny_sft.toml") in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the reader of a command line."""
+"""The reader of a command line, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from astra_jax.errors import UsageError
 MOST_SEED = 2**31 - 1
 Commands = argparse._SubParsersAction
 """The parent to which subcommands are added."""
+Run = str | Callable[[argparse.Namespace], int | None]
+"""The function of a command, or `module:function` in this folder, which is imported when the command runs."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,9 +49,12 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     return options
 
 
-def config_command(
-    commands: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int | None]
-) -> argparse.ArgumentParser:
+def group(commands: Commands, name: str, text: str, metavar: str) -> Commands:
+    """Add a command that has only subcommands; return their parent."""
+    return commands.add_parser(name, help=text).add_subparsers(dest=metavar.lower(), required=True, metavar=metavar)
+
+
+def config_command(commands: Commands, name: str, text: str, run: Run) -> argparse.ArgumentParser:
     """Add a command that `run` executes and a TOML file with `key=value` configures; return its parser."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=text)
     command.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file, e.g. from configs/")

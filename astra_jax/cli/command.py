@@ -1,4 +1,4 @@
-"""The `astra` command: one subcommand for every stage of the method.
+"""Runs one subcommand of `astra`, and makes an exit code and one line of each failure.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 141 the reader of the output is gone (as for other
 tools in a pipe), 143 ended by SIGTERM (0 if training has saved).
@@ -7,30 +7,18 @@ Errors that a package defines (in its `errors.py`), and errors of disk or networ
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import importlib.metadata
+import importlib
 import os
 import select
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from astra_jax.cli.arguments import Parser, parsed
-from astra_jax.cli.config import add_config
-from astra_jax.cli.convert import add_convert
-from astra_jax.cli.doctor import add_doctor
-from astra_jax.cli.evaluate import add_evaluate
-from astra_jax.cli.plan import add_plan
-from astra_jax.cli.quickstart import add_quickstart
-from astra_jax.cli.records import add_records
-from astra_jax.cli.replay import add_replay
-from astra_jax.cli.report import add_report
-from astra_jax.cli.rescore import add_rescore
-from astra_jax.cli.sandbox import add_sandbox_service
-from astra_jax.cli.serve import add_serve
-from astra_jax.cli.synthesize import add_synthesize
-from astra_jax.cli.training import add_training
+from astra_jax.cli.arguments import Run, parsed
+from astra_jax.cli.commands import astra_parser
 from astra_jax.config import require_local_paths
 from astra_jax.errors import AstraError, UsageError
 from astra_jax.training.termination import Interruption, Terminated, name_of
@@ -66,7 +54,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     with Interruption(patience_seconds=options.patience_seconds) as interruption:
         try:
             require_local_paths(vars(options), where="the command line")
-            code = options.run(options)
+            if options.compiles:
+                from astra_jax.cli.compile_cache import keep_compiled_programs
+
+                keep_compiled_programs()
+            code = _function(options.run)(options)
         except Terminated as ended:
             return int(ended.code or 0)
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -84,29 +76,14 @@ def _run(arguments: Sequence[str] | None) -> int:
     return code or 0
 
 
-def astra_parser() -> Parser:
-    """Return the parser of the command line."""
-    parser = Parser(
-        prog="astra",
-        description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
-        epilog="Start with `astra quickstart`; configs are TOML files in configs/, and key=value overrides their keys.",
+def _function(run: Run) -> Callable[[argparse.Namespace], int | None]:
+    if callable(run):
+        return run
+    module, _, name = run.partition(":")
+    found: Callable[[argparse.Namespace], int | None] = getattr(
+        importlib.import_module(f"astra_jax.cli.{module}"), name
     )
-    parser.add_argument("--version", action="version", version=f"astra {_version()}")
-    parser.set_defaults(after_signal="", patience_seconds=30.0)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (
-        *(add_quickstart, add_synthesize, add_records, add_sandbox_service, add_training, add_evaluate),
-        *(add_serve, add_replay, add_rescore, add_doctor, add_convert, add_plan, add_config, add_report),
-    ):
-        add(commands)
-    return parser
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("astra-jax")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+    return found
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -5,31 +5,17 @@ from __future__ import annotations
 import argparse
 import shutil
 import textwrap
-from typing import TYPE_CHECKING
 
-from astra_jax.cli.arguments import Commands
+from pydantic import BaseModel
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
+from astra_jax.cli.benchmarks import benchmark_kinds
+from astra_jax.config_keys import keys_of
 
 KINDS = ("rl", "sft", "synthesis", "evaluation")
 
 
-def add_config(commands: Commands) -> None:
-    """Add the command."""
-    config = commands.add_parser(
-        "config",
-        help="every key of a config, with its default and one line",
-        description="Prints every key that a config may set: its path, as in key=value, its default, and one line. "
-        "`synthesis` prints both tracks, `evaluation` that of environments and those of the benchmarks.",
-    )
-    config.add_argument("kind", choices=KINDS)
-    config.set_defaults(run=_config)
-
-
-def _config(options: argparse.Namespace) -> None:
-    from astra_jax.config_keys import keys_of
-
+def print_keys(options: argparse.Namespace) -> None:
+    """Print the keys of a kind of config."""
     width = max(shutil.get_terminal_size().columns, 60)
     for command, config_type in config_types(options.kind).items():
         print(f"# astra {command} CONFIG")
@@ -56,7 +42,6 @@ def config_types(kind: str) -> dict[str, type[BaseModel]]:
         from synthesis.trajectories.config import TrajectoriesConfig
 
         return {"synthesize trajectories": TrajectoriesConfig, "synthesize environments": EnvironmentsConfig}
-    from astra_jax.cli.benchmarks import benchmark_kinds
     from astra_jax.evaluate.environments import EvaluationConfig
 
     of_benchmarks = {f"evaluate {name}": kind.config_type for name, kind in benchmark_kinds().items()}

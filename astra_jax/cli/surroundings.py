@@ -9,16 +9,21 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from astra_jax.episodes.endings import EndingJudge
-    from sandbox.client import AsyncSandboxClient
-    from synthesis.records import Environment
-    from synthesis.run.destination import Result
-    from synthesis.stage import StageReport
-    from synthesis.teacher.config import OpenAITeacherConfig
-    from synthesis.teacher.protocol import Teacher
+from astra_jax.config import load_config
+from astra_jax.episodes.endings import EndingJudge, NoVerdict, by_lexicon
+from sandbox.client import AsyncSandboxClient, first_contact
+from sandbox.local import local_sandbox
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.ending import JudgeEnding
+from synthesis.records import Environment
+from synthesis.run.destination import Result, require_destination
+from synthesis.run.lock import run_lock
+from synthesis.stage import StageReport
+from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.openai import OpenAITeacher
+from synthesis.teacher.protocol import BadReply, Teacher
 
 _T = TypeVar("_T")
 
@@ -30,9 +35,6 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
         DestinationRefused: `out` holds something else than an earlier `result`.
         AnotherRun: as `run_lock`, when the lock is entered.
     """
-    from synthesis.run.destination import require_destination
-    from synthesis.run.lock import run_lock
-
     require_destination(out, result, sources=sources)
     # Beside it, as the folder is replaced whole; resolved, so that two names of one folder have one lock.
     out = out.resolve()
@@ -48,9 +50,6 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     Raises:
         SandboxUnavailable: the sandbox does not answer, or does not start.
     """
-    from sandbox.client import first_contact
-    from sandbox.local import local_sandbox
-
     if options.sandbox is None:
         with local_sandbox() as url:
             yield url
@@ -63,7 +62,6 @@ def with_sandbox(
     options: argparse.Namespace, packages: Mapping[str, str], work: Callable[[AsyncSandboxClient], Awaitable[_T]]
 ) -> _T:
     """Return the result of `work` in the sandbox of `sandbox_for`, which has the packages of `required_packages`."""
-    from sandbox.client import AsyncSandboxClient
 
     async def run(url: str) -> _T:
         async with AsyncSandboxClient(url) as sandbox:
@@ -95,8 +93,6 @@ async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, st
 @contextlib.asynccontextmanager
 async def teacher_for(config: OpenAITeacherConfig | None, out: Path) -> AsyncIterator[Teacher]:
     """Yield the endpoint that the config names, with its replies kept beside `out`, or the embedded teacher."""
-    from synthesis.procedural.teacher import ProceduralTeacher
-    from synthesis.teacher.openai import OpenAITeacher
 
     if config is None:
         yield ProceduralTeacher()
@@ -117,17 +113,10 @@ async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[Endi
     Raises:
         ConfigError: the file is missing or is no config of a teacher.
     """
-    from astra_jax.config import load_config
-    from astra_jax.episodes.endings import NoVerdict, by_lexicon
-    from synthesis.prompts.ending import JudgeEnding
-    from synthesis.teacher.config import OpenAITeacherConfig
-    from synthesis.teacher.protocol import BadReply
-
     if config is None:
         yield by_lexicon
         return
-    asked_of = load_config(OpenAITeacherConfig, config, [])
-    async with teacher_for(asked_of, out) as teacher:
+    async with teacher_for(load_config(OpenAITeacherConfig, config, []), out) as teacher:
 
         async def judge(environment: Environment, said: str) -> bool:
             assert environment.expectation != "answer", "an answer is judged by its sub-tasks"
@@ -147,6 +136,4 @@ async def ending_judge_for(config: Path | None, out: Path) -> AsyncIterator[Endi
 
 def with_usage(report: StageReport, teacher: Teacher) -> StageReport:
     """Return the report with the calls, tokens and cost of the language model, if one was asked."""
-    from synthesis.teacher.openai import OpenAITeacher
-
     return replace(report, usage=teacher.ledger.summary()) if isinstance(teacher, OpenAITeacher) else report

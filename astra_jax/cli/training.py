@@ -7,39 +7,35 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from astra_jax.cli.arguments import Commands, add_sandbox, config_command
+import jax
+
 from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
-
-if TYPE_CHECKING:
-    from astra_jax.rl.config import RLConfig
-    from astra_jax.sft.config import SFTConfig
-    from synthesis.run.destination import Result
-
-
-def add_training(commands: Commands) -> None:
-    """Add the two commands."""
-    config_command(commands, "sft", "supervised fine-tuning on trajectories and demonstrations", _sft)
-    add_sandbox(config_command(commands, "rl", "multi-turn GRPO with the sandbox", _rl))
+from astra_jax.config import load_config
+from astra_jax.mesh.hosts import (
+    are_hosts_announced,
+    ending_with_other_hosts,
+    enter_on_all_hosts,
+    host_folder,
+    join_hosts,
+    require_shared_folder,
+)
+from astra_jax.rl.config import RLConfig
+from astra_jax.rl.stage import run_rl
+from astra_jax.sft.config import SFTConfig
+from astra_jax.sft.stage import run_sft
+from astra_jax.training.run_record import RL_RUN, SFT_RUN
+from astra_jax.training.wandb_run import require_wandb
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import packages_of
+from synthesis.run.destination import Result, require_destination
+from synthesis.run.lock import run_lock
 
 
 @contextlib.contextmanager
 def _started(config: SFTConfig | RLConfig, kind: Result) -> Iterator[contextlib.ExitStack]:
     """Join the other hosts and hold the lock of the run's folder; yield a stack of contexts that ends with the run."""
-    from astra_jax.cli.compile_cache import keep_compiled_programs
-    from astra_jax.mesh.hosts import (
-        are_hosts_announced,
-        ending_with_other_hosts,
-        host_folder,
-        join_hosts,
-        require_shared_folder,
-    )
-    from synthesis.run.destination import require_destination
-    from synthesis.run.lock import run_lock
-
     require_destination(config.out, kind)
-    keep_compiled_programs()
     if config.mesh is not None or are_hosts_announced():
         join_hosts()
     with ending_with_other_hosts(), contextlib.ExitStack() as stack:
@@ -49,30 +45,16 @@ def _started(config: SFTConfig | RLConfig, kind: Result) -> Iterator[contextlib.
         yield stack
 
 
-def _sft(options: argparse.Namespace) -> None:
-    from astra_jax.config import load_config
-    from astra_jax.sft.config import SFTConfig
-    from astra_jax.sft.stage import run_sft
-    from astra_jax.training.run_record import SFT_RUN
-
+def sft(options: argparse.Namespace) -> None:
+    """Run SFT, or the rest of it."""
     config = load_config(SFTConfig, options.config, options.overrides)
     with _started(config, SFT_RUN):
         figures = run_sft(config)
     _print_figures(options, config, figures)
 
 
-def _rl(options: argparse.Namespace) -> None:
-    import jax
-
-    from astra_jax.config import load_config
-    from astra_jax.mesh.hosts import enter_on_all_hosts, host_folder
-    from astra_jax.rl.config import RLConfig
-    from astra_jax.rl.stage import run_rl
-    from astra_jax.training.run_record import RL_RUN
-    from astra_jax.training.wandb_run import require_wandb
-    from sandbox.client import AsyncSandboxClient
-    from synthesis.record_io import packages_of
-
+def rl(options: argparse.Namespace) -> None:
+    """Run RL, or the rest of it, with a sandbox and the judge of endings that the config names."""
     config = load_config(RLConfig, options.config, options.overrides)
 
     async def run(url: str) -> dict:

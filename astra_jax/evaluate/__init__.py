@@ -8,9 +8,6 @@ side_by_side  Finished evaluations side by side: their figures, whether two can 
 intervals     Intervals of figures: bootstrap over environments.
 conduct       Figures of how episodes went: each is a ratio of two sums, to which each episode adds a numerator and a
               denominator.
-scoring       The score of sampled tokens, just spoken or logged: their log-probs by the learner's program.
-replay        Runs a logged episode again with the same policy, seed and slot, and compares every token.
-rescore       Scores logged episodes by other rewards, without model, tools or sandbox.
-mismatch      The difference of a token's log-prob between sampler and learner, split by cause.
+replay        Samples a logged episode again with the same policy, seed and slot, and compares every token.
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.
 """

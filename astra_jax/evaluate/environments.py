@@ -126,25 +126,6 @@ class Evaluation:
 
 
 async def evaluate_environments(
-    engine: RolloutEngine,
-    params: Params,
-    environments: Sequence[Environment],
-    config: EvaluationConfig,
-    *,
-    seed: int,
-) -> Evaluation:
-    """Run every environment whose prompt fits and that has something to solve.
-
-    Raises:
-        PromptTooLong: there is no such environment.
-        NoneFinished: in each of them an episode was cut off.
-        SandboxUnavailable: the sandbox is down; there are no figures then.
-    """
-    at_one = await evaluate_temperatures([config.rollout.temperature], engine, params, environments, config, seed=seed)
-    return at_one[0]
-
-
-async def evaluate_temperatures(
     temperatures: Sequence[float],
     engine: RolloutEngine,
     params: Params,
@@ -153,13 +134,15 @@ async def evaluate_temperatures(
     *,
     seed: int,
 ) -> list[Evaluation]:
-    """Return the evaluation at each temperature, as `evaluate_environments`, with the same tools and random numbers.
+    """Run every environment whose prompt fits and that has something to solve, at each temperature.
 
-    Temperatures run side by side, so that a prompt is computed once. Errors of the service are not told apart, so each
-    evaluation has all of them.
+    Temperatures run side by side, with the same tools and random numbers, so that a prompt is computed once. Errors of
+    the service are not told apart, so each evaluation has all of them.
 
     Raises:
-        PromptTooLong, NoneFinished, SandboxUnavailable: as `evaluate_environments`.
+        PromptTooLong: there is no such environment.
+        NoneFinished: in each of them an episode was cut off.
+        SandboxUnavailable: the sandbox is down; there are no figures then.
     """
     # Mixed by the seed alone, so that policies which are compared are shown the same tools in the same order.
     starts = [

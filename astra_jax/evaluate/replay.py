@@ -1,8 +1,7 @@
-"""Runs a logged episode again with the same policy, seed and slot, and compares every token.
+"""Samples a logged episode again with the same policy, seed and slot, and compares every token.
 
-`replay` runs the tools again in the environment of the episode, and compares their replies, too. `replay_record` needs
-only the log and runs no tool: it samples each message behind the tokens that the log has before it, reads its calls
-again, and shows the replies of the log.
+Only the log is needed: each message is sampled behind the tokens that the log has before it, its calls are read again,
+and the replies of tools are those of the log.
 """
 
 from __future__ import annotations
@@ -21,25 +20,11 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.sizes import decode_limits
-from astra_jax.episodes.episode import Episode, response_segments
-from astra_jax.episodes.log import (
-    EpisodeLogError,
-    LoggedEpisode,
-    LoggedToken,
-    RolledOut,
-    episode_to_json,
-    token_texts,
-)
-from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
+from astra_jax.episodes.episode import response_segments
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, LoggedToken, RolledOut, token_texts
+from astra_jax.episodes.rollout import RolloutConfig
 from astra_jax.model.config import DType
-from sandbox.client import AsyncSandboxClient
-from synthesis.records import Environment
 
-_COMPARED: Final = (
-    *("stop_reason", "num_turns", "final_text", "is_answer_accurate", "num_solved", "num_subtasks", "num_tool_calls"),
-    *("f1", "reward"),
-)
 _TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
 """Nats by which log-probs may differ: alone an episode decodes in another batch than among others."""
 
@@ -48,8 +33,6 @@ _TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
 class Replay:
     """The result of running an episode again."""
 
-    num_tokens: int
-    """Tokens of the log, those of the prompt and of tools included."""
     num_calls: int
     """Calls that were compared."""
     largest_logprob_difference: float
@@ -58,40 +41,11 @@ class Replay:
     """The first difference, in words; empty if there is none."""
 
 
-async def replay(
-    logged: LoggedEpisode, environment: Environment, policy: Policy, sandbox: AsyncSandboxClient
-) -> Replay:
-    """Run a logged episode again, alone, and compare it with its log.
-
-    Raises:
-        EpisodeLogError: the log lacks seed, slot or limits, or the environment has other tools.
-        SandboxUnavailable: the sandbox is down.
-    """
-    how, config = _how(logged)
-    config = config.model_copy(update={"max_tool_seconds": None})  # it had ended, however long that took
-    by_name = {tool.document.name: tool for tool in environment.all_tools}
-    if missing := [name for name in logged.tools if name not in by_name]:
-        raise EpisodeLogError(
-            f"expected the tools of {logged.environment_id} in the environments, found none of {missing}; name the "
-            "record directory that the episode was run in"
-        )
-
-    async def judge(environment: Environment, said: str) -> bool:
-        # The judge of the episode is not asked again: another verdict of a model would be no fault of the replay.
-        return logged.met_expectation
-
-    engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config, judge=judge)
-    start = Start(environment, [by_name[name] for name in logged.tools])
-    ((episode,),) = await engine.run(policy.params, [start], group_size=1, seed=how.seed, first_slot=how.slot)
-    return compared(logged, episode, policy)
-
-
-async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
+async def replay(logged: LoggedEpisode, policy: Policy) -> Replay:
     """Sample each message of a logged episode again, behind the log's own tokens, and compare the messages with it.
 
-    The replies of tools are taken from the log, so neither environment nor sandbox is needed. The calls of each message
-    are compared with the log's, and the tokens of their replies with the tokens that follow. The end of the episode is
-    not compared.
+    The calls of each message are compared with the log's, and the tokens of their replies with the tokens that follow.
+    The end of the episode is not compared.
 
     Raises:
         EpisodeLogError: the log lacks seed, slot or limits.
@@ -101,7 +55,7 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
     end_ids = (policy.tokenizer.end_id, policy.tokenizer.end_of_text_id)
     device = XLADevice(policy.model_config, policy.params, limits, end_ids=end_ids)
     decoder = PagedDecoder(device, limits, end_ids=end_ids)
-    session, tolerance = Session(how.seed, how.slot), tolerance_of(policy.model_config.dtype)
+    session, tolerance = Session(how.seed, how.slot), _TOLERANCE[policy.model_config.dtype]
     most_tokens = sum(token.turn == 0 for token in logged.tokens) + config.max_response_tokens
     largest, difference, num_calls = 0.0, "", 0
     try:
@@ -121,7 +75,7 @@ async def replay_record(logged: LoggedEpisode, policy: Policy) -> Replay:
                 break
     finally:
         await decoder.close()
-    return Replay(len(logged.tokens), num_calls, largest, difference)
+    return Replay(num_calls, largest, difference)
 
 
 def _difference_after(
@@ -195,18 +149,8 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
     return how, config
 
 
-def compared(logged: LoggedEpisode, episode: Episode, policy: Policy) -> Replay:
-    """Compare an episode with its log: tokens, log-probs, calls, replies, how it ended and what it earned."""
-    line = episode_to_json(episode, policy.tokenizer, policy=logged.policy, reward=episode_reward(episode))
-    again = LoggedEpisode.model_validate(line)
-    tolerance = tolerance_of(policy.model_config.dtype)
-    largest, difference = _first_difference(logged.tokens, again.tokens, tolerance)
-    difference = difference or _difference_beside_tokens(logged, again)
-    return Replay(len(logged.tokens), len(logged.calls), largest, difference)
-
-
 def _first_difference(
-    before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int = 0
+    before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int
 ) -> tuple[float, str]:
     """Return the largest difference of log-probs before the first other token, and the first difference in words."""
     largest = 0.0
@@ -224,20 +168,3 @@ def _first_difference(
             found = f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {new.sampled_logprob:.6f}"
             return largest, found
     return largest, ""
-
-
-def tolerance_of(dtype: DType) -> float:
-    """Return the nats by which two computations of a log-prob may differ in a type."""
-    return _TOLERANCE[dtype]
-
-
-def _difference_beside_tokens(logged: LoggedEpisode, again: LoggedEpisode) -> str:
-    if len(logged.tokens) != len(again.tokens):
-        return f"it had {len(logged.tokens)} tokens, now {len(again.tokens)}"
-    for number, (old, new) in enumerate(zip(logged.calls, again.calls, strict=False), start=1):
-        if old != new:  # in the last turn: replies of earlier turns are among the tokens
-            return f"call {number} was {old}, now {new}"
-    for name in _COMPARED:
-        if getattr(logged, name) != getattr(again, name):
-            return f"{name} was {getattr(logged, name)!r}, now {getattr(again, name)!r}"
-    return ""

@@ -9,8 +9,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from astra_jax.report.charts import number_histogram, score_histogram
-from astra_jax.report.data_sets import Bar, DataSet, Distribution, Figure, distribution, in_words
+from astra_jax.report.data_sets import (
+    Bar,
+    DataSet,
+    Distribution,
+    Figure,
+    distribution,
+    in_words,
+    number_distribution,
+    score_distribution,
+)
 from synthesis import by_construction
 from synthesis.diversity import Diversity
 from synthesis.environments.selection import statistics as environments
@@ -82,40 +90,38 @@ def _trajectories(counted: TrajectoryStatistics) -> DataSet:
         ],
         {
             "Sizes": [
-                number_histogram(
-                    "Tool calls each", counted.calls_by_number, paper_mean=paper["tool_calls_per_trajectory"]
-                ),
-                number_histogram(
-                    "Messages each", counted.messages_by_number, paper_mean=paper["messages_per_trajectory"]
-                ),
-                number_histogram("Requests of the user each", counted.requests_by_number),
+                number_distribution("Tool calls each", counted.calls_by_number),
+                number_distribution("Messages each", counted.messages_by_number),
+                number_distribution("Requests of the user each", counted.requests_by_number),
                 *(
-                    [number_histogram("Proposals of each edge of the tool graphs", counted.edges_by_weight)]
+                    [number_distribution("Proposals of each edge of the tool graphs", counted.edges_by_weight)]
                     if counted.edges_by_weight
                     else []
                 ),
             ],
             "Task scores": [
-                score_histogram(in_words(name).capitalize(), tenths, mean=counted.task_scores[name])
+                score_distribution(in_words(name).capitalize(), tenths, mean=counted.task_scores[name])
                 for name, tenths in counted.task_score_tenths.items()
             ],
             "Reward axes": [
-                score_histogram(
+                score_distribution(
                     "Reward, mean of the axes" if axis == "mean" else in_words(axis).capitalize(),
                     tenths,
                     mean=counted.reward[axis],
                 )
                 for axis, tenths in counted.reward_tenths.items()
             ],
+            "Shares": [
+                distribution("Message roles", counted.roles),
+                distribution("Domains", counted.domains),
+                distribution("Languages", counted.languages),
+                distribution("Tools answered by", counted.tool_backends),
+                distribution("Expected of the agent", counted.expectations),
+                distribution("Tasks by augmentation", counted.augmentations),
+                distribution("Teachers", counted.teachers),
+                *_rejections(rejected),
+            ],
         },
-        [
-            distribution("Message roles", counted.roles, paper["roles"]),
-            distribution("Domains", counted.domains),
-            distribution("Languages", counted.languages),
-            distribution("Tools answered by", counted.tool_backends),
-            distribution("Expected of the agent", counted.expectations),
-            distribution("Tasks by augmentation", counted.augmentations),
-        ],
     )
 
 
@@ -164,23 +170,21 @@ def _environments(counted: EnvironmentStatistics) -> DataSet:
         ],
         {
             "Sizes": [
-                number_histogram(
-                    "Hops each",
-                    counted.sub_questions_histogram,
-                    paper_mean=paper["sub_questions_mean"],
-                ),
-                number_histogram("Tool calls each", counted.tool_calls_histogram, paper_mean=paper["tool_calls_mean"]),
-                number_histogram("Longest path of calls", counted.longest_path_histogram),
-            ]
+                number_distribution("Hops each", counted.sub_questions_histogram),
+                number_distribution("Tool calls each", counted.tool_calls_histogram),
+                number_distribution("Longest path of calls", counted.longest_path_histogram),
+            ],
+            "Shares": [
+                distribution("Scenarios", counted.scenarios),
+                distribution("Domains", counted.domains),
+                distribution("Languages", counted.languages),
+                distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
+                distribution("Expected of the agent", counted.expectations),
+                distribution("Demonstrated", counted.demonstrations),
+                distribution("Teachers", counted.teachers),
+                *_rejections(rejected),
+            ],
         },
-        [
-            distribution("Scenarios", counted.scenarios, paper["scenarios"]),
-            distribution("Domains", counted.domains, paper["domains"]),
-            distribution("Languages", counted.languages, paper["languages"]),
-            distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
-            distribution("Expected of the agent", counted.expectations),
-            distribution("Demonstrated", counted.demonstrations),
-        ],
     )
 
 

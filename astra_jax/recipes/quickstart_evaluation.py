@@ -25,7 +25,7 @@ from astra_jax.config import load_config
 from astra_jax.episodes.rollout import RolloutEngine
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.conduct import figures_of, summed
-from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_temperatures, logged_episodes
+from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, evaluate_environments, logged_episodes
 from astra_jax.report.held_out import number_of_environments
 from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import RecordSource
@@ -118,7 +118,7 @@ async def _evaluate(
         async def run(split: str, temperatures: Sequence[float]) -> list[Evaluation]:
             environments = list(RecordSource(out / split, Environment))
             of_split = config.model_copy(update={"environments": out / split})
-            evaluations = await evaluate_temperatures(
+            evaluations = await evaluate_environments(
                 temperatures, engine, policy.params, environments, of_split, seed=seed
             )
             found.left_out[split] = evaluations[0].num_left_out

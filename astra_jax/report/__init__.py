@@ -1,18 +1,15 @@
 """The report: one self-contained HTML page of a run or of a record directory, made only from its files.
 
 page              The page of a run or of a record directory: it reads the folder and lays the page out.
-held_out          The held-out figures of every policy: at each temperature side by side, and all figures of one
-                  setting.
+held_out          The held-out figures of every policy, and the number of environments that they were taken on.
 tables            Tables of a page: rows and columns of cells, each with its interval in small letters.
-charts            Curves over steps, histograms, bars with intervals: scales, ticks, paths, in percent of the plot.
-data_sets         A data set as it is shown: figures beside the paper's, histograms of sizes and scores, the shares of
-                  its kinds.
+charts            Curves over steps: scales, ticks and paths, in percent of the plot.
+data_sets         A data set as it is shown: figures beside the paper's, and the shares of its sizes, scores and kinds.
 episodes          The episodes that the page shows, and their tokens cut into runs of one writer.
-environments      Evaluations in environments side by side: tables of figures, differences, slices and endings, and
-                  bars.
+environments      Evaluations in environments side by side: tables of figures, differences, slices and endings.
 benchmarks        The page of evaluations: in environments side by side, of benchmarks beside the paper's; HTML and
                   Markdown.
-benchmark_tables  Runs of benchmarks beside the paper: tables, bars, and the reasons why a run is not comparable.
+benchmark_tables  Runs of benchmarks beside the paper: tables, and the reasons why a run is not comparable.
 paper             The paper's figures, by their table, and its claims over Qwen3.
 
 Each page and each of its parts has a template beside these files. The page runs no script and loads nothing.

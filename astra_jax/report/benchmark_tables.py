@@ -1,4 +1,4 @@
-"""Runs of benchmarks beside the paper: tables, bars, and the reasons why a run is not comparable."""
+"""Runs of benchmarks beside the paper: tables, and the reasons why a run is not comparable."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from astra_jax.benchmarks.harnesses import HARNESSES
 from astra_jax.benchmarks.results import FAILURES, BenchmarkResults, Figure
 from astra_jax.benchmarks.scores import tasks_by_category
 from astra_jax.evaluate.intervals import stratified_interval
-from astra_jax.report.charts import IntervalBars, interval_bars
-from astra_jax.report.paper import ALL, BFCL_EFFORT, PAPER_ROWS, Benchmark, claims
+from astra_jax.report.paper import ALL, PAPER_ROWS, Benchmark, claims
 from astra_jax.report.tables import MISSING, Cell, Row, Table
 
 TITLES: dict[Benchmark, str] = {
@@ -20,12 +19,6 @@ TITLES: dict[Benchmark, str] = {
     "aime": "AIME, mean of 32, top-k 20",
     "aime_no_top_k": "AIME, mean of 32, without top-k",
 }
-EFFORTS: dict[str, str] = {
-    "steps_per_turn": "steps per sub-job",
-    "tokens_per_step": "tokens per step",
-    "tokens_per_turn": "tokens per sub-job",
-}
-"""Columns of T4: our name to the paper's."""
 _PAPER_SAMPLING: dict[str, dict[str, float]] = {
     "bfcl": {"temperature": 0.6},
     "aime": {"temperature": 0.6, "top_p": 0.95},
@@ -45,9 +38,7 @@ class Comparison:
 
     title: str
     tables: list[Table]
-    """Scores, differences, the cost of answers if T4 has the benchmark, pass^k if there is one, and failures."""
-    charts: list[IntervalBars]
-    """One chart of each column of the scores."""
+    """Scores, differences, pass^k if there is one, and failures."""
     not_comparable: dict[str, list[str]]
     """Label of a run to the reasons why its figures are not those of the paper's settings."""
 
@@ -62,12 +53,11 @@ def compare(runs: Sequence[Labelled]) -> list[Comparison]:
         tables = [
             _scores(benchmark, ours),
             _differences(benchmark, ours),
-            *([_effort(ours)] if benchmark == "bfcl" else []),
             *([_pass_hat(ours)] if any(results.summary.pass_hat for _, results in ours) else []),
             _failures(ours),
         ]
         reasons = {label: why for label, results in ours if (why := not_comparable(results))}
-        found.append(Comparison(title, tables, _charts(benchmark, ours), reasons))
+        found.append(Comparison(title, tables, reasons))
     return found
 
 
@@ -120,32 +110,13 @@ def _scores(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
         if (figures := row.figures(benchmark))
     ]
     for label, results in ours:
-        found = _figures(results)
+        found = {**results.summary.by_category, ALL: results.summary.score}
         rows.append(Row(Cell(label), [_with_interval(found.get(name)) for name in columns]))
     note = (
         "In percent, with 95 % intervals of our runs; the paper gives none. T1, T2 and README say where a row of the "
         "paper stands: they do not always agree."
     )
     return Table("", _in_words(columns), rows, note)
-
-
-def _figures(results: BenchmarkResults) -> dict[str, Figure]:
-    return {**results.summary.by_category, ALL: results.summary.score}
-
-
-def _charts(benchmark: Benchmark, ours: Sequence[Labelled]) -> list[IntervalBars]:
-    """Draw each column of the scores: the paper's models, which have no intervals, above our runs."""
-    charts = []
-    for name in _columns(benchmark, ours):
-        bars = [
-            (f"{row.model} ({row.table})", "paper", figures[name] / 100, (figures[name] / 100,) * 2)
-            for row in PAPER_ROWS
-            if name in (figures := row.figures(benchmark))
-        ]
-        found = [(label, _figures(results).get(name)) for label, results in ours]
-        bars += [(label, "ours", figure.value, figure.interval) for label, figure in found if figure is not None]
-        charts.append(interval_bars(name.replace("_", " "), bars, in_percent=True))
-    return charts
 
 
 def _differences(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
@@ -162,25 +133,10 @@ def _differences(benchmark: Benchmark, ours: Sequence[Labelled]) -> Table:
     return Table("What training adds, in points", _in_words(columns), rows, note)
 
 
-def _effort(ours: Sequence[Labelled]) -> Table:
-    models = [(Cell(row.model, "T4"), row.model_dump()) for row in BFCL_EFFORT]
-    models += [(Cell(label), results.summary.effort) for label, results in ours]
-    rows = [
-        Row(label, [_cell(found[name], "{:.1f}", is_ours=not label.detail) for name in EFFORTS])
-        for label, found in models
-    ]
-    note = (
-        "A sub-job is a turn of the user, a step one answer of the model. Ours are means over all turns and over all "
-        "steps. The paper's tokens per sub-job are not its steps per sub-job times its tokens per step, and it does "
-        "not say over which samples it averages."
-    )
-    return Table("What answers cost", list(map(Cell, EFFORTS.values())), rows, note)
-
-
 def _pass_hat(ours: Sequence[Labelled]) -> Table:
     most = max(k for _, results in ours for k in results.summary.pass_hat)
     rows = [
-        Row(Cell(label), [_cell(results.summary.pass_hat.get(k), "{:.1%}", is_ours=True) for k in range(1, most + 1)])
+        Row(Cell(label), [_cell(results.summary.pass_hat.get(k), "{:.1%}") for k in range(1, most + 1)])
         for label, results in ours
     ]
     note = "The chance that k trials of a task all pass."
@@ -195,7 +151,7 @@ def _failures(ours: Sequence[Labelled]) -> Table:
     for label, results in ours:
         failures, answers = results.summary.failures, results.summary.answers
         counts = [failures.get(cause, 0) for cause in FAILURES] + [answers.get(name, 0) for name in counted]
-        rows.append(Row(Cell(label), [Cell(str(count), is_marked=True) for count in counts]))
+        rows.append(Row(Cell(label), [Cell(str(count)) for count in counts]))
     return Table("What failed", _in_words(columns), rows, "Samples by cause, and answers of the model.")
 
 
@@ -221,15 +177,15 @@ def _paired(before: BenchmarkResults, after: BenchmarkResults) -> dict[str, Cell
 def _difference(strata: Sequence[Sequence[float]], seed: int) -> Cell:
     mean = sum(sum(each) / len(each) for each in strata) / len(strata)
     ends = stratified_interval(strata, seed=seed)
-    return Cell(f"{100 * mean:+.2f}", " to ".join(f"{100 * end:+.1f}" for end in ends), is_marked=True)
+    return Cell(f"{100 * mean:+.2f}", " to ".join(f"{100 * end:+.1f}" for end in ends))
 
 
-def _cell(value: float | None, form: str, *, is_ours: bool = False) -> Cell:
-    return MISSING if value is None else Cell(form.format(value), is_marked=is_ours)
+def _cell(value: float | None, form: str) -> Cell:
+    return MISSING if value is None else Cell(form.format(value))
 
 
 def _with_interval(figure: Figure | None) -> Cell:
     if figure is None:
         return MISSING
     ends = "–".join(f"{100 * end:.1f}" for end in figure.interval)
-    return Cell(f"{100 * figure.value:.2f}", ends, is_marked=True)
+    return Cell(f"{100 * figure.value:.2f}", ends)

@@ -1,8 +1,7 @@
-"""Curves over steps, histograms, bars with intervals: scales, ticks, paths, in percent of the plot."""
+"""Curves over steps: scales, ticks and paths, in percent of the plot."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 MAX_POINTS = 400
 """Number of points of a curve; a longer one is drawn as means of consecutive steps."""
 
-_MAX_HOVER_BANDS = 80
 _MIN_POINTS_TO_SMOOTH = 20
 
 
@@ -36,15 +34,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class HoverBand:
-    """A stretch of the x axis, and the values of the curves there in words."""
-
-    left_percent: float
-    width_percent: float
-    text: str
-
-
-@dataclass(frozen=True)
 class LineChart:
     """A chart that is ready to be drawn."""
 
@@ -53,7 +42,6 @@ class LineChart:
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     curves: list[Curve]
-    bands: list[HoverBand]
     notes: list[str]
     """Remarks on values that the drawing leaves out or sums up."""
 
@@ -110,147 +98,7 @@ def line_chart(
         if x_low <= step <= x_high and step.is_integer()
     ]
     y_ticks = [Tick(y(value), figure(value)) for value in y_values]
-    return LineChart(title, unit, x_ticks, y_ticks, curves, _hover_bands(series, steps, x), notes)
-
-
-@dataclass(frozen=True)
-class Column:
-    """The share of values in one interval of a histogram."""
-
-    name: str
-    share: float
-    left_percent: float
-    width_percent: float
-    height_percent: float
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A value that is marked on the x axis."""
-
-    name: str
-    percent: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """A histogram that is ready to be drawn; the y axis is in percent of all."""
-
-    title: str
-    x_ticks: list[Tick]
-    y_ticks: list[Tick]
-    columns: list[Column]
-    marks: list[Mark]
-    """The mean, and the paper's mean if it gives one."""
-
-
-_MIN_COLUMNS, _MAX_COLUMNS = 5, 40
-
-
-def number_histogram(title: str, counts: Mapping[int, int], *, paper_mean: float | None = None) -> Histogram:
-    """Lay out the share of each whole number; a long range has wider columns. `counts` must not be empty.
-
-    >>> [column.share for column in number_histogram("Calls", {1: 3, 3: 1}).columns]
-    [0.75, 0.0, 0.25, 0.0, 0.0]
-    """
-    low = min(counts)
-    high = max(*counts, low + _MIN_COLUMNS - 1)
-    step = math.ceil((high - low + 1) / _MAX_COLUMNS)
-    starts = range(low, high + 1, step)
-    inside = [sum(counts.get(number, 0) for number in range(start, start + step)) for start in starts]
-    names = [f"{start}" if step == 1 else f"{start}–{start + step - 1}" for start in starts]
-    edges = [start - 0.5 for start in (*starts, starts[-1] + step)]
-    mean = sum(number * count for number, count in counts.items()) / sum(counts.values())
-    ticks = [tick for tick in nice_ticks(low, high, at_most=8) if low <= tick <= high and tick.is_integer()]
-    marks = {"mean": mean} | ({} if paper_mean is None else {"paper": paper_mean})
-    return _histogram(title, names, inside, edges, ticks, marks, "{:.2f}")
-
-
-def score_histogram(title: str, tenths: Sequence[int], *, mean: float) -> Histogram:
-    """Lay out the share of scores in each tenth of [0, 1]."""
-    edges = [tenth / 10 for tenth in range(11)]
-    names = [f"{low:.1f}–{high:.1f}" for low, high in itertools.pairwise(edges)]
-    return _histogram(title, names, tenths, edges, [0.0, 0.5, 1.0], {"mean": mean}, "{:.3f}")
-
-
-def _histogram(
-    title: str,
-    names: Sequence[str],
-    counts: Sequence[int],
-    edges: Sequence[float],
-    ticks: Sequence[float],
-    marks: Mapping[str, float],
-    mark_form: str,
-) -> Histogram:
-    total = sum(counts)
-    low, high = min(edges[0], *marks.values()), max(edges[-1], *marks.values())
-    y_values = nice_ticks(0, 100 * max(counts) / total, at_most=5)
-
-    def x(value: float) -> float:
-        return 100 * (value - low) / (high - low)
-
-    columns = [
-        Column(name, count / total, x(left), x(right) - x(left), 100 * (100 * count / total) / y_values[-1])
-        for name, count, (left, right) in zip(names, counts, itertools.pairwise(edges), strict=True)
-    ]
-    return Histogram(
-        title,
-        x_ticks=[Tick(x(value), figure(value)) for value in ticks],
-        y_ticks=[Tick(100 - 100 * value / y_values[-1], f"{value:g} %") for value in y_values],
-        columns=columns,
-        marks=[Mark(name, x(value), mark_form.format(value)) for name, value in marks.items()],
-    )
-
-
-@dataclass(frozen=True)
-class IntervalBar:
-    """A figure as a bar from zero, and its interval as a whisker."""
-
-    label: str
-    key: int
-    """Index of the bar's key in the chart's keys."""
-    text: str
-    width_percent: float
-    low_percent: float
-    high_percent: float
-
-
-@dataclass(frozen=True)
-class IntervalBars:
-    """Bars below one another, ready to be drawn; the x axis begins at zero."""
-
-    title: str
-    ticks: list[Tick]
-    keys: list[str]
-    bars: list[IntervalBar]
-
-
-def interval_bars(
-    title: str, figures: Sequence[tuple[str, str, float, tuple[float, float]]], *, in_percent: bool = False
-) -> IntervalBars:
-    """Lay out bars of label, key, value and interval; there must be one, and no value below zero.
-
-    >>> chart = interval_bars("F1", [("sft", "greedy", 0.5, (0.25, 1.0))])
-    >>> [(bar.text, bar.width_percent, bar.low_percent, bar.high_percent) for bar in chart.bars]
-    [('0.500', 50.0, 25.0, 100.0)]
-    """
-    keys = list(dict.fromkeys(key for _, key, _, _ in figures))
-    ticks = nice_ticks(0.0, max(max(value, interval[1]) for _, _, value, interval in figures))
-    bars = [
-        IntervalBar(
-            label,
-            keys.index(key),
-            f"{value:.1%}" if in_percent else f"{value:.3f}",
-            width_percent=100 * value / ticks[-1],
-            low_percent=100 * interval[0] / ticks[-1],
-            high_percent=100 * interval[1] / ticks[-1],
-        )
-        for label, key, value, interval in figures
-    ]
-    labels = [f"{100 * tick:g} %" if in_percent else figure(tick) for tick in ticks]
-    at = [100 * tick / ticks[-1] for tick in ticks]
-    return IntervalBars(title, list(map(Tick, at, labels)), keys, bars)
+    return LineChart(title, unit, x_ticks, y_ticks, curves, notes)
 
 
 _NOTHING = 1e-12
@@ -320,17 +168,3 @@ def _points(rows: Sequence[Mapping[str, Any]], key: str, steps_per_point: int) -
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _hover_bands(
-    series: Mapping[str, Sequence[tuple[float, float]]], steps: Sequence[float], x: Any
-) -> list[HoverBand]:
-    stride = math.ceil(len(steps) / _MAX_HOVER_BANDS)
-    value_at = {name: dict(points) for name, points in series.items()}
-    bands = []
-    for first in range(0, len(steps), stride):
-        step = steps[first]
-        said = [f"{name} {figure(values[step])}" for name, values in value_at.items() if step in values]
-        end = steps[first + stride] if first + stride < len(steps) else steps[-1]
-        bands.append(HoverBand(x(step), x(end) - x(step), f"step {figure(step)}: {', '.join(said)}"))
-    return bands

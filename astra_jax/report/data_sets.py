@@ -1,15 +1,11 @@
-"""A data set as it is shown: figures beside the paper's, histograms of sizes and scores, the shares of its kinds."""
+"""A data set as it is shown: figures beside the paper's, and the shares of its sizes, scores and kinds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import fill
-
-from astra_jax.report.charts import Histogram
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment
 
 MAX_BARS = 12
 """Number of bars; a longer distribution ends in one bar for all the rest."""
@@ -33,8 +29,6 @@ class Bar:
     amount: float
     text: str
     """The amount in words."""
-    paper: float | None = None
-    """The amount in the paper's data, if it gives one."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +46,15 @@ class DataSet:
     kind: str
     """The kind of its records, in the plural."""
     figures: list[Figure]
-    histograms: dict[str, list[Histogram]]
-    """Histograms by the heading over them."""
-    distributions: list[Distribution]
+    distributions: dict[str, list[Distribution]]
+    """Distributions by the heading over them."""
     by_construction: Sequence[str] = ()
     """Sentences on figures that follow from how the records were made, and say nothing of their quality."""
-
-    @property
-    def has_paper_shares(self) -> bool:
-        """Whether a bar is marked with the paper's share."""
-        return any(bar.paper is not None for distribution in self.distributions for bar in distribution.bars)
 
     def table(self) -> str:
         """Return the data set as text for a terminal.
 
-        >>> print(DataSet("trajectories", [Figure("messages each", "7.71", "10.59")], {}, []).table())
+        >>> print(DataSet("trajectories", [Figure("messages each", "7.71", "10.59")], {}).table())
                                              trajectories    paper
         messages each                                7.71    10.59
         """
@@ -75,32 +63,54 @@ class DataSet:
         if self.by_construction:
             lines += ["", "So by construction"]
             lines += [fill(said, 96, initial_indent="  - ", subsequent_indent="    ") for said in self.by_construction]
-        for title, charts in self.histograms.items():
+        for title, distributions in self.distributions.items():
             lines += ["", title]
-            for chart in charts:
-                columns = (f"{column.name}: {column.share:.1%}" for column in chart.columns if column.share)
-                lines.append(f"  {chart.title:34}  {', '.join(columns)}")
-        for distribution in self.distributions:
-            lines += ["", distribution.title] if distribution.bars else []
-            lines += [f"  {bar.label:34}{bar.text:>13}" for bar in distribution.bars]
+            for each in distributions:
+                shares = ", ".join(f"{bar.label}: {bar.text}" for bar in each.bars)
+                lines.append(fill(f"{each.title:34}  {shares}", 96, initial_indent="  ", subsequent_indent=" " * 38))
         return "\n".join(lines)
 
 
-def distribution(title: str, amounts: Mapping[str, float], paper: Mapping[str, float] | None = None) -> Distribution:
-    """Lay out the shares of kinds, most frequent first, equally frequent ones by name; `paper` holds shares.
+def distribution(title: str, amounts: Mapping[str, float]) -> Distribution:
+    """Lay out the shares of kinds, most frequent first, equally frequent ones by name.
 
     >>> [bar.text for bar in distribution("Roles", {"user": 1, "tool": 3}).bars]
     ['75.0%', '25.0%']
     """
-    total = sum(amounts.values())
-    shares = {label: amount / total for label, amount in amounts.items()}
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
     if len(ranked) > MAX_BARS:
         rest = ranked[MAX_BARS - 1 :]
-        ranked = [*ranked[: MAX_BARS - 1], (f"{len(rest)} others", sum(share for _, share in rest))]
-    return Distribution(
-        title, [Bar(in_words(label), share, f"{share:.1%}", (paper or {}).get(label)) for label, share in ranked]
-    )
+        ranked = [*ranked[: MAX_BARS - 1], (f"{len(rest)} others", sum(amount for _, amount in rest))]
+    return _shares(title, {in_words(label): amount for label, amount in ranked})
+
+
+def number_distribution(title: str, counts: Mapping[int, int]) -> Distribution:
+    """Lay out the share of each whole number, or of each range of numbers if they lie far apart.
+
+    >>> [(bar.label, bar.text) for bar in number_distribution("Calls", {1: 3, 3: 1}).bars]
+    [('1', '75.0%'), ('2', '0.0%'), ('3', '25.0%')]
+    """
+    low, high = min(counts), max(counts)
+    step = math.ceil((high - low + 1) / MAX_BARS)
+    inside = {
+        f"{start}" if step == 1 else f"{start}–{start + step - 1}": sum(
+            counts.get(number, 0) for number in range(start, start + step)
+        )
+        for start in range(low, high + 1, step)
+    }
+    mean = sum(number * count for number, count in counts.items()) / sum(counts.values())
+    return _shares(f"{title}, mean {mean:.2f}", inside)
+
+
+def score_distribution(title: str, tenths: Sequence[int], *, mean: float) -> Distribution:
+    """Lay out the share of scores in each tenth of [0, 1]; empty tenths are left out."""
+    inside = {f"{tenth / 10:.1f}–{(tenth + 1) / 10:.1f}": count for tenth, count in enumerate(tenths) if count}
+    return _shares(f"{title}, mean {mean:.3f}", inside)
+
+
+def _shares(title: str, amounts: Mapping[str, float]) -> Distribution:
+    total = sum(amounts.values())
+    return Distribution(title, [Bar(name, each / total, f"{each / total:.1%}") for name, each in amounts.items()])
 
 
 def in_words(name: str) -> str:
@@ -111,9 +121,3 @@ def in_words(name: str) -> str:
     """
     names = {"en": "English", "zh": "Chinese", "mcp": "real MCP servers", "procedural": "procedural (templates)"}
     return names.get(name, name.replace("_", " "))
-
-
-def mean_subtasks(directory: Path) -> float:
-    """Return the mean number of tool calls of a perfect episode over a directory of environments."""
-    source = RecordSource(directory, Environment)
-    return sum(len(environment.sub_tasks) for environment in source) / len(source)

@@ -1,4 +1,4 @@
-"""Evaluations in environments side by side: tables of figures, differences, slices and endings, and bars."""
+"""Evaluations in environments side by side: tables of figures, differences, slices and endings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 
 from astra_jax.evaluate.side_by_side import FinishedEvaluation, differences, not_comparable, shared_environments
 from astra_jax.evaluate.slices import SLICED
-from astra_jax.report.charts import IntervalBars, interval_bars
-from astra_jax.report.tables import MISSING, SHARE, Cell, Figures, Row, Table, figure_cell, number
+from astra_jax.report.tables import MISSING, SHARE, Cell, Figures, Row, Table, figure_cell
 
 _BANDS: Final = {"high": "of high similarity", "medium": "of medium similarity", "low": "of low similarity"}
 _GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -57,7 +56,6 @@ _GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 """Heading of a table to its rows: name of a figure to its label and form."""
 _FIGURES: Final = {name: shown for group in _GROUPS.values() for name, shown in group.items()}
 _KINDS: Final = ("scenario", "hops", "language", "domain", "difficulty", "variant", "ending")
-_CHARTS: Final = ("f1", "answer_accuracy", "solved_fraction", "irrelevant_call_share")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class SideBySide:
     slices: list[Table]
     not_comparable: dict[str, list[str]]
     """Label of a run to the reasons why its figures cannot stand beside those of the first."""
-    bars: list[IntervalBars]
 
 
 def side_by_side(runs: Sequence[FinishedEvaluation]) -> SideBySide:
@@ -89,7 +86,6 @@ def side_by_side(runs: Sequence[FinishedEvaluation]) -> SideBySide:
         tables=tables,
         slices=[table for kind in _KINDS if (table := _slices(runs, kind)) is not None],
         not_comparable={run.label: reasons for run in runs[1:] if (reasons := not_comparable(runs[0], run))},
-        bars=_bars(runs),
     )
 
 
@@ -161,18 +157,3 @@ def _slices(runs: Sequence[FinishedEvaluation], kind: str) -> Table | None:
             rows.append(Row(Cell(value.replace("_", " "), run.label), [*counts, *shown]))
     columns = [Cell("environments"), Cell("episodes"), *(Cell(_FIGURES[name][0]) for name in SLICED)]
     return Table("By the ending that is right" if kind == "ending" else f"By {kind}", columns, rows)
-
-
-def _bars(runs: Sequence[FinishedEvaluation]) -> list[IntervalBars]:
-    charts = []
-    for name in _CHARTS:
-        label, form = _FIGURES[name]
-        figures = [
-            (run.label, run.sampling or "program", value, interval)
-            for run in runs
-            if (value := number(run.table, name)) is not None
-            and isinstance(interval := run.table.get(f"{name}_interval"), tuple)
-        ]
-        if figures:
-            charts.append(interval_bars(label, figures, in_percent=form == SHARE))
-    return charts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +17,9 @@ from astra_jax.errors import AstraError, first_fault
 from astra_jax.evaluate.side_by_side import EvaluationFigures
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.charts import LineChart, figure, line_chart
-from astra_jax.report.data_sets import Bar, DataSet, mean_subtasks
-from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name, policy_order
-from astra_jax.report.held_out import before_and_after, by_temperature
+from astra_jax.report.data_sets import Bar, DataSet
+from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name
+from astra_jax.report.held_out import held_out_table
 from synthesis.run.destination import require_file_destination, whole_file
 
 
@@ -31,8 +31,7 @@ class Export(BaseModel):
     """The comparison of the exported checkpoint with the reference implementation."""
 
     max_abs_logit_difference: float | None
-    not_compared_because: str = ""
-    """Reason why the difference is missing; empty if it is there."""
+    """None without torch, with which `transformers` computes."""
     bit_equal: bool
 
 
@@ -160,28 +159,25 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
             f"expected a record directory, or summary.json, figures.json, metrics.jsonl, episode logs or record "
             f"directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
         )
-    held_out_directory = run_dir / "heldout"
-    gold_calls = mean_subtasks(held_out_directory) if _is_record_directory(held_out_directory) else None
     settings = (
         (_title_of_first(summary), summary.heldout),
         ("Greedy", summary.heldout_greedy),
-        ("Each at its best temperature", summary.heldout_best),
+        (f"Each at its best temperature{_best_temperatures(summary)}", summary.heldout_best),
     )
-    by_setting = {title: figures for title, figures in settings if figures}
     return {
         "summary": summary,
-        "policies": policy_order(list(summary.heldout)),
         "programs": PROGRAMS,
-        "settings": [before_and_after(title, each, gold_calls=gold_calls) for title, each in by_setting.items()],
-        "side_by_side": by_temperature(by_setting) if len(by_setting) > 1 else [],
-        "best_temperatures": {
-            policy: figures["temperature"]
-            for policy, figures in summary.heldout_best.items()
-            if isinstance(figures.get("temperature"), float)
-        },
+        "held_out": [held_out_table(title, figures) for title, figures in settings if figures],
         "runs": runs,
-        "stage_seconds": _bars({k: v for k, v in summary.seconds.items() if k != "total"}, in_words_seconds),
-        "stage_memory": _bars(summary.stage_peak_rss_bytes, in_words_bytes),
+        "stage_seconds": [
+            Bar(stage.replace("_", " "), seconds, in_words_seconds(seconds))
+            for stage, seconds in summary.seconds.items()
+            if stage != "total"
+        ],
+        "stage_memory": [
+            Bar(stage.replace("_", " "), size, in_words_bytes(size))
+            for stage, size in summary.stage_peak_rss_bytes.items()
+        ],
         "data_sets": data_sets,
         "by_construction": list(dict.fromkeys(said for each in data_sets.values() for said in each.by_construction)),
         "num_episodes": len(episodes),
@@ -193,6 +189,13 @@ def _title_of_first(summary: Summary) -> str:
     """Return the words for the temperature of `heldout`: 1 in a quickstart, any in an evaluation."""
     temperatures = {figures.get("temperature", 1.0) for figures in summary.heldout.values()}
     return "Greedy" if temperatures == {0.0} else f"At temperature {', '.join(f'{t:g}' for t in temperatures)}"
+
+
+def _best_temperatures(summary: Summary) -> str:
+    """Return the temperature of each policy in `heldout_best`, in words."""
+    found = {policy_name(policy): figures.get("temperature") for policy, figures in summary.heldout_best.items()}
+    told = ", ".join(f"{name} {temperature}" for name, temperature in found.items() if isinstance(temperature, float))
+    return f" ({told})" if told else ""
 
 
 def in_words_seconds(seconds: float) -> str:
@@ -263,13 +266,6 @@ def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:
 
 def _is_record_directory(path: Path) -> bool:
     return (path / "dataset.json").is_file()
-
-
-def _bars(amounts: Mapping[str, float], in_words: Any) -> list[Bar]:
-    """Return a bar for each stage of a run."""
-    words = {"sft": "SFT", "rl": "RL"}
-    names = {stage: " ".join(words.get(word, word) for word in stage.split("_")) for stage in amounts}
-    return [Bar(names[stage], amount, in_words(amount)) for stage, amount in amounts.items()]
 
 
 def page_environment() -> jinja2.Environment:

@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 Benchmark = Literal["bfcl", "tau2", "acebench", "aime", "aime_no_top_k"]
 ALL: Final = "all"
@@ -39,31 +39,10 @@ class PaperRow(BaseModel):
         return {**found, ALL: found.get(ALL, round(sum(found.values()) / len(found), 2))} if found else {}
 
 
-class PaperEffort(BaseModel):
-    """One row of T4: steps and tokens of a model in BFCL's multi-turn cases. A sub-job is a turn of the user."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str
-    steps_per_turn: float
-    tokens_per_step: float
-    tokens_per_turn: float
-
-
-class _Paper(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    rows: tuple[PaperRow, ...]
-    bfcl_effort: tuple[PaperEffort, ...]
-
-
-_PAPER: Final = _Paper.model_validate(
-    tomllib.loads(files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8"))
+PAPER_ROWS: Final = TypeAdapter(tuple[PaperRow, ...]).validate_python(
+    tomllib.loads(files("astra_jax.report").joinpath("paper.toml").read_text(encoding="utf-8"))["rows"]
 )
-PAPER_ROWS: Final = _PAPER.rows
 """All rows, in the order in which they are shown."""
-BFCL_EFFORT: Final = _PAPER.bfcl_effort
-"""Rows of table T4 of the paper, in its order."""
 
 
 def claims(benchmark: Benchmark) -> dict[str, dict[str, float]]:

@@ -18,8 +18,6 @@ class Cell:
     text: str
     detail: str = ""
     """Interval of a figure, or remark on a label, in small letters."""
-    is_marked: bool = False
-    """Whether the cell is shaded."""
 
 
 MISSING: Final = Cell("–")
@@ -49,14 +47,13 @@ def number(figures: Figures, name: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def figure_cell(figures: Figures, name: str, form: str, *, is_marked: bool = False) -> Cell:
+def figure_cell(figures: Figures, name: str, form: str) -> Cell:
     """Return the cell of a figure with its interval, if it has one.
 
     >>> figure_cell({"f1": 0.5, "f1_interval": (0.45, 0.54)}, "f1", "{:.2f}")
-    Cell(text='0.50', detail='0.45–0.54', is_marked=False)
+    Cell(text='0.50', detail='0.45–0.54')
     """
     value, interval = number(figures, name), figures.get(f"{name}_interval")
     if value is None:
         return MISSING
-    detail = "–".join(map(form.format, interval)) if isinstance(interval, tuple) else ""
-    return Cell(form.format(value), detail, is_marked)
+    return Cell(form.format(value), "–".join(map(form.format, interval)) if isinstance(interval, tuple) else "")

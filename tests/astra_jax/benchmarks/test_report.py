@@ -90,7 +90,7 @@ def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys)
     assert paper.low_percent == paper.high_percent
     assert ours.low_percent < ours.high_percent
     tables = [line for line in lines if line.startswith("|---")]
-    assert len(tables) == 4
+    assert len(tables) == 3
     html = (tmp_path / "page" / "report.html").read_text()
     assert "ASTRA-32B-Thinking-v1" in html
     assert "<b>x" not in html

@@ -52,19 +52,14 @@ def assert_same(a, b):
     assert jax.tree.all(same)
 
 
-def test_the_latest_state_comes_back_bit_for_bit(tmp_path):
+def test_the_latest_state_comes_back_bit_for_bit_and_can_be_donated(tmp_path):
     checkpoints = Checkpoints(tmp_path, CONFIG)
     assert checkpoints.restore_latest(OPTIMIZER) is None
     checkpoints.save(train_state(1, seed=1))
     checkpoints.save(train_state(2, seed=2))
     checkpoints.wait()
-    assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(2, seed=2))
-
-
-def test_a_restored_state_can_be_donated(tmp_path):
-    with Checkpoints(tmp_path, CONFIG) as checkpoints:
-        checkpoints.save(train_state(1))
     restored = Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER)
+    assert_same(restored, train_state(2, seed=2))
     step = jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)
     step(restored.params)
     assert restored.params["embedding"].is_deleted()
@@ -103,24 +98,19 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkey
     assert list(tmp_path.rglob("*")) == [tmp_path / "00000001"]
 
 
-def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG)
+def test_optimiser_state_is_kept_for_the_newest_saves_only_and_weights_for_all_or_as_many_as_asked(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "all", CONFIG)
+    few = Checkpoints(tmp_path / "few", CONFIG, keep_weights=2)
     for step in (1, 2, 3):
         checkpoints.save(train_state(step, seed=step))
+        few.save(train_state(step))
     checkpoints.wait()
-    assert checkpoints.steps() == [1, 2, 3]
-    assert [(tmp_path / f"0000000{step}" / "train").exists() for step in (1, 2, 3)] == [False, True, True]
-    config, params = load_params(tmp_path / "00000001")
+    few.wait()
+    assert (checkpoints.steps(), few.steps()) == ([1, 2, 3], [2, 3])
+    assert [(tmp_path / "all" / f"0000000{step}" / "train").exists() for step in (1, 2, 3)] == [False, True, True]
+    config, params = load_params(tmp_path / "all" / "00000001")
     assert config == CONFIG
     np.testing.assert_array_equal(params["embedding"], train_state(1, seed=1).params["embedding"])
-
-
-def test_old_weights_go_when_asked_to(tmp_path):
-    checkpoints = Checkpoints(tmp_path, CONFIG, keep_weights=2)
-    for step in (1, 2, 3):
-        checkpoints.save(train_state(step))
-    checkpoints.wait()
-    assert checkpoints.steps() == [2, 3]
 
 
 def test_half_of_a_later_save_keeps_no_whole_state_from_being_kept(tmp_path):
@@ -152,26 +142,31 @@ def damage(path, how):
         (path / "train.json").write_text(json.dumps({"step": 2, "data_position": {"next_record": 0}}))
 
 
+@pytest.fixture(scope="module")
+def two_saves(tmp_path_factory):
+    """A folder of the saves of two steps."""
+    folder = tmp_path_factory.mktemp("saves")
+    with Checkpoints(folder, CONFIG) as checkpoints:
+        checkpoints.save(train_state(1))
+        checkpoints.save(train_state(2))
+    return folder
+
+
 @pytest.mark.parametrize(
     "how",
     ["a flipped bit", "a truncated file", "a missing file", "no manifest", "a changed position", "{}", "half a manif"],
 )
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, caplog, how):
-    checkpoints = Checkpoints(tmp_path, CONFIG)
-    checkpoints.save(train_state(1))
-    path = checkpoints.save(train_state(2))
-    checkpoints.wait()
-    damage(path, how)
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, two_saves, caplog, how):
+    shutil.copytree(two_saves, tmp_path, dirs_exist_ok=True)
+    damage(tmp_path / "00000002", how)
     with caplog.at_level(logging.WARNING, logger="astra_jax.checkpoints.checkpoint"):
-        assert_same(checkpoints.restore_latest(OPTIMIZER), train_state(1))
+        assert_same(Checkpoints(tmp_path, CONFIG).restore_latest(OPTIMIZER), train_state(1))
     assert str(tmp_path / "00000002") in caplog.text
 
 
-def test_of_several_hosts_each_checks_a_share_and_every_file_is_in_one(tmp_path):
-    with Checkpoints(tmp_path, CONFIG) as checkpoints:
-        path = checkpoints.save(train_state(1))
+def test_of_several_hosts_each_checks_a_share_and_every_file_is_in_one(tmp_path, two_saves):
+    path = shutil.copytree(two_saves / "00000001", tmp_path / "00000001")
     files = [path / "params.json", *(file for file in (path / "params").rglob("*") if file.is_file())]
-    assert len(files) > 3
     finders = []
     for file in files:
         whole = file.read_bytes()
@@ -196,12 +191,10 @@ def test_what_a_host_has_written_is_known_by_its_folders(tmp_path, monkeypatch, 
     assert found == set([of_first, [], of_third][host])
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    with Checkpoints(tmp_path, CONFIG) as checkpoints:
-        checkpoints.save(train_state(1))
+def test_a_checkpoint_of_another_model_is_refused(two_saves):
     other = CONFIG.model_copy(update={"num_layers": 3})
     with pytest.raises(CheckpointError, match=r"holds another model.*num_layers=3.*num_layers=2"):
-        Checkpoints(tmp_path, other).restore_latest(OPTIMIZER)
+        Checkpoints(two_saves, other).restore_latest(OPTIMIZER)
 
 
 def test_loading_weights_that_are_not_whole_says_so(tmp_path):

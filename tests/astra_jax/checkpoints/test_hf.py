@@ -24,8 +24,7 @@ CONFIG = ModelConfig(
 )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("dtype", "tied"), [("float32", False), ("bfloat16", True)])
 def test_hf_to_orbax_to_hf_to_orbax_is_bit_equal(tmp_path, dtype, tied):
     config = CONFIG.model_copy(update={"tie_word_embeddings": tied, "param_dtype": dtype})
     original = write_hf_folder(tmp_path / "hf", config, dtype)
@@ -50,11 +49,6 @@ def test_a_tensor_lands_where_its_sharding_says(tmp_path):
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((np.asarray(a) == np.asarray(b)).all()), whole, sharded))
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path):
-    with pytest.raises(HFCheckpointError, match=r"found no config\.json"):
-        load_hf(tmp_path)
-
-
 def test_a_shard_named_by_the_index_but_absent_is_named_in_the_error(tmp_path):
     save_hf(init_params(CONFIG, seed=0), CONFIG, tmp_path / "hf", max_shard_bytes=20_000)
     gone = sorted((tmp_path / "hf").glob("model-*.safetensors"))[1]
@@ -76,16 +70,11 @@ def test_a_tokenizer_that_is_none_of_qwen3_is_refused_before_anything_is_written
 def test_config_json_survives_the_round_trip_in_both_spellings_of_the_rope(yarn):
     config = CONFIG.model_copy(update={"yarn": yarn})
     hf = config.to_hf()
+    before = json.dumps(hf)
     assert ModelConfig.from_hf(hf) == config
+    assert json.dumps(hf) == before
     rope = {"rope_theta": hf.pop("rope_theta"), **(hf.pop("rope_scaling") or {"rope_type": "default"})}
     assert ModelConfig.from_hf(hf | {"rope_parameters": rope}) == config
-
-
-def test_reading_a_config_json_leaves_it_as_it_was():
-    hf = CONFIG.model_copy(update={"yarn": YarnScaling(factor=2.0, original_max_position_embeddings=64)}).to_hf()
-    before = json.dumps(hf)
-    ModelConfig.from_hf(hf)
-    assert json.dumps(hf) == before
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
@@ -145,7 +134,6 @@ MISSING = object()
         ({"rope_scaling": YARN | {"beta_fast": 0}}, "beta_fast"),
         ({"rope_scaling": YARN | {"factor": "4.0"}}, "factor"),
         ({"rope_theta": "1e6"}, "rope_theta"),
-        ({"rope_theta": None}, "rope_theta"),
         ({"rope_theta": float("nan")}, "rope_theta"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_parameters": {"full_attention": V5_ROPE}, "rope_theta": MISSING}, "rope_theta"),
@@ -161,14 +149,10 @@ MISSING = object()
         # Keys with which transformers would compute something else.
         ({"attention_bias": True}, r"config\.json: "),
         ({"head_dim": None}, r"config\.json: "),
-        ({"num_key_value_heads": None}, r"config\.json: "),
-        ({"rms_norm_eps": None}, r"config\.json: "),
         ({"hidden_act": "gelu"}, r"config\.json: "),
         ({"is_causal": False}, r"config\.json: "),
-        ({"is_causal": None}, r"config\.json: "),
         ({"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, r"config\.json: "),
         ({"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, r"config\.json: "),
-        ({"layer_types": ["another"]}, r"config\.json: "),
         ({"per_layer_config": {"1": {"intermediate_size": 24}}}, r"config\.json: "),
     ],
 )
@@ -249,7 +233,7 @@ def test_weights_that_transformers_would_take_from_elsewhere_are_refused(tmp_pat
         load_hf(tmp_path / "hf")
 
 
-@pytest.mark.parametrize("text", ["[]", "7", "null", '"qwen3"', "{", "[" * 100_000])
+@pytest.mark.parametrize("text", ["[]", "null", "{", "[" * 100_000])
 def test_a_config_json_that_is_no_object_is_refused(tmp_path, text):
     write_hf_folder(tmp_path / "hf", CONFIG)
     (tmp_path / "hf" / "config.json").write_text(text)

@@ -10,7 +10,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
-from synthesis.record_io import RecordSource, read_card, write_records
+from synthesis.record_io import RecordSource, write_records
 from synthesis.records import Environment
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -104,14 +104,22 @@ def assert_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "found" in error
 
 
-@pytest.mark.parametrize("destination", DESTINATIONS.values(), ids=DESTINATIONS.keys())
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize(
+    ("command", "destination"),
+    [
+        (command, destination)
+        for command in COMMANDS
+        for destination in DESTINATIONS
+        if command == "sft" or destination in ("a foreign folder", "a link to the source", "the home")
+    ],
+)
 def test_a_command_that_would_lose_something_is_refused_before_anything_is_touched(
     places, capsys, command, destination
 ):
-    out = {"~": str(places / "home"), ".": ".", "..": ".."}.get(destination, str(places / destination))
+    place = DESTINATIONS[destination]
+    out = {"~": str(places / "home"), ".": ".", "..": ".."}.get(place, str(places / place))
     before = contents(places)
-    assert run(command, places / "deep" / "source", out) == 2
+    assert run(COMMANDS[command], places / "deep" / "source", out) == 2
     assert contents(places) == before
     assert_refused_in_one_line(capsys)
 
@@ -149,17 +157,9 @@ def test_an_earlier_report_is_replaced(places):
     assert sorted(path.name for path in (places / "deep").iterdir()) == ["source", "source.html"]
 
 
-def test_an_export_replaces_an_earlier_export_and_no_other_folder(places, capsys):
-    source, folder = places / "deep" / "source", places / "export"
-    command = COMMANDS["records export"]
-    assert run(command, source, str(folder)) == 0
-    whole = contents(folder)
-    assert run(command, source, str(folder)) == 0
-    assert contents(folder) == whole
-    (folder / "mine.txt").write_text("mine")
-    assert run(command, source, str(folder)) == 2
-    assert contents(folder) == {**whole, "mine.txt": b"mine"}
-    assert run(command, source, str(source / "export")) == 2
+def test_an_export_is_not_written_into_the_records(places, capsys):
+    source = places / "deep" / "source"
+    assert run(COMMANDS["records export"], source, str(source / "export")) == 2
     assert "outside of the record directory" in capsys.readouterr().err
 
 
@@ -168,47 +168,3 @@ def test_records_that_are_exported_as_astra_s_rows_and_imported_are_the_same(pla
     assert run(["records", "export", "SRC", "--format", "astra", "--out", "OUT"], source, str(rows)) == 0
     assert run(["records", "import", "SRC", "--out", "OUT"], rows / "train.jsonl", str(again)) == 0
     assert list(RecordSource(again, Environment)) == list(RecordSource(source, Environment))
-
-
-TOOL = """
-def rent(flat: str) -> int:
-    \"\"\"Return the monthly rent of a flat in this town, in whole dollars.\"\"\"
-
-def owner(flat: str) -> str:
-    \"\"\"Return the name of the person who owns a flat in this town.\"\"\"
-
-def size(flat: str) -> float:
-    \"\"\"Return the size of a flat in this town, in square metres.\"\"\"
-"""
-
-
-def test_an_earlier_result_is_replaced_and_what_lies_beside_it_is_not(places):
-    source, out = places / "tools", places / "new" / "tools"
-    source.mkdir()
-    (source / "town.py").write_text(TOOL)
-    for name in ("tools.old", "tools.partial", ".tools.partial"):
-        (places / "new" / name).mkdir(parents=True)
-        (places / "new" / name / "mine.txt").write_text("mine")
-    before = contents(places / "new")
-    for _ in range(2):
-        assert run(COMMANDS["synthesize tools"], source, str(out)) == 0
-    after = contents(places / "new")
-    assert {name: content for name, content in after.items() if not name.startswith("tools/")} == {
-        **before,
-        "tools": "folder",
-    }
-    assert read_card(out).count == 1
-    (out / "my_notes.txt").write_text("mine")
-    assert run(COMMANDS["synthesize tools"], source, str(out)) == 2
-    assert (out / "my_notes.txt").read_text() == "mine"
-
-
-def test_an_empty_folder_and_a_link_to_one_are_written_to(places):
-    source = places / "tools"
-    source.mkdir()
-    (source / "town.py").write_text(TOOL)
-    (places / "empty").mkdir()
-    (places / "way").symlink_to(places / "empty")
-    assert run(COMMANDS["synthesize tools"], source, str(places / "way")) == 0
-    assert (places / "way").is_symlink()
-    assert read_card(places / "empty").count == 1

@@ -27,8 +27,11 @@ def config_of(endpoint: MockEndpoint, folder: Path) -> Path:
 async def test_the_model_that_is_named_is_asked_once_a_message_as_a_judge(tmp_path, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "sk-judge")
     verdicts = {"A poem.": True, "I cannot tell.": False}  # the other way round than the lexicon
+    no_verdict = "A song."
 
     def judged(body: dict) -> str:
+        if no_verdict in body["messages"][1]["content"]:
+            return "Who knows?"
         said = next(said for said in verdicts if said in body["messages"][1]["content"])
         return json.dumps({"reason": "so", "verdict": verdicts[said]})
 
@@ -38,21 +41,14 @@ async def test_the_model_that_is_named_is_asked_once_a_message_as_a_judge(tmp_pa
             async with ending_judge_for(file, tmp_path / "out") as judge:
                 for said, verdict in verdicts.items():
                     assert await judge(REFUSE, said) is verdict
-    assert len(endpoint.bodies) == 2
+        async with ending_judge_for(file, tmp_path / "out") as judge:
+            with pytest.raises(NoVerdict):
+                await judge(REFUSE, no_verdict)
+    assert len(endpoint.bodies) == 2 + 1
     for body in endpoint.bodies:
         assert REFUSE.question in body["messages"][1]["content"]
         fields = list(body["response_format"]["json_schema"]["schema"]["properties"])
         assert fields == ["reason", "verdict"]  # the reason comes first
-
-
-async def test_a_reply_without_a_verdict_is_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "sk-judge")
-    async with (
-        MockEndpoint(lambda body: "Who knows?").serving() as endpoint,
-        ending_judge_for(config_of(endpoint, tmp_path), tmp_path / "out") as judge,
-    ):
-        with pytest.raises(NoVerdict):
-            await judge(REFUSE, "I cannot tell.")
 
 
 async def test_without_a_file_the_lexicon_judges_and_a_file_that_is_missing_is_said(tmp_path):

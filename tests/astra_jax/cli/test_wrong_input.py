@@ -18,7 +18,8 @@ import pytest
 from astra_jax.checkpoints.hf import save_hf
 from astra_jax.checkpoints.policy import Policy, save_policy
 from astra_jax.cli.arguments import parsed
-from astra_jax.cli.command import astra_parser, main
+from astra_jax.cli.command import main
+from astra_jax.cli.commands import astra_parser
 from astra_jax.model.qwen3 import init_params
 from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from synthesis.record_io import write_records
@@ -196,22 +197,14 @@ ROWS = [
     row("sft", 2, "required: CONFIG"),
     row("sft sft.toml --jsno", 2, "--jsno", "astra sft --help"),
     row("sft sft.toml nonsense", 2, "key=value", "'nonsense'"),
-    row("sft sft.toml --json nonsense", 2, "key=value", "'nonsense'"),
     row("sft sft.toml =3", 2, "key=value"),
     row("records show environments extra", 2, "extra"),
     row("records show environments --count 0", 2, "--count", "from 1 on", "'0'"),
-    row("records show environments --count -3", 2, "--count", "'-3'"),
-    row("records show environments --count many", 2, "--count", "'many'"),
     row("records export environments --format xml --out lines", 2, "--format", "'xml'", "jsonl"),
     row("sandbox serve --port 99999", 2, "--port", "from 0 to 65535", "'99999'"),
-    row("sandbox serve --port -1", 2, "--port", "'-1'"),
-    row("sandbox serve --port http", 2, "--port", "'http'"),
-    row("sandbox serve --workers 0", 2, "--workers", "from 1 on", "'0'"),
-    row("sandbox serve --workers -2", 2, "--workers", "'-2'"),
     row("sandbox serve --port PORT", 1, "cannot listen on 127.0.0.1:PORT", "in use"),
     row("sandbox serve --host nobody.invalid --port 0", 1, "cannot listen on nobody.invalid"),
     row("sandbox serve --host 0.0.0.0 --port 0", 1, "set a token"),
-    row("quickstart --seed -1 --out out", 2, "--seed", "'-1'"),
     row("quickstart --seed 1e3 --out out", 2, "--seed", "'1e3'"),
     row("plan sft.toml", 2, "required: --topology"),
     row("convert sideways policy out", 2, "'sideways'", "hf-to-orbax", "orbax-to-hf"),
@@ -224,29 +217,18 @@ ROWS = [
     row("sft broken.toml", 2, "broken.toml is not TOML", "line 2"),
     row("sft sft.toml sedd=1", 2, "unknown key sedd", "did you mean seed?"),
     row("sft sft.toml --json out=x sedd=1", 2, "unknown key sedd", "did you mean seed?"),
-    row("sft sft.toml sedd=1 --json", 2, "unknown key sedd"),
     row("sft sft.toml optimizer.learning_rat=1", 2, "key optimizer.learning_rat;", "mean optimizer.learning_rate?"),
-    row("rl rl.toml rollout.temprature=1", 2, "unknown key rollout.temprature;", "mean rollout.temperature?"),
     row("rl rl.toml temperature=1", 2, "unknown key temperature;", "did you mean rollout.temperature?"),
     row("rl rl.toml seed.value=1", 2, "seed is a value, not a table"),
     row("rl rl.toml irrelevant_per_band.huge=1", 2, "irrelevant_per_band.huge", "'high'"),
     row("sft sft.toml model.width=3", 2, "unknown key model.width;", "hidden_size"),
     row("sft sft.toml steps=many", 2, "steps", "valid integer", "'many'"),
-    row("sft sft.toml steps=0", 2, "steps", "greater than 0", "found 0"),
-    row("sft sft.toml steps=-4", 2, "steps", "greater than 0", "found -4"),
     row("sft sft.toml seed=-1", 2, "seed", "greater than or equal to 0", "found -1"),
     row("sft sft.toml epochs=1", 2, "either steps or epochs"),
     row("sft sft.toml length_buckets=[512,256]", 2, "length_buckets that rise"),
     row("sft sft.toml conversations=['sft.toml']", 1, "sft.toml, line 2", "expected a JSON object"),
     row("sft sft.toml conversations=['missing.jsonl']", 1, "No such file", "missing.jsonl"),
-    row("sft sft.toml environments=7", 2, "environments", "found 7"),
-    row("rl rl.toml seed=-1", 2, "seed", "found -1"),
-    row("rl rl.toml group_size=1", 2, "group_size", "greater than 1", "found 1"),
-    row("synthesize trajectories trajectories.toml count=0", 2, "count", "found 0"),
-    row("synthesize trajectories trajectories.toml failure_rate=2", 2, "failure_rate", "found 2"),
     row("synthesize trajectories trajectories.toml refuse_share=1 ask_back_share=1", 2, "refuse_share"),
-    row("synthesize environments environments.toml count=-1", 2, "count", "found -1"),
-    row("synthesize environments environments.toml concurrency=0", 2, "concurrency", "found 0"),
     row("synthesize environments environments.toml scenarios.no_hop=1", 2, "scenarios.no_hop", "'single_hop'"),
     row("evaluate environments evaluation.toml polcy=x", 2, "unknown key polcy", "did you mean policy?"),
     row("evaluate environments rl.toml", 2, "unknown key"),
@@ -254,7 +236,6 @@ ROWS = [
     # records
     row("records show missing", 1, "no", "dataset.json", "missing"),
     row("records stats nothing", 1, "dataset.json", "nothing"),
-    row("records show sft.toml", 1, "dataset.json", "sft.toml"),
     row("records show with_damaged_card", 1, "with_damaged_card/dataset.json is not a dataset card"),
     row("records show with_binary_card", 1, "with_binary_card/dataset.json is not a dataset card"),
     row("records show of_another_version", 1, "schema version", "999"),
@@ -266,7 +247,6 @@ ROWS = [
     row("records export missing --out out", 1, "missing"),
     row("records export environments --split ../x --out out", 2, "--split", "'../x'"),
     row("records export with_damaged_shard --out out", 1, "damaged"),
-    row("records export no_environments --format xml --out out", 2, "'xml'", "'verl'"),
     row("records import missing.jsonl --out out", 1, "No such file", "missing.jsonl"),
     row("records import sft.toml --out out", 1, "sft.toml, line 1", "expected JSON"),
     row("report missing", 1, "missing"),
@@ -277,15 +257,12 @@ ROWS = [
     row("records verify environments --sandbox LIVE/wiki", 1, "expected a sandbox", "/wiki"),
     row("records verify environments --sandbox LIVE", 1, "HTTP 401"),
     row("records verify environments --sandbox 127.0.0.1:8377", 2, "--sandbox", "'127.0.0.1:8377'"),
-    row("records verify environments --sandbox ftp://host", 2, "--sandbox", "'ftp://host'"),
     row("records verify environments --sandbox http://host:99999", 2, "--sandbox", "'http://host:99999'"),
-    row("records verify environments --sandbox http://", 2, "--sandbox", "'http://'"),
     # what a run starts from
     row("sft sft.toml init=missing", 1, "missing: ", "no such folder"),
-    row("sft sft.toml init=sft.toml", 1, "sft.toml: ", "no such folder"),
     row("plan rl.toml --topology v5p:4x4x4 init=missing", 1, "missing: ", "no such folder"),
     row("serve missing", 1, "missing: ", "no such folder"),
-    row("doctor mismatch missing --environments environments --sandbox LIVE", 1, "missing: ", "no such folder"),
+    row("replay log.jsonl --policy missing", 1, "log.jsonl"),
     row("sft sft.toml init=policy_without_tokenizer", 1, "policy_without_tokenizer/tokenizer.json"),
     row("sft sft.toml init=policy_with_a_damaged_tokenizer", 1, "policy_with_a_damaged_tokenizer/tokenizer.json"),
     row("sft sft.toml init=policy_with_damaged_params", 1, "policy_with_damaged_params/params.json"),
@@ -336,18 +313,8 @@ ROWS = [
         "the embedded teacher can read tables",
         "found a passage about 'real_estate'",
     ),
-    row(
-        "synthesize environments environments.toml knowledge=['few_rows.csv'] --sandbox LIVE",
-        1,
-        "at least 5 rows",
-        "few_rows (2 rows)",
-    ),
-    row(
-        "synthesize environments environments.toml domains={cheese=1} --sandbox LIVE",
-        1,
-        "real_estate",
-        "found the domain 'cheese'",
-    ),
+    row("synthesize environments environments.toml knowledge=['few_rows.csv'] --sandbox LIVE", 1, "at least 5 rows"),
+    row("synthesize environments environments.toml domains={cheese=1} --sandbox LIVE", 1, "found the domain 'cheese'"),
     row("synthesize environments environments.toml varieties={stateful=1} --sandbox LIVE", 2, "stateful"),
     row(f"synthesize environments environments.toml --sandbox {DEAD}", 1, f"no sandbox listens at {DEAD}"),
     row("synthesize trajectories trajectories.toml shipped_examples=true teacher.model=m", 1, "NO_KEY_HERE"),
@@ -365,10 +332,19 @@ ROWS = [
     row("convert orbax-to-hf policy_not_whole out", 1, "policy_not_whole is damaged"),
     row("convert orbax-to-hf policy_with_changed_weights out", 1, "checksum"),
     row("convert orbax-to-hf policy_with_damaged_params out", 1, "policy_with_damaged_params/params.json"),
+    # a URL where a path is expected, in any key of any config and any option
+    row("sft sft.toml out=URL", 2, ": out: expected a path on this machine, found"),
+    row("rl rl.toml init=URL", 2, ": init: expected a path"),
+    row("evaluate environments evaluation.toml policy=URL", 2, ": policy: expected a path"),
+    row("synthesize environments environments.toml knowledge=['URL']", 2, ": knowledge", "expected a path"),
+    row("synthesize trajectories trajectories.toml teacher={model='m',cache='URL'}", 2, ": teacher.cache: expected"),
+    row("sft URL", 2, ": config: expected a path"),
+    row("quickstart --tool-documents URL", 2, ": tool_documents", "expected a path"),
+    row("convert hf-to-orbax hf URL", 2, ": destination: expected a path"),
+    row("report URL", 2, ": folder: expected a path"),
     # plans
     row("plan PLAN --topology h100:8", 2, "v5p:4x4x4", "'h100:8'"),
     row("plan PLAN --topology v5p", 2, "v5p:4x4x4", "'v5p'"),
-    row("plan PLAN --topology v5p:0x4", 2, "v5p:4x4x4", "'v5p:0x4'"),
     row("plan PLAN --topology v5p:four", 2, "v5p:4x4x4", "'v5p:four'"),
     row("plan PLAN --topology v5e:1x1 model=qwen4", 2, "qwen3-14b", "'qwen4'"),
 ]
@@ -387,13 +363,20 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     live = f"http://127.0.0.1:{port}"
     monkeypatch.chdir(world)
     monkeypatch.setattr("sandbox.client._FIRST_CONTACT_SECONDS", 0.5)
-    monkeypatch.setattr("astra_jax.mesh.hosts.join_hosts", lambda: None)  # other tests have used JAX before
+    monkeypatch.setattr("astra_jax.cli.training.join_hosts", lambda: None)  # other tests have used JAX before
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # `plan` sets them
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     plan, other = (str(CONFIGS / f"paper_{name}.toml") for name in ("rl_14b", "trajectories"))
-    places = {"PORT": port, "LIVE": live, "PLAN": plan, "OTHER": other, "NO_KEY_HERE": "OPENAI_API_KEY"}
+    places = {
+        "PORT": port,
+        "LIVE": live,
+        "PLAN": plan,
+        "OTHER": other,
+        "NO_KEY_HERE": "OPENAI_API_KEY",
+        "URL": "gs://bucket/path",
+    }
 
     def placed(text: str) -> str:
         for name, value in places.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra_jax.chat.format import to_json
@@ -56,65 +56,41 @@ def values(*episodes: Episode) -> dict[str, object]:
     return {name: value for name, value in found.items() if not name.endswith("_interval")}
 
 
+SCORES = ("f1", "reward", "recall", "precision", "solved_fraction", "answer_accuracy")
 NOTHING_HAPPENED = {
-    "refusals_elsewhere": 0,
-    "questions_back_elsewhere": 0,
+    **dict.fromkeys(("refusals_elsewhere", "questions_back_elsewhere", "setbacks_per_episode"), 0),
+    **{f"irrelevant_calls_per_shown_{band}": 0 for band in ("high", "medium", "low")},
     "clean_episode_share": 1,
-    "setbacks_per_episode": 0,
 }
-NO_FAULTY_CALL = dict.fromkeys(
-    ("invalid_call_share", "invented_name_share", "failed_call_share", "repeated_call_share"), 0.0
+OF_CALLS = {
+    **dict.fromkeys(("invalid_call_share", "invented_name_share", "failed_call_share", "repeated_call_share"), 0.0),
+    **{f"irrelevant_call_share{of}": 0 for of in ("", "_high", "_medium", "_low")},
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (oracle, dict.fromkeys(SCORES, 1.0) | OF_CALLS | {"turns_per_episode": 3, "tool_calls_per_episode": 2}),
+        # It solves nothing, and has no figure of calls.
+        (
+            fixed_text,
+            dict.fromkeys(SCORES, 0.0) | {"turns_per_episode": 1, "tool_calls_per_episode": 0, "refusals_elsewhere": 1},
+        ),
+        # 8 calls, of which 2 solve a sub-task and 2 of each band go to a distractor; 2pr/(p+r) = 2·2/(2+8)
+        (
+            every_call,
+            {"f1": 0.4, "reward": 0.4, "recall": 1, "precision": 2 / 8, "solved_fraction": 1, "answer_accuracy": 0}
+            | OF_CALLS
+            | {"turns_per_episode": 2, "tool_calls_per_episode": 8, "clean_episode_share": 0}
+            | {"irrelevant_call_share": 6 / 8}
+            | {f"irrelevant_call_share_{band}": 2 / 8 for band in ("high", "medium", "low")}
+            | {f"irrelevant_calls_per_shown_{band}": 1 for band in ("high", "medium", "low")},
+        ),
+    ],
 )
-
-
-async def test_an_oracle_has_every_figure_of_a_perfect_episode():
-    assert values(await oracle(SHOWN)) == pytest.approx(
-        {
-            **dict.fromkeys(("f1", "reward", "recall", "precision", "solved_fraction", "answer_accuracy"), 1.0),
-            "turns_per_episode": 3,
-            "tool_calls_per_episode": 2,
-            "irrelevant_call_share": 0,
-            **{f"irrelevant_call_share_{band}": 0 for band in ("high", "medium", "low")},
-            **{f"irrelevant_calls_per_shown_{band}": 0 for band in ("high", "medium", "low")},
-            **NOTHING_HAPPENED,
-            **NO_FAULTY_CALL,
-        },
-        abs=1e-6,
-    )
-
-
-async def test_a_fixed_text_solves_nothing_and_has_no_figure_of_calls():
-    assert values(await fixed_text(SHOWN)) == {
-        **dict.fromkeys(("f1", "reward", "recall", "precision", "solved_fraction", "answer_accuracy"), 0.0),
-        "turns_per_episode": 1,
-        "tool_calls_per_episode": 0,
-        **{f"irrelevant_calls_per_shown_{band}": 0 for band in ("high", "medium", "low")},
-        **NOTHING_HAPPENED,
-        "refusals_elsewhere": 1,
-    }
-
-
-async def test_calling_everything_has_recall_1_and_low_precision():
-    # 8 calls, of which 2 solve a sub-task and 2 of each band go to a distractor; 2pr/(p+r) = 2·2/(2+8)
-    assert values(await every_call(SHOWN)) == pytest.approx(
-        {
-            "f1": 0.4,
-            "reward": 0.4,
-            "recall": 1,
-            "precision": 2 / 8,
-            "solved_fraction": 1,
-            "answer_accuracy": 0,
-            "turns_per_episode": 2,
-            "tool_calls_per_episode": 8,
-            "irrelevant_call_share": 6 / 8,
-            **{f"irrelevant_call_share_{band}": 2 / 8 for band in ("high", "medium", "low")},
-            **{f"irrelevant_calls_per_shown_{band}": 1 for band in ("high", "medium", "low")},
-            **NOTHING_HAPPENED,
-            **NO_FAULTY_CALL,
-            "clean_episode_share": 0,
-        },
-        abs=1e-6,
-    )
+async def test_a_policy_of_known_conduct_has_the_figures_that_are_counted_by_hand(policy, expected):
+    assert values(await policy(SHOWN)) == pytest.approx(NOTHING_HAPPENED | expected, abs=1e-6)
 
 
 FLAT, RENT = "Amber Falcon", 2150
@@ -151,7 +127,6 @@ def ended(environment=SHOWN, *outcomes, text="It is 2150.", **changes) -> Episod
     [
         ([find(turn=1), rent(turn=2)], (0, 0, 0)),
         ([find(None, turn=1, error="timeout"), find(turn=2), rent(turn=3)], (1, 1, 1)),
-        ([find(None, turn=1, error="exception", owner="Q"), find(turn=2)], (1, 1, 1)),
         # It gave up, or went on as if it had been told: no call answered, nothing solved.
         ([find(None, turn=1, error="timeout")], (1, 0, 0)),
         ([find(None, turn=1, error="timeout"), rent(turn=2)], (1, 0, 0)),
@@ -166,14 +141,11 @@ def ended(environment=SHOWN, *outcomes, text="It is 2150.", **changes) -> Episod
         # Not the tool's answer: the policy's own mistakes, and a distractor that fails.
         ([find(None, turn=1, error="wrong_arguments"), find(None, turn=2, error="unknown_tool")], (0, 0, 0)),
         ([outcome("high_0", turn=1, error="exception", irrelevant=True)], (0, 0, 0)),
+        ([find("Jade Otter", turn=1, owner="Copper Lynx")], (0, 0, 0)),  # a value, if a wrong one
     ],
 )
 def test_a_setback_is_counted_by_tool_and_a_later_turn_makes_it_good(outcomes, expected):
     assert setbacks_of(ended(SHOWN, *outcomes)) == expected
-
-
-def test_a_call_that_returned_a_value_is_no_setback_right_or_wrong():
-    assert setbacks_of(ended(SHOWN, find("Jade Otter", turn=1, owner="Copper Lynx"))) == (0, 0, 0)
 
 
 def test_shares_after_setbacks_are_of_the_tools_that_had_one():
@@ -222,7 +194,6 @@ ONLY_ASK_BACK = ASKED.model_copy(
         (ASKED, False, "It is 2150.", ("elsewhere", 0), ("elsewhere", 0)),
         (ASKED, False, "I cannot look up the rent.", ("elsewhere", 1), ("elsewhere", 0)),
         (ASKED, False, "Which flat do you mean?", ("elsewhere", 0), ("elsewhere", 1)),
-        (ASKED, False, "", ("elsewhere", 0), ("elsewhere", 0)),  # a limit ended it
         (REFUSE, True, "I cannot look up the rent.", ("where_expected", 1), ("elsewhere", 0)),
         (REFUSE, False, "It is 2150.", ("where_expected", 0), ("elsewhere", 0)),
         (REFUSE, False, "Which flat do you mean?", ("where_expected", 0), ("elsewhere", 1)),
@@ -244,13 +215,7 @@ def test_refusals_and_questions_back_are_told_where_expected_and_elsewhere(envir
 
 CALLS = st.sampled_from(
     [
-        *(
-            find(turn=1),
-            find(None, turn=1, error="timeout"),
-            find(None, turn=1, error="timeout"),
-            rent(turn=1),
-            rent(7, turn=1),
-        ),
+        *(find(turn=1), find(None, turn=1, error="timeout"), rent(turn=1), rent(7, turn=1)),
         outcome("nowhere", turn=1, error="unknown_tool"),
         outcome("", turn=1, error="malformed_call"),
         *(outcome(f"{band}_{n}", 1, turn=1, irrelevant=True) for band in ("high", "medium", "low") for n in range(2)),
@@ -264,6 +229,7 @@ EPISODES = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(EPISODES, min_size=1, max_size=8), st.randoms())
 def test_sums_add_up_however_episodes_are_grouped_and_are_those_of_the_plain_figures(episodes, order: random.Random):
     whole = figures_of([summed(episodes)], seed=0)
@@ -282,6 +248,7 @@ def test_sums_add_up_however_episodes_are_grouped_and_are_those_of_the_plain_fig
     assert {name: whole[name] for name in shared} == pytest.approx({name: plain[name] for name in shared}, abs=1e-12)
 
 
+@settings(max_examples=30)
 @given(EPISODES)
 def test_every_share_is_of_its_whole_and_bands_add_up(episode):
     found = terms_of(episode)
@@ -290,11 +257,6 @@ def test_every_share_is_of_its_whole_and_bands_add_up(episode):
     bands = [found[f"irrelevant_call_share_{band}"] for band in ("high", "medium", "low")]
     assert sum(above for above, _ in bands) == found["irrelevant_call_share"][0]
     assert {below for _, below in bands} == {found["irrelevant_call_share"][1]}
-
-
-def test_environments_that_say_nothing_of_a_figure_are_not_drawn_for_it():
-    told, silent = {"share": (1.0, 1.0)}, {"share": (0.0, 0.0)}
-    assert figures_of([told, *[silent] * 9], seed=0)["share_interval"] == [1.0, 1.0]
 
 
 def test_tokens_are_of_the_turns_of_a_policy_and_a_program_says_nothing_of_them():

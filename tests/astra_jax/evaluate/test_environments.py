@@ -22,7 +22,6 @@ from astra_jax.evaluate.environments import (
     EvaluationConfig,
     NoneFinished,
     evaluate_environments,
-    evaluate_temperatures,
     sum_up,
 )
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -38,7 +37,8 @@ CONFIG = EvaluationConfig(
 
 async def evaluate(policy, environments, config=CONFIG):
     engine = RolloutEngine(policy.model_config, policy.tokenizer, InProcessSandbox(), config.rollout)
-    return await evaluate_environments(engine, policy.params, environments, config, seed=0)
+    temperatures = [config.rollout.temperature]
+    return (await evaluate_environments(temperatures, engine, policy.params, environments, config, seed=0))[0]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
     environments, temperatures = [KNOWN, tiny_environment(rent=777), tiny_environment(rent=778)], [2.0, 0.0, 1.0]
     config = CONFIG.model_copy(update={"environments_at_once": 2, "episodes_per_environment": 2})
     engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config.rollout)
-    together = await evaluate_temperatures(temperatures, engine, taught.params, environments, config, seed=0)
+    together = await evaluate_environments(temperatures, engine, taught.params, environments, config, seed=0)
     assert len(together) == 3
     ids = []
     for temperature, found in zip(temperatures, together, strict=True):
@@ -75,18 +75,12 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
     assert ids[0] != ids[1] != ids[2], "the temperatures differ in what they say"
 
 
-def test_halving_the_reward_leaves_f1_alone(evaluation, monkeypatch):
+def test_f1_is_the_papers_whatever_the_reward_and_an_answer_has_a_figure_of_its_own(evaluation, monkeypatch):
     monkeypatch.setattr(evaluation_module, "episode_reward", lambda episode: 0.5 * episode_reward(episode))
-    halved = sum_up(evaluation.groups, seed=0)
-    assert halved.figures.f1 == evaluation.figures.f1
-    assert halved.figures.reward == pytest.approx(0.5 * evaluation.figures.reward)
-
-
-def test_solving_every_sub_task_and_saying_another_answer_is_not_accurate(evaluation):
     ((episode,),) = evaluation.groups
-    episode = type(episode)(**{**vars(episode), "final_text": "The rent is 21500."})
-    wrong = sum_up([[episode]], seed=0).figures
+    wrong = sum_up([[dataclasses.replace(episode, final_text="The rent is 21500.")]], seed=0).figures
     assert (wrong.f1, wrong.solved_fraction, wrong.answer_accuracy) == (pytest.approx(1.0, abs=1e-5), 1.0, 0.0)
+    assert wrong.reward == pytest.approx(0.5 * evaluation.figures.reward)
 
 
 async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(taught):
@@ -135,7 +129,7 @@ async def test_every_environment_is_shown_its_distractors_and_every_lot_draws_nu
     environments = [with_distractors(tiny_environment(rent=rent), per_band=2) for rent in range(5)]
     changes = {"irrelevant_per_band": {"high": 2, "low": 1}, "environments_at_once": 2, "episodes_per_environment": 3}
     engine = Watched()
-    found = await evaluate_environments(engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
+    (found,) = await evaluate_environments([1.0], engine, {}, environments, CONFIG.model_copy(update=changes), seed=4)
     assert [start.environment for start in engine.starts] == environments
     for start in engine.starts:
         shown = sorted(tool.document.name for tool in start.tools)

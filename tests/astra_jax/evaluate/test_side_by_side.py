@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from astra_jax.cli.command import main
 from astra_jax.evaluate.environments import open_evaluation, sum_up, write_evaluation
 from astra_jax.evaluate.side_by_side import (
-    EvaluationUnreadable,
     differences,
     is_evaluation,
     not_comparable,
@@ -18,7 +16,6 @@ from astra_jax.evaluate.side_by_side import (
     shared_environments,
 )
 from astra_jax.evaluate.slices import evaluated
-from astra_jax.report.charts import interval_bars
 from astra_jax.report.environments import side_by_side
 from synthesis.record_io import write_records
 from tests.astra_jax.benchmarks.test_report import all_of
@@ -60,15 +57,10 @@ def test_a_difference_is_paired_on_the_environments_that_both_have(tmp_path):
     assert found["f1"].interval == pytest.approx((0, 1), abs=1e-6)
     assert found["tool_calls_per_episode"].value == 1
     assert "recovered_tool_share" not in found
+    more = read(tmp_path / "c", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]}, records="c_worlds")
+    assert more.table["f1"] == pytest.approx(1 / 4, abs=1e-6), "more episodes in an environment weigh more"
     # Of shares of calls one side says nothing in the first environment, and still they are ratios of sums.
     assert found["irrelevant_call_share"] == (0, (0, 0))
-
-
-def test_more_episodes_in_an_environment_weigh_more_as_in_the_figure_itself(tmp_path):
-    before = read(tmp_path / "a", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]})
-    after = read(tmp_path / "b", {"w": [SOLVED], "ww": [SOLVED]})
-    assert before.table["f1"] == pytest.approx(1 / 4, abs=1e-6)
-    assert differences(before, after)["f1"].value == pytest.approx(3 / 4, abs=1e-6)
 
 
 BOTH = {"w": [SOLVED], "ww": [HALF]}
@@ -95,20 +87,16 @@ def test_what_makes_two_runs_not_comparable_is_said_and_no_difference_told(tmp_p
     assert not [table for table in shown.tables if table.title.startswith("What each adds")]
 
 
-def test_runs_of_other_code_are_not_comparable(tmp_path):
-    first, second = read(tmp_path / "a", BOTH), read(tmp_path / "b", BOTH)
-    second.made_with["source of astra_jax/evaluate/conduct.py"] = "another"
-    assert not_comparable(first, second) == ["another version of the code that counts: astra_jax/evaluate/conduct.py"]
-
-
-def test_policy_and_sampling_are_what_may_differ(tmp_path):
+def test_policy_and_sampling_may_differ_and_the_code_may_not(tmp_path):
     first = read(tmp_path / "a", BOTH)
     second = read(tmp_path / "b", BOTH, policy="sft", temperature=0.0, rollout={"top_k": 4}, episodes_per_environment=2)
     assert not_comparable(first, second) == []
     assert [second.sampling, first.sampling] == ["greedy", "temperature 1"]
+    second.made_with["source of astra_jax/evaluate/conduct.py"] = "another"
+    assert not_comparable(first, second) == ["another version of the code that counts: astra_jax/evaluate/conduct.py"]
 
 
-def test_the_page_has_figures_differences_slices_endings_and_charts(tmp_path, capsys):
+def test_the_page_has_figures_differences_slices_and_endings(tmp_path, capsys):
     sft = run(tmp_path / "sft", {"w": [IDLE], "ww": [SOLVED]}, policy="sft")
     rl = run(tmp_path / "rl", {"w": [SOLVED], "ww": [SOLVED]}, temperature=0.0)
     page = tmp_path / "page"
@@ -129,7 +117,7 @@ def test_the_page_has_figures_differences_slices_endings_and_charts(tmp_path, ca
     assert "| sft (sft, temperature 1) | 2 (100.0%) |" in lines
     assert not [line for line in lines if "paper" in line or line == "### By scenario"]
     html = (page / "report.html").read_text()
-    assert html.count('<figure class="interval-bars">') == 4
+    assert "+0.500<small>+0.000 to +1.000</small>" in html
     assert "<script" not in html
     before = {path.name: path.read_bytes() for path in page.iterdir()}
     assert main(["evaluate", "report", str(sft), str(rl), "--out", str(page)]) == 0
@@ -139,62 +127,36 @@ def test_the_page_has_figures_differences_slices_endings_and_charts(tmp_path, ca
     assert "Final answer right" in (rl / "report.html").read_text()
 
 
-def test_one_page_has_environments_and_benchmarks(tmp_path):
-    ours, bfcl = run(tmp_path / "ours", BOTH), benchmark_run(tmp_path / "bfcl", all_of(1, 0))
+def test_one_page_has_environments_and_benchmarks_and_names_stay_names(tmp_path):
+    ours, bfcl = run(tmp_path / "a|<b>x", BOTH, policy="p|<i>y"), benchmark_run(tmp_path / "bfcl", all_of(1, 0))
     assert main(["evaluate", "report", str(bfcl), str(ours), "--out", str(tmp_path / "page")]) == 0
     text = (tmp_path / "page" / "report.md").read_text()
     assert text.startswith("# Policies in held-out environments · Benchmarks beside the paper's\n")
-    assert "\n## Held-out environments\n" in text
     assert "\n## BFCL, multi-turn\n" in text
+    assert "| a\\|<b>x (p\\|<i>y, temperature 1) |" in text
     html = (tmp_path / "page" / "report.html").read_text()
     assert '<section id="environments">' in html
     assert '<section id="benchmark-1">' in html
-
-
-def test_bars_have_whiskers_of_their_intervals_and_a_key_per_sampling():
-    chart = interval_bars("F1", [("a", "greedy", 0.5, (0.25, 0.75)), ("b", "temperature 1", 0.0, (0.0, 0.0))])
-    assert (chart.keys, [tick.label for tick in chart.ticks][-1]) == (["greedy", "temperature 1"], "0.8")
-    first, second = chart.bars
-    assert (first.width_percent, first.low_percent, first.high_percent) == pytest.approx((62.5, 31.25, 93.75))
-    assert (second.key, second.width_percent, second.text) == (1, 0, "0.000")
-    nothing = interval_bars("share", [("a", "greedy", 0.0, (0.0, 0.0))], in_percent=True)
-    assert (nothing.ticks[-1].percent, nothing.ticks[-1].label, nothing.bars[0].text) == (100, "100 %", "0.0%")
+    assert "<b>x" not in html
+    assert "<i>y" not in html
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("name", "text", "said"),
     [
-        ("unfinished", "found no figures.json; finish it"),
-        ("older", "found no environments.jsonl; finish it, or evaluate again elsewhere"),
-        ("broken line", "found a fault at id: "),
-        ("broken figures", "found a fault at f1"),
-        ("broken run", "found a fault at made_with.seed: Field required"),
+        ("figures.json", None, "found no figures.json; finish it"),
+        ("environments.jsonl", None, "found no environments.jsonl; finish it, or evaluate again elsewhere"),
+        ("environments.jsonl", '{"id": 1}\n', "found a fault at id: "),
+        ("figures.json", '{"policy": "x", "stop_reasons": {}, "slices": {}, "f1": "x"}', "found a fault at f1"),
+        ("run.json", '{"kind": "evaluation", "made_with": {}}', "found a fault at made_with.seed: Field required"),
     ],
 )
-def test_what_is_no_finished_evaluation_is_one_line_and_no_page(tmp_path, capsys, damage, said):
+def test_a_folder_that_is_no_finished_evaluation_is_one_line_and_no_page(tmp_path, capsys, name, text, said):
     out = run(tmp_path / "a", BOTH)
-    if damage == "unfinished":
-        (out / "figures.json").unlink()
-    if damage == "older":
-        (out / "environments.jsonl").unlink()
-    if damage == "broken line":
-        (out / "environments.jsonl").write_text('{"id": 1}\n')
-    if damage == "broken figures":
-        (out / "figures.json").write_text(json.dumps(json.loads((out / "figures.json").read_text()) | {"f1": "x"}))
-    if damage == "broken run":
-        (out / "run.json").write_text('{"kind": "evaluation", "made_with": {}}')
-    with pytest.raises(EvaluationUnreadable):
-        read_evaluation(out, "a")
+    (out / name).unlink()
+    if text is not None:
+        (out / name).write_text(text)
     assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 1
     error = capsys.readouterr().err
     assert (said in error, error.count("\n")) == (True, 1), error
     assert not (tmp_path / "page").exists()
-
-
-def test_names_that_markdown_or_html_would_read_stay_names(tmp_path):
-    out = run(tmp_path / "a|<b>x", BOTH, policy="p|<i>y")
-    assert main(["evaluate", "report", str(out), "--out", str(tmp_path / "page")]) == 0
-    assert "| a\\|<b>x (p\\|<i>y, temperature 1) |" in (tmp_path / "page" / "report.md").read_text()
-    html = (tmp_path / "page" / "report.html").read_text()
-    assert "<b>x" not in html
-    assert "<i>y" not in html

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import re
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ from astra_jax.episodes.log import (
 )
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import RunFolderError
-from astra_jax.report.charts import line_chart, nice_ticks, number_histogram
-from astra_jax.report.data_sets import MAX_BARS, distribution
+from astra_jax.report.charts import line_chart, nice_ticks
+from astra_jax.report.data_sets import MAX_BARS, distribution, number_distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
-from astra_jax.report.held_out import before_and_after, number_of_environments
+from astra_jax.report.held_out import held_out_table, number_of_environments
 from astra_jax.report.page import _LOSSES
 from astra_jax.sft.train import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
@@ -59,36 +59,11 @@ def write_report(folder: Path) -> Path:
     return report.write_report(folder, describe)
 
 
-class Page(HTMLParser):
-    """A parsed page: its elements, and the text of all tokens."""
-
-    def __init__(self, html: str):
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.runs: list[tuple[str, str]] = []
-        """Source and text of each run of tokens."""
-        self._open_tags: list[str] = []
-        self._run: str | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attributes)))
-        self._open_tags.append(tag)
-        classes = (dict(attributes).get("class") or "").split()
-        if tag == "span" and "run" in classes:
-            self._run = classes[1]
-            self.runs.append((self._run, ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open_tags and self._open_tags.pop() != tag:
-            pass
-        if tag == "span":
-            self._run = None
-
-    def handle_data(self, text: str) -> None:
-        if self._run and self._open_tags[-1] == "i":
-            source, before = self.runs[-1]
-            self.runs[-1] = (source, before + text)
+def token_runs(html: str) -> list[tuple[str, str]]:
+    """Source and text of each run of tokens on a page, without those of the legend."""
+    found = re.findall(r'<span class="run (\w+)"[^>]*>(<i.*?)</span>', html, re.DOTALL)
+    marked = ((source, text.replace("<s>↵</s>", "")) for source, text in found[4:])
+    return [(source, unescape(re.sub(r"<[^>]*>", "", text))) for source, text in marked]
 
 
 def finished_episode(*, response: str = '"Amber Falcon"', answer: str = "The rent is 2150.") -> Episode:
@@ -204,84 +179,59 @@ def log(folder: Path, *lines: dict[str, Any]) -> Path:
 
 
 def assert_loads_and_runs_nothing(html: str) -> None:
-    for tag, attributes in Page(html).elements:
-        assert tag not in {"script", "link", "img", "iframe", "object", "embed"}
-        assert not any(name.startswith("on") or name in ("src", "srcset") for name in attributes)
-        assert attributes.get("href", "#").startswith("#")
-    assert not re.search(r"url\(|@import|https?:", html)
+    assert not re.search(r"<(script|link|img|iframe|object|embed)\b", html)
+    assert not re.search(r"<[^>]*\s(on\w+|src|srcset)=", html)
+    assert not re.search(r"<[^>]*\shref=\"[^#]", html)
+    assert not re.search(r"url\(|@import", html)
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_shows_every_part_of_a_run(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    path = write_report(tmp_path / "run")
-    html = path.read_text()
-    assert path == tmp_path / "run" / "report.html"
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of `write_run`."""
+    folder = tmp_path_factory.mktemp("report") / "run"
+    write_run(folder)
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    return path.read_text()
+
+
+def test_the_page_shows_every_part_of_a_run_and_loads_and_runs_nothing(html: str) -> None:
     for id_ in ("held-out", "training", "cost", "data", "episodes"):
         assert f'<section id="{id_}">' in html
         assert f'href="#{id_}"' in html
-    for text in ("0.750", "+0.350", "8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "a perfect episode makes 2.00"):
+    for text in ("8 min 12 s", "3.00 GiB", "2.5e-5", "bit-equal", "7 environments of heldout_domains are left out"):
         assert text in html, text
-    page = Page(html)
-    opened = [attributes["class"] for tag, attributes in page.elements if tag == "details" and "open" in attributes]
-    assert opened == ["setting", "episode"], "the first of each"
-    assert sum(attributes.get("class") == "episode" for _, attributes in page.elements) == 3
+    assert re.findall(r'<details class="episode"( open)?>', html) == ["", "", " open"]
+    assert "https:" not in html
     assert html.count('class="chart"') == 4  # loss and time of SFT; reward and loss of RL
+    assert_loads_and_runs_nothing(html)
 
 
-def test_every_policy_stands_at_every_temperature_on_every_kind_of_environment(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    html = write_report(tmp_path / "run").read_text()
-    grid = re.search(r'<table class="figures grid">.*?</table>', html, re.DOTALL)
-    assert grid is not None
-    columns = re.findall(r"<th [^>]*>(?:At temperature 1|Greedy|Each at its best temperature)</th>", grid[0])
-    assert len(columns) == 3
-    assert len(re.findall(r"<th [^>]*>unseen (?:worlds|tools|domains)</th>", grid[0])) == 9
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', grid[0])
-    assert [name for name, _ in rows] == ["Untrained", "SFT", "RL"] * 2
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", rows[2][1])
-    assert cells[:4] == [
-        "0.750<small>0.720–0.790</small>",
-        "0.250<small>0.250–0.260</small>",
-        "0.188",
-        "0.625<small>0.595–0.665</small>",
-    ]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", rows[5][1])[0] == "7.5%<small>0.0%–15.0%</small>"
-    assert "7 environments of heldout_domains are left out for every policy" in html
-    assert "RL 0.25." in html
-
-
-def test_the_page_of_a_run_says_which_of_its_data_is_made_by_templates(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    assert "made by templates" not in write_report(tmp_path / "run").read_text()
-    environment = tiny_environment()
-    embedded = environment.provenance.model_copy(update={"teacher": "procedural"})
-    environment = environment.model_copy(update={"provenance": embedded})
-    write_records(tmp_path / "run" / "environments", [environment], kind="environment")
-    page = write_report(tmp_path / "run").read_text()
-    assert page.count("<li>made by templates, for trying the machinery") == 1
-    assert "procedural (templates)" in page
-
-
-def test_every_table_says_on_how_many_environments_and_where_these_differ_on_how_many_each(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    page = write_report(tmp_path / "run").read_text()
+def test_every_policy_stands_at_every_temperature_with_intervals_and_the_number_of_environments(html: str) -> None:
+    tables = re.findall(r"<h3>(.*?) <small>(.*?)</small></h3>\s*<div[^>]*>\s*<table.*?</table>", html, re.DOTALL)
     counted = "n = 256 unseen worlds, 128 unseen tools, 128 unseen domains"
-    assert page.count(counted) == 1 + 1 + 3  # the heading, every temperature side by side, and each temperature
-    assert "held-out environments" not in page.split('<p class="hero-caption">')[1].split("</p>")[0]
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    summary["heldout"]["untrained"] |= {"n": 16, "n_unseen_tools": 8}
-    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    page = write_report(tmp_path / "run").read_text()
+    titles = ["At temperature 1", "Greedy", "Each at its best temperature (RL 0.25)"]
+    assert tables == [(title, counted) for title in titles]
+    rows = dict(re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', html)[:8])
+    assert re.findall(r"<td>(.*?)</td>", rows["F1, unseen worlds"])[1:] == [
+        "0.400<small>0.370–0.440</small>",
+        "0.750<small>0.720–0.790</small>",
+    ]
+    assert re.findall(r"<td>(.*?)</td>", rows["F1, unseen domains"])[2] == "0.188"
+    assert re.findall(r"<td>(.*?)</td>", rows["Final answer right, unseen worlds"])[2] == (
+        "7.5%<small>0.0%–15.0%</small>"
+    )
+
+
+def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() -> None:
+    held_out = HELD_OUT | {"untrained": HELD_OUT["untrained"] | {"n": 16, "n_unseen_tools": 8}}
     worlds, tools = "16 (untrained), 256 (sft), 256 (rl)", "8 (untrained), 128 (sft), 128 (rl)"
-    assert f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains" in page
-
-
-def test_a_summary_of_an_earlier_version_says_how_many_worlds_each_policy_saw() -> None:
-    older = {"untrained": {"f1": 0.0, "environments": 16.0}, "rl": {"f1": 0.7, "environments": 256.0}}
-    assert number_of_environments(older) == "n = 16 (untrained), 256 (rl) environments"
+    assert held_out_table("Greedy", held_out).note == (
+        f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains"
+    )
     assert number_of_environments({"rl": {"f1": 0.7}}) == ""
 
 
@@ -292,16 +242,10 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     log(tmp_path, line_of(finished_episode(), "sft"))
     html = write_report(tmp_path).read_text()
     assert "0.400<small>0.370–0.440</small>" in html
-    assert "<h3>Greedy</h3>" in html
-    assert "final answer right" in html
+    assert "<h3>Greedy <small>n = 256 unseen worlds" in html
     (tmp_path / "figures.json").write_text("[]")
     with pytest.raises(RunFolderError, match=r"figures\.json, found a fault at"):
         write_report(tmp_path)
-
-
-def test_the_page_loads_and_runs_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    assert_loads_and_runs_nothing(write_report(tmp_path / "run").read_text())
 
 
 def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None:
@@ -313,27 +257,21 @@ def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None
     log(run_dir, line)
     (run_dir / "summary.json").write_text(json.dumps({"heldout": {HOSTILE: {"f1": 0.5}}, "seconds": {HOSTILE: 1}}))
     html = write_report(run_dir).read_text()
-    page = Page(html)
-    assert {"script", "img"}.isdisjoint(tag for tag, _ in page.elements)
+    assert_loads_and_runs_nothing(html)
     assert "<b>retail</b>" not in html
     assert not re.search("[\x00-\x08\x0b-\x1f]", html)
-    shown = [run for run in page.runs if run != ("tool", "tool")]  # but for the legend
-    assert ("tool", HOSTILE) in shown
-    assert shown[-1] == ("model", HOSTILE + "␀␍␛")
+    assert ("tool", HOSTILE) in token_runs(html)
+    assert token_runs(html)[-1] == ("model", HOSTILE + "␀␍␛")
 
 
 def test_the_tokens_on_the_page_joined_are_the_episode_and_loss_is_on_the_models_alone(tmp_path: Path) -> None:
     episode = finished_episode(response='"河畔公寓 🏠"')
     log(tmp_path, line_of(episode))
-    runs = Page(write_report(tmp_path).read_text()).runs[4:]  # after the legend
+    html = write_report(tmp_path).read_text()
+    runs = token_runs(html)
     assert "".join(text for _, text in runs) == TOKENIZER.decode(episode.ledger.ids)
     ids_of_model = [i for i, source in zip(episode.ledger.ids, episode.ledger.sources, strict=True) if source == 2]
     assert "".join(text for source, text in runs if source == "model") == TOKENIZER.decode(ids_of_model)
-
-
-def test_a_sampled_token_says_its_turn_and_log_prob(tmp_path: Path) -> None:
-    log(tmp_path)
-    html = write_report(tmp_path).read_text()
     assert "model · turn 1 · log p -0.250 (p 77.9%)" in html
     assert "tool · turn 1 · no loss" in html
 
@@ -353,7 +291,6 @@ def test_the_folder_of_a_single_training_run_is_enough(tmp_path: Path) -> None:
     assert "Reinforcement learning" in html
     assert "1 value is not finite" in html
     assert 'id="episodes"' not in html
-    assert 'class="hero"' not in html
 
 
 def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
@@ -370,53 +307,20 @@ def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
     assert "Loss by kind of row" not in write_report(tmp_path).read_text(encoding="utf-8")  # of an earlier version
 
 
-def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="name the `out` folder of a run"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "name the `out` folder of a run"),
+        ("{", r"summary\.json, found a fault at"),
+        ('{"seconds": {"sft": "long"}}', r"summary\.json, found a fault at seconds\.sft"),
+    ],
+)
+def test_a_folder_without_a_run_or_with_a_damaged_summary_is_refused(tmp_path: Path, text, message) -> None:
+    if text is not None:
+        (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(RunFolderError, match=message):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
-
-
-@pytest.mark.parametrize("text", ["{", '{"seconds": {"sft": "long"}}'])
-def test_a_damaged_summary_is_refused_by_name(tmp_path: Path, text: str) -> None:
-    (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(RunFolderError, match=r"summary\.json, found a fault at"):
-        write_report(tmp_path)
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def best_of(key_label: str, *, gold_calls: float | None = 2.4, held_out: Any = HELD_OUT) -> list[bool]:
-    table = before_and_after("Greedy", held_out, gold_calls=gold_calls)
-    return next([cell.is_marked for cell in row.cells] for row in table.rows if row.label.text == key_label)
-
-
-def test_the_best_of_a_row_is_marked_and_doing_nothing_is_never_best() -> None:
-    assert best_of("F1") == [False, False, True]
-    assert best_of("Calls to irrelevant tools") == [False, False, True]
-    assert best_of("Tokens per turn") == [False, True, True], "equals are both best"
-
-
-def test_the_best_number_of_tool_calls_is_the_one_nearest_to_perfect_episodes() -> None:
-    assert best_of("Tool calls per episode", gold_calls=3.4) == [False, True, False]
-    assert best_of("Tool calls per episode", gold_calls=None) == [False, False, False]
-
-
-def test_data_set_figures_are_counted_from_the_records(tmp_path: Path) -> None:
-    write_records(tmp_path / "trajectories", [trajectory(i) for i in range(3)], kind="trajectory")
-    write_records(tmp_path / "environments", [tiny_environment()], kind="environment", rejected={"no tool": 4})
-    html = write_report(tmp_path).read_text()
-    trajectories, environments = (
-        dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", part))
-        for part in html.split("<h3>Environments whose demonstrations SFT learns from</h3>")
-    )
-    assert trajectories["messages each"] == "4.00"  # 3, 4 and 5
-    assert trajectories["tool calls each"] == "1.00"  # 0, 1 and 2
-    assert trajectories["with 1–5 calls"] == "66.7%"
-    assert trajectories["emulated calls made to fail"] == "33.3%"
-    assert trajectories["mean reward"] == "0.500"
-    assert environments["tool calls each"] == "2.00"
-    assert environments["rejected on the way"] == "4"
 
 
 # --- the page of a record directory -----------------------------------------------------------------------------------
@@ -426,12 +330,15 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp_path: Path) -> None:
+def test_the_page_of_a_record_directory_stands_beside_it_and_the_terminal_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "set.v1"
     write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory", rejected={"low planning": 2})
     before = contents(directory)
-    path = write_report(directory)
-    assert path == tmp_path / "set.v1.html"
+    path = tmp_path / "set.v1.html"
+    assert main(["report", str(directory)]) == 0
+    assert capsys.readouterr().out == f"report -> {path}\n"
     assert contents(directory) == before
     assert sorted(found.name for found in tmp_path.iterdir()) == ["set.v1", "set.v1.html"]
     html = path.read_text()
@@ -443,37 +350,16 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_leaves_it_alone(tmp
         ("Rejected on the way", "2", "–"),
     ):
         assert f'<th scope="row">{name}</th><td>{here}</td><td>{paper}</td>' in html, name
-    assert html.count('class="histogram"') == 3 + 3 + 8  # sizes, task scores, the axes and their mean
-    assert "<title>0.5–0.6: 100.0%</title>" in html
-    assert "<title>0.9–1.0: 100.0%</title>" in html
+    assert html.count('class="bars"') == 3 + 3 + 8 + 8  # sizes, task scores, the axes and their mean, kinds
     assert_loads_and_runs_nothing(html)
     assert "<b>retail</b>" not in html
-
-
-def test_environments_stand_beside_the_papers_shares(tmp_path: Path) -> None:
-    environments = [tiny_environment(), tiny_environment(owner="Pale Ibis", flat="Red Gate")]
-    write_records(tmp_path / "environments", environments, kind="environment")
-    html = write_report(tmp_path / "environments").read_text()
-    assert '<th scope="row">Language English</th><td>100.0%</td><td>71.2%</td>' in html
-    assert '<th scope="row">Hops (sub-questions) each</th><td>2.00</td><td>4.37</td>' in html
-    assert 'title="paper: 71.2%"' in html
-    assert "paper <b>3.98</b>" in html
-
-
-def test_the_terminal_says_what_the_page_says_and_where_the_plots_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = tmp_path / "trajectories"
-    write_records(directory, [trajectory(i) for i in range(3)], kind="trajectory")
     assert main(["records", "stats", str(directory)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert ["messages", "each", "4.00", "10.59"] in [line.split() for line in lines]
-    assert ["Tool", "calls", "each", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in [line.split() for line in lines]
-    assert lines[-1] == f"plots: astra report {directory}"
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["messages", "each", "4.00", "10.59"] in lines
+    assert ["Tool", "calls", "each,", "mean", "1.00", "0:", "33.3%,", "1:", "33.3%,", "2:", "33.3%"] in lines
+    assert lines[-1] == ["plots:", "astra", "report", str(directory)]
     assert main(["records", "stats", str(directory), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calls_by_number"] == {"0": 1, "1": 1, "2": 1}
-    assert main(["report", str(directory)]) == 0
-    assert capsys.readouterr().out == f"report -> {directory}.html\n"
 
 
 def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
@@ -486,6 +372,8 @@ def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
         write_records(directory, [made], kind="environment", made_with={"scenarios.multi_hop": 1.0})
         assert main(["records", "stats", str(directory)]) == 0
         table = " ".join(capsys.readouterr().out.split())
+        assert "language English 100.0% 71.2%" in table
+        assert "hops (sub-questions) each 2.00 4.37" in table
         assert main(["records", "stats", str(directory), "--json"]) == 0
         counted = json.loads(capsys.readouterr().out)
         assert counted["teachers"] == {teacher: 1}
@@ -508,22 +396,18 @@ def test_records_that_cannot_be_counted_are_refused_in_one_line(
 
 
 @given(st.dictionaries(st.integers(0, 300), st.integers(1, 1000), min_size=1))
-def test_every_record_stands_in_one_column_of_a_histogram_inside_its_plot(counts: dict[int, int]) -> None:
-    chart = number_histogram("Calls", counts, paper_mean=4.42)
-    assert sum(column.share for column in chart.columns) == pytest.approx(1)
-    assert 5 <= len(chart.columns) <= 40
-    for before, after in itertools.pairwise(chart.columns):
-        assert after.left_percent == pytest.approx(before.left_percent + before.width_percent)
-    assert chart.columns[0].left_percent >= -1e-9
-    assert chart.columns[-1].left_percent + chart.columns[-1].width_percent <= 100 + 1e-9
-    assert max(column.height_percent for column in chart.columns) <= 100 + 1e-9
-    assert all(0 <= mark.percent <= 100 for mark in chart.marks)
+def test_every_record_stands_in_one_of_few_ranges(counts: dict[int, int]) -> None:
+    bars = number_distribution("Calls", counts).bars
+    assert sum(bar.amount for bar in bars) == pytest.approx(1)
+    assert len(bars) <= MAX_BARS
+    assert bars[0].amount > 0
+    assert bars[-1].amount > 0
+    assert bars[0].label.split("–")[0] == str(min(counts))
 
 
 def test_many_kinds_end_in_one_bar_for_the_rest() -> None:
-    bars = distribution("Domains", {f"domain {i:02}": 1 for i in range(20)}, {"domain 00": 0.156}).bars
+    bars = distribution("Domains", {f"domain {i:02}": 1 for i in range(20)}).bars
     assert len(bars) == MAX_BARS
-    assert (bars[0].paper, bars[1].paper) == (0.156, None)
     assert (bars[-1].label, bars[-1].text) == ("9 others", "45.0%")
 
 
@@ -539,7 +423,7 @@ def test_ticks_cover_the_interval_evenly_and_are_few(low: float, width: float, a
     assert max(gaps) - min(gaps) <= 1e-6 * max(gaps) + slack
 
 
-def test_a_curve_stays_inside_its_plot_and_leaves_out_what_is_not_finite() -> None:
+def test_a_curve_stays_inside_its_plot_and_says_which_values_it_leaves_out_or_sums_up() -> None:
     rows = [{"step": step, "loss": math.nan if step == 3 else math.sin(step)} for step in range(50)]
     chart = line_chart("Loss", rows, {"loss": "loss"})
     assert chart is not None
@@ -548,15 +432,10 @@ def test_a_curve_stays_inside_its_plot_and_leaves_out_what_is_not_finite() -> No
     assert min(numbers) >= 0
     assert max(numbers) <= 100
     assert chart.notes == ["1 value is not finite and is left out"]
-
-
-def test_long_runs_are_drawn_as_means_and_say_so() -> None:
-    rows = [{"step": step, "loss": float(step % 2)} for step in range(4000)]
-    chart = line_chart("Loss", rows, {"loss": "loss"})
-    assert chart is not None
-    assert chart.notes == ["each point is the mean of 10 steps"]
-    assert chart.curves[0].raw_path.count("L") == 399
-    assert chart.curves[0].last == "0.5"
+    long = line_chart("Loss", [{"step": step, "loss": float(step % 2)} for step in range(4000)], {"loss": "loss"})
+    assert long is not None
+    assert long.notes == ["each point is the mean of 10 steps"]
+    assert (long.curves[0].raw_path.count("L"), long.curves[0].last) == (399, "0.5")
 
 
 # --- the episode log --------------------------------------------------------------------------------------------------
@@ -570,25 +449,10 @@ def test_token_texts_joined_are_the_exact_text_of_any_tokens(ids: list[int]) -> 
     assert "".join(texts) == TOKENIZER.decode(ids)
 
 
-@settings(deadline=None)
-@given(st.text(max_size=30))
-def test_a_character_stands_with_the_first_of_its_tokens(text: str) -> None:
-    ids = TOKENIZER.encode(text)
-    texts = token_texts(ids, TOKENIZER)
-    assert "".join(texts) == TOKENIZER.decode(ids)
-    if "\ufffd" not in text:
-        assert all("\ufffd" not in piece for piece in texts)
-
-
-def test_characters_that_span_tokens_do_not_run_together() -> None:
-    ids = TOKENIZER.encode("房🏠x")
-    assert len(ids) == 8
-    assert token_texts(ids, TOKENIZER) == ["房", "", "", "🏠", "", "", "", "x"]
-
-
-def test_a_stray_byte_does_not_swallow_the_token_after_it() -> None:
-    ids = [TOKENIZER.encode("房")[0], TOKENIZER.end_id]
-    assert token_texts(ids, TOKENIZER) == ["\ufffd", "<|im_end|>"]
+def test_a_character_stands_with_the_first_of_its_tokens_and_a_stray_byte_takes_no_other() -> None:
+    assert token_texts(TOKENIZER.encode("房🏠x"), TOKENIZER) == ["房", "", "", "🏠", "", "", "", "x"]
+    stray = [TOKENIZER.encode("房")[0], TOKENIZER.end_id]
+    assert token_texts(stray, TOKENIZER) == ["\ufffd", "<|im_end|>"]
 
 
 def test_bytes_that_never_become_a_character_are_read_in_time_that_grows_with_them() -> None:
@@ -608,18 +472,15 @@ def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
         ("find_flat", "Amber Falcon", True),
         ("get_rent", 2150, False),
     ]
-    sources = [source for source, _ in Page(write_report(tmp_path).read_text()).runs[4:]]
+    sources = [source for source, _ in token_runs(write_report(tmp_path).read_text())]
     assert sources == ["prompt", "model", "template", "tool", "model"]
 
 
-def test_an_episode_that_still_runs_is_not_logged() -> None:
+def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     episode = finished_episode()
     episode.stop_reason = None
     with pytest.raises(ValueError, match="expected a finished episode"):
         line_of(episode)
-
-
-def test_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
     with pytest.raises(EpisodeLogError, match="line 2 of"):

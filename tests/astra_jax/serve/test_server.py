@@ -305,8 +305,8 @@ KINDS: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0, "seed": 3},
     {"temperature": 100.0, "top_k": 7},
-    {"temperature": 0.6, "top_p": 0.9, "min_p": 0.05},
-    {"temperature": 0.7, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+    {"temperature": 0.6, "top_p": 0.9},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.95},
     {"logprobs": 1},
     {"stop_token_ids": [5]},
 ]

@@ -1,0 +1,246 @@
+"""Every subcommand of `astra`: its options, their help, and the function that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+from pathlib import Path
+
+from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, config_command, group, whole_number
+from astra_jax.cli.benchmarks import add_benchmarks
+from astra_jax.cli.config import KINDS
+from astra_jax.cli.serve import add_serve
+
+
+def astra_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        prog="astra",
+        description="Train tool-using language-model agents: tool documents and knowledge in, HuggingFace weights out.",
+        epilog="Start with `astra quickstart`; configs are TOML files in configs/, and key=value overrides their keys.",
+    )
+    parser.add_argument("--version", action="version", version=f"astra {_version()}")
+    parser.set_defaults(after_signal="", patience_seconds=30.0, compiles=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_quickstart(commands)
+    _add_synthesize(commands)
+    _add_records(commands)
+    _add_sandbox_service(commands)
+    _add_training(commands)
+    _add_evaluate(commands)
+    add_serve(commands)
+    _add_replay(commands)
+    _add_rescore(commands)
+    _add_convert(commands)
+    _add_plan(commands)
+    _add_config(commands)
+    _add_report(commands)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("astra-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _add_quickstart(commands: Commands) -> None:
+    quickstart = commands.add_parser("quickstart", help="the whole recipe with a tiny Qwen3 on this machine")
+    add = quickstart.add_argument
+    add("--out", type=Path, default=Path("runs/quickstart"), help="where everything is written")
+    add("--seed", type=whole_number(0, MOST_SEED), default=0, help="the same seed gives the same records and curves")
+    add("--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents")
+    add("--resume", action="store_true", help="go on with the stages that are not finished")
+    text = "; with --resume it goes on from there"
+    quickstart.set_defaults(run="quickstart:quickstart", after_signal=text, compiles=True)
+
+
+def _add_synthesize(commands: Commands) -> None:
+    synthesize = group(commands, "synthesize", "make training data", "TRACK")
+    tools = synthesize.add_parser("tools", help="read and normalise tool documents only")
+    tools.add_argument("sources", nargs="+", type=Path, metavar="SRC", help="files or folders, in any known format")
+    tools.add_argument("--out", type=Path, required=True)
+    tools.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    tools.set_defaults(run="synthesize:tools")
+    text = "conversations with tools, scored on seven axes"
+    trajectories = config_command(synthesize, "trajectories", text, "synthesize:trajectories")
+    text = "questions whose sub-answers are proven by running tools"
+    environments = config_command(synthesize, "environments", text, "synthesize:environments")
+    add_sandbox(environments)
+    for track in (trajectories, environments):
+        track.set_defaults(after_signal="; finished work is kept, and the same command goes on from there")
+        track.add_argument(
+            "--estimate",
+            action="store_true",
+            help="only say how many calls and tokens a language model would be asked for, and what they cost: a small "
+            "run with the embedded teacher, scaled up; its replies are short, retries and repairs are not counted",
+        )
+
+
+def _add_records(commands: Commands) -> None:
+    records = group(commands, "records", "look at, count, verify, audit, export and import records", "ACTION")
+    show = records.add_parser("show", help="print the first records")
+    show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
+    stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
+    stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
+    verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
+    add_sandbox(verify)
+    audit = records.add_parser("audit", help="plant faults into trajectories, and print the share that passes")
+    audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")
+    audit.add_argument("--seed", type=whole_number(0), default=0)
+    audit.add_argument("--json", action="store_true", help="counts and AUC, on one line")
+    export = records.add_parser("export", help="write rows for any other trainer, with a data card")
+    formats = ["jsonl", "parquet", "tfds", "openai", "astra", "verl", "trl"]
+    export.add_argument("--format", choices=formats, default="jsonl")
+    export.add_argument("--split", type=_split, default="train", metavar="NAME", help="split in the data card")
+    export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
+    export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    for command in (show, stats, verify, audit, export):
+        command.add_argument("directory", type=Path, metavar="DIR")
+        command.set_defaults(run=f"records:{command.prog.split()[-1]}")
+    read = records.add_parser("import", help="read environments from rows of the format astra")
+    read.add_argument("file", type=Path, metavar="FILE")
+    read.add_argument("--out", type=Path, required=True, metavar="DIR")
+    read.set_defaults(run="records:import_rows")
+
+
+def _split(text: str) -> str:
+    if not re.fullmatch(r"\w+", text):  # as the hub has it
+        raise argparse.ArgumentTypeError(f"expected letters, digits and underscores, found {text!r}")
+    return text
+
+
+def _add_sandbox_service(commands: Commands) -> None:
+    serve = group(commands, "sandbox", "the service that runs model-written code", "ACTION").add_parser(
+        "serve",
+        help="listen for tool calls",
+        description="Tools may import the standard library, and the packages of one folder: `pip install --target "
+        "FOLDER numpy`, then `astra sandbox serve --packages FOLDER`. `/health` shows the tier, the packages and the "
+        "versions. docs/sandbox.md describes the protection.",
+    )
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=whole_number(0, 65535), default=8377)
+    serve.add_argument("--workers", type=whole_number(1), default=None, help="default: one per core")
+    text = "a folder made by `pip install --target FOLDER NAME ...`, whose packages tools may import and read"
+    serve.add_argument("--packages", type=Path, metavar="FOLDER", help=text)
+    serve.set_defaults(run=_serve_sandbox, patience_seconds=None)  # uvicorn handles signals itself
+
+
+def _serve_sandbox(options: argparse.Namespace) -> None:
+    from sandbox.server import serve
+
+    serve(host=options.host, port=options.port, workers=options.workers, packages=options.packages)
+
+
+def _add_training(commands: Commands) -> None:
+    sft = config_command(commands, "sft", "supervised fine-tuning on trajectories and demonstrations", "training:sft")
+    rl = config_command(commands, "rl", "multi-turn GRPO with the sandbox", "training:rl")
+    add_sandbox(rl)
+    for stage in (sft, rl):
+        stage.set_defaults(compiles=True)
+
+
+def _add_evaluate(commands: Commands) -> None:
+    evaluate = group(commands, "evaluate", "measure a policy", "BENCHMARK")
+    environments = config_command(evaluate, "environments", "held-out environments", "episodes:evaluate")
+    environments.description = (
+        "Writes figures.json, with intervals over environments, environments.jsonl and episodes.jsonl. One policy at "
+        "two temperatures is two runs: rollout.temperature=1, and rollout.temperature=0 (greedy) with another `out`. "
+        "The baseline learns nothing: it matches the words of question and documents."
+    )
+    environments.add_argument(
+        "--baseline",
+        choices=["lexical"],
+        help="in the policy's place, a program that learns nothing: it matches the words of question and documents",
+    )
+    environments.set_defaults(compiles=True)
+    add_sandbox(environments)
+    add_benchmarks(evaluate)
+
+
+def _add_replay(commands: Commands) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="sample logged episodes again and compare every token",
+        description="Samples the messages of logged episodes again, each alone, from their seeds and slots, and "
+        "compares every token, log-prob and call; the replies of tools are those of the log. Ends with 1 if one "
+        "differs.",
+    )
+    add = replay.add_argument
+    add("log", type=Path, metavar="EPISODES.jsonl")
+    add("--policy", type=Path, required=True, metavar="DIR", help="the policy folder that spoke; of step 0 its `init`")
+    add("--checkpoint", type=Path, metavar="DIR", help="weights that spoke: of step 16's log `checkpoints/00000016`")
+    add("--named", metavar="NAME", help="only episodes of this policy, as the log names it")
+    add("--count", type=whole_number(1), default=1, help="number of episodes, from the first one on")
+    replay.set_defaults(run="episodes:replay_log", compiles=True)
+
+
+def _add_rescore(commands: Commands) -> None:
+    rescore = commands.add_parser(
+        "rescore",
+        help="other rewards for logged episodes, without a model",
+        description="Reads the episode logs of a run (its episodes.jsonl, or those of its training steps) and prints "
+        "the mean of each reward beside the one that the run had: f1 (the paper's), recall, precision, "
+        "refusals, f1_and_answer (astra_jax/episodes/rewards.py), or MODULE:FUNCTION of your own file "
+        "in the working directory.",
+    )
+    add = rescore.add_argument
+    add("source", type=Path, metavar="RUN", help="a run's folder, or one log")
+    add("--reward", action="append", metavar="NAME", help="only this reward; may be given several times")
+    add("--out", type=Path, metavar="FILE.jsonl", help="write all episodes with that one reward")
+    rescore.set_defaults(run="rescore:rescore")
+
+
+def _add_convert(commands: Commands) -> None:
+    convert = group(commands, "convert", "checkpoints to and from HuggingFace", "DIRECTION")
+    for direction, text, kept in (
+        ("hf-to-orbax", "a HuggingFace folder to a checkpoint of ours", "float32, as training wants them"),
+        ("orbax-to-hf", "a checkpoint of ours to a HuggingFace folder", "as they are"),
+    ):
+        command = convert.add_parser(direction, help=text)
+        command.add_argument("source", type=Path, metavar="SRC")
+        command.add_argument("destination", type=Path, metavar="DST", help="new, or an earlier one to replace")
+        command.add_argument("--dtype", choices=["float32", "bfloat16"], help=f"of the weights in DST; default: {kept}")
+        command.set_defaults(run="convert:convert", compiles=True)
+
+
+def _add_plan(commands: Commands) -> None:
+    text = "memory, FLOPs and roofline of a run on a pod that is not there"
+    plan = config_command(commands, "plan", text, "plan:plan_run")
+    plan.description = (
+        "Compiles every step of `astra sft CONFIG` or `astra rl CONFIG` for a pod; exit 1 where one does not fit."
+    )
+    plan.set_defaults(patience_seconds=0.5)  # it holds nothing, and compilers hear no signal
+    plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
+
+
+def _add_config(commands: Commands) -> None:
+    config = commands.add_parser(
+        "config",
+        help="every key of a config, with its default and one line",
+        description="Prints every key that a config may set: its path, as in key=value, its default, and one line. "
+        "`synthesis` prints both tracks, `evaluation` that of environments and those of the benchmarks.",
+    )
+    config.add_argument("kind", choices=KINDS)
+    config.set_defaults(run="config:print_keys")
+
+
+def _add_report(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="one self-contained HTML page of a run or of a record directory",
+        description="Writes one self-contained HTML page: that of a run's folder into it, as report.html; that of a "
+        "record directory (trajectories or environments) beside it, as DIR.html, because its own files are "
+        "check-summed.",
+    )
+    report.add_argument("folder", type=Path, metavar="DIR", help="the `out` folder of a run or of a synthesis")
+    report.set_defaults(run=_report)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from astra_jax.recipes.data_sets import describe
+    from astra_jax.report import write_report
+
+    print(f"report -> {write_report(options.folder, describe)}")

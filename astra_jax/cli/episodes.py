@@ -1,0 +1,111 @@
+"""`astra evaluate environments` and `astra replay`: a policy speaks, in held-out environments or as it has spoken."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from astra_jax.chat.template import require_chat_template
+from astra_jax.checkpoints.checkpoint import load_params
+from astra_jax.checkpoints.policy import Policy, load_policy
+from astra_jax.cli.surroundings import ending_judge_for, with_sandbox
+from astra_jax.config import load_config
+from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
+from astra_jax.episodes.rollout import RolloutEngine
+from astra_jax.evaluate.baselines import evaluate_program, lexical
+from astra_jax.evaluate.environments import (
+    Evaluation,
+    EvaluationConfig,
+    evaluate_environments,
+    logged_episodes,
+    open_evaluation,
+    write_evaluation,
+)
+from astra_jax.evaluate.replay import Replay, replay
+from astra_jax.evaluate.slices import evaluated
+from astra_jax.training.run_record import EVALUATION
+from sandbox.client import AsyncSandboxClient
+from synthesis.record_io import RecordSource, require_records
+from synthesis.records import Environment, JsonObject
+from synthesis.run.destination import require_destination
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Evaluate a policy, or a program that learns nothing, in held-out environments."""
+    config = load_config(EvaluationConfig, options.config, options.overrides)
+    require_destination(config.out, EVALUATION)
+    record = open_evaluation(config, baseline=options.baseline)
+    if record.figures is not None:
+        closing_line = f"evaluate: already complete -> {config.out}/figures.json"
+        print(json.dumps(record.figures) if options.json else closing_line)
+        return
+    source = RecordSource(config.environments, Environment)
+    require_records(source)
+    environments = list(source)
+
+    # Before a sandbox is looked for; a baseline has no policy.
+    if options.baseline is None:
+        policy = load_policy(config.policy)
+        require_chat_template(config.policy, policy.tokenizer)
+
+    async def run(sandbox: AsyncSandboxClient) -> Evaluation:
+        if options.baseline is not None:
+            return await evaluate_program(lexical, environments, config, sandbox)
+        async with ending_judge_for(config.ending_judge, config.out) as judge:
+            engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout, judge=judge)
+            temperatures = [config.rollout.temperature]
+            (found,) = await evaluate_environments(
+                temperatures, engine, policy.params, environments, config, seed=config.seed
+            )
+            return found
+
+    evaluation = with_sandbox(options, source.card.packages, run)
+    by_environment = list(map(evaluated, evaluation.groups))
+    figures: JsonObject = {"policy": options.baseline}
+    lines: list[JsonObject] = []
+    if options.baseline is None:  # a program samples no tokens, so it has no temperature and no log
+        name = config.policy.parent.name if config.policy.name == "policy" else config.policy.name
+        figures = {"policy": name, "temperature": config.rollout.temperature}
+        most = config.log_episodes_per_environment
+        lines = logged_episodes(evaluation.groups, policy.tokenizer, policy=name, per_environment=most)
+    figures |= evaluation.in_full(by_environment, seed=config.seed)
+    write_evaluation(record, figures, by_environment, lines)
+    shown = {name: value for name, value in figures.items() if name != "slices"}
+    print(json.dumps(figures) if options.json else f"evaluate: {shown} -> {config.out}/figures.json")
+
+
+def replay_log(options: argparse.Namespace) -> int | None:
+    """Replay the first episodes of a log; return 1 if one differs."""
+    chosen = [each for each in read_episodes(options.log) if options.named in (None, each.policy)][: options.count]
+    if not chosen:
+        raise EpisodeLogError(f"expected an episode of {options.named or 'a policy'} in {options.log}, found none")
+    policy = load_policy(options.policy)
+    if options.checkpoint is not None:
+        _require_version(chosen, options.checkpoint)
+        policy = Policy(*load_params(options.checkpoint), policy.tokenizer)
+
+    async def replay_all() -> list[Replay]:
+        return [await replay(each, policy) for each in chosen]
+
+    replayed = asyncio.run(replay_all())
+    for logged, found in zip(chosen, replayed, strict=True):
+        print(f"{logged.environment_id} ({logged.policy}): {found.difference or 'the same'}")
+    num_same = sum(not found.difference for found in replayed)
+    print(
+        f"replay: {num_same} of {len(chosen)} episodes the same, of {sum(len(each.tokens) for each in chosen)} tokens "
+        f"and {sum(found.num_calls for found in replayed)} calls; log-probs apart by "
+        f"{max(found.largest_logprob_difference for found in replayed):.1e} at most"
+    )
+    return 1 if num_same < len(chosen) else None
+
+
+def _require_version(chosen: Sequence[LoggedEpisode], checkpoint: Path) -> None:
+    versions = sorted({each.policy_version for each in chosen if each.policy_version is not None})
+    if checkpoint.name.isdecimal() and versions not in ([], [int(checkpoint.name)]):
+        raise EpisodeLogError(
+            f"expected episodes that the weights of {checkpoint} spoke, of policy version {int(checkpoint.name)}, "
+            f"found versions {versions}; groups that had waited, or were rolled out during an update, have older ones"
+        )
