@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,7 +14,6 @@ from synthesis.records import JsonValue, Language
 ORIGIN: Final = "mcp"
 WORKSPACE: Final = "{workspace}"
 """The name that stands in a command or a variable for the session's folder, an absolute path."""
-_INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
 
 
 class OAuthClientConfig(BaseModel):
@@ -48,8 +45,6 @@ class McpServerConfig(BaseModel):
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
     """The address of a server that speaks streamable HTTP, instead of a command."""
-    sse_url: str = Field(default="", exclude_if=lambda url: not url)
-    """The address of a server of the transport before that, HTTP with server-sent events, instead of a command."""
     bearer_env: str | None = Field(default=None, exclude=True)
     """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
     header_env: dict[str, str] = Field(default={}, exclude=True)
@@ -80,21 +75,16 @@ class McpServerConfig(BaseModel):
     call_seconds: float = Field(default=30.0, gt=0)
     """Maximum number of seconds for a call."""
 
-    @property
-    def address(self) -> str:
-        """Address of the server; empty for one that is started."""
-        return self.url or self.sse_url
-
     @model_validator(mode="after")
     def _is_reachable_one_way(self) -> McpServerConfig:
-        if sum(map(bool, (self.command, self.url, self.sse_url))) != 1:
-            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url` (or `sse_url`)")
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url`")
         if self.command and (self.bearer_env or self.header_env or self.oauth):
             raise ValueError(
-                f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` or `sse_url` only; "
-                "a server that is started gets its keys by environment_from"
+                f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` only; a server that "
+                "is started gets its keys by environment_from"
             )
-        if self.address and (self.environment or self.environment_from or self.readable):
+        if self.url and (self.environment or self.environment_from or self.readable):
             raise ValueError(
                 f"MCP server {self.name!r}: expected environment, environment_from and readable beside `command`"
             )
@@ -148,24 +138,3 @@ class ToolServerUnavailable(SynthesisError):
 
 class ToolServerDied(SynthesisError):
     """A tool server ended or stopped answering inside a trajectory; the trajectory can be tried again."""
-
-
-def command_of(command: tuple[str, ...]) -> list[str]:
-    return [sys.executable if command[0] == "python" else command[0], *command[1:]]
-
-
-def python_path() -> dict[str, str]:
-    """Let a `python -m` of ours be found from a workspace, installed or not."""
-    ours = str(Path(__file__).parents[2])
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
-
-
-def environment_of(config: McpServerConfig, *, home: str | None = None) -> dict[str, str]:
-    """Return the variables of a server's process: few of ours, so that no key of this process reaches it.
-
-    `home` takes the place of the user's home and of the folder for temporary files.
-    """
-    inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
-    own = {} if home is None else {"HOME": home, "TMPDIR": home}
-    named = {name: os.environ[name] for name in config.environment_from}
-    return {**inherited, **own, **python_path(), **config.environment, **named}

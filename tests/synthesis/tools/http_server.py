@@ -1,9 +1,9 @@
-"""Tool servers at addresses, made with the SDK: streamable HTTP or SSE, behind a token if one is named.
+"""Tool servers at addresses, made with the SDK, behind a token if one is named.
 
     python http_server.py
 
-Each line that it reads, `PORT http|sse [bearer|oauth|header]`, is answered with the number of one more process, which
-serves at that port: forked, since to import the SDK takes a second.
+Each line that it reads, `PORT [bearer|oauth|header]`, is answered with the number of one more process, which serves at
+that port: forked, since to import the SDK takes a second.
 
 The token, the client's secret and the header's value are those of the tests; `act` does what its text says.
 """
@@ -104,9 +104,8 @@ def behind(app, port: int, kind: str):
     return asked
 
 
-def serve(port: int, transport: str, kind: str = "") -> None:
-    app = server_of().sse_app() if transport == "sse" else server_of().streamable_http_app()
-    uvicorn.run(behind(app, port, kind), port=port, log_level="critical")
+def serve(port: int, kind: str = "") -> None:
+    uvicorn.run(behind(server_of().streamable_http_app(), port, kind), port=port, log_level="critical")
 
 
 if __name__ == "__main__":

@@ -51,10 +51,9 @@ def raw_server(*arguments: str, **settings: Any) -> McpServerConfig:
     return McpServerConfig(name="raw", command=("python", str(RAW_SERVER), *arguments), **settings)
 
 
-def at(port: int, transport: str = "http", **settings: Any) -> McpServerConfig:
+def at(port: int, **settings: Any) -> McpServerConfig:
     """Name a server at an address of this machine."""
-    key, path = ("sse_url", "sse") if transport == "sse" else ("url", "mcp")
-    return McpServerConfig(**({"name": "far", key: f"http://127.0.0.1:{port}/{path}"} | settings))
+    return McpServerConfig(**({"name": "far", "url": f"http://127.0.0.1:{port}/mcp"} | settings))
 
 
 @asynccontextmanager

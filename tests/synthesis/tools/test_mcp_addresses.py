@@ -1,4 +1,4 @@
-"""Tool servers at addresses: both transports, and keys from the environment that appear in no output."""
+"""Tool servers at addresses: keys from the environment that appear in no output."""
 
 import asyncio
 import io
@@ -31,13 +31,12 @@ def quick(monkeypatch):
     monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 0.3)
 
 
-@pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and_it_shows_nowhere(
-    tmp_path, serving, unused_tcp_port, monkeypatch, transport
+    tmp_path, serving, unused_tcp_port, monkeypatch
 ):
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
-    async with serving(unused_tcp_port, transport, "bearer"):
-        config = at(unused_tcp_port, transport, bearer_env="FAR_TOKEN")
+    async with serving(unused_tcp_port, "bearer"):
+        config = at(unused_tcp_port, bearer_env="FAR_TOKEN")
         async with pool_of(config, tmp_path) as pool:
             tools = (await pool.source_server()).tools
             assert [tool.name for tool in tools] == ["act", "search"]
@@ -51,7 +50,7 @@ async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and
 async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, serving, unused_tcp_port, monkeypatch):
     monkeypatch.setenv("FAR_KEY", VALUE)
     config = at(unused_tcp_port, header_env={"X-Key": "FAR_KEY"})
-    async with serving(unused_tcp_port, "http", "header"), session_of(config, tmp_path) as session:
+    async with serving(unused_tcp_port, "header"), session_of(config, tmp_path) as session:
         assert await said_to(session, "headers") == "None [key]"
 
 
@@ -63,7 +62,7 @@ async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(
     issuer = f"http://127.0.0.1:{unused_tcp_port}"
     oauth = OAuthClientConfig(issuer=issuer, client_id_env="FAR_ID", client_secret_env="FAR_SECRET")
     async with (
-        serving(unused_tcp_port, "http", "oauth"),
+        serving(unused_tcp_port, "oauth"),
         pool_of(at(unused_tcp_port, oauth=oauth), tmp_path) as pool,
         pool.lease() as session,
         pool.lease() as other,
@@ -72,11 +71,9 @@ async def test_a_client_of_oauth_asks_for_its_token_and_every_session_shows_it(
         assert await said_to(other, "far") == "FAR"
 
 
-@pytest.mark.parametrize(
-    ("kind", "transport"), [("bearer", "http"), ("bearer", "sse"), ("header", "http"), ("oauth", "http")]
-)
+@pytest.mark.parametrize("kind", ["bearer", "header", "oauth"])
 async def test_a_server_that_refuses_the_key_stops_the_run_in_one_line_that_names_the_variable_and_not_the_key(
-    tmp_path, serving, unused_tcp_port, monkeypatch, kind, transport
+    tmp_path, serving, unused_tcp_port, monkeypatch, kind
 ):
     issuer = f"http://127.0.0.1:{unused_tcp_port}"
     shown = {
@@ -87,8 +84,8 @@ async def test_a_server_that_refuses_the_key_stops_the_run_in_one_line_that_name
     monkeypatch.setenv("FAR_ID", CLIENT[0])
     wrong = "wrong-" + (CLIENT[1] if kind == "oauth" else TOKEN)
     monkeypatch.setenv("FAR_TOKEN", wrong)
-    async with serving(unused_tcp_port, transport, kind):
-        async with pool_of(at(unused_tcp_port, transport, **shown[kind]), tmp_path) as pool:
+    async with serving(unused_tcp_port, kind):
+        async with pool_of(at(unused_tcp_port, **shown[kind]), tmp_path) as pool:
             with pytest.raises(ToolServerUnavailable, match=r"'far' (refuses us|does not start)") as refused:
                 await pool.source_server()
         said = str(refused.value)
@@ -119,17 +116,16 @@ async def test_an_address_with_a_key_in_it_is_refused_and_not_shown(tmp_path, ur
     assert "sk-12345678" not in str(refused.value)
 
 
-@pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_is_connected_when_it_is_up_again(
-    tmp_path, serving, unused_tcp_port, transport
+    tmp_path, serving, unused_tcp_port
 ):
-    async with pool_of(at(unused_tcp_port, transport, call_seconds=10), tmp_path) as pool:
+    async with pool_of(at(unused_tcp_port, call_seconds=10), tmp_path) as pool:
         async with asyncio.timeout(60):
-            async with serving(unused_tcp_port, transport):
+            async with serving(unused_tcp_port):
                 with pytest.raises(ToolServerDied, match="'far'"):
                     async with pool.lease() as session:
                         await said_to(session, "die")
-            async with serving(unused_tcp_port, transport), pool.lease() as session:
+            async with serving(unused_tcp_port), pool.lease() as session:
                 assert await said_to(session, "far") == "FAR"
 
 
@@ -137,11 +133,11 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
     tmp_path, serving, unused_tcp_port
 ):
     async with pool_of(at(unused_tcp_port), tmp_path) as pool:
-        async with serving(unused_tcp_port, "http"):
+        async with serving(unused_tcp_port):
             lease = pool.lease()
             session = await lease.__aenter__()
             assert await said_to(session, "far") == "FAR"
-        async with serving(unused_tcp_port, "http"):
+        async with serving(unused_tcp_port):
             with pytest.raises(ToolServerDied, match=r"HTTP 404|ended"):
                 await said_to(session, "far")
             await lease.__aexit__(None, None, None)
@@ -149,11 +145,8 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
                 assert await said_to(other, "far") == "FAR"
 
 
-@pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(
-    tmp_path, serving, unused_tcp_port, transport
-):
-    async with serving(unused_tcp_port, transport), pool_of(at(unused_tcp_port, transport), tmp_path) as pool:
+async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(tmp_path, serving, unused_tcp_port):
+    async with serving(unused_tcp_port), pool_of(at(unused_tcp_port), tmp_path) as pool:
         with pytest.raises(ToolServerDied, match="HTTP 500"):
             async with pool.lease() as session:
                 await said_to(session, "http 500")
@@ -161,10 +154,9 @@ async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(
             assert await said_to(session, "far") == "FAR"
 
 
-@pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp_port, transport):
-    config = at(unused_tcp_port, transport, call_seconds=0.5)
-    async with serving(unused_tcp_port, transport), pool_of(config, tmp_path) as pool, asyncio.timeout(60):
+async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp_port):
+    config = at(unused_tcp_port, call_seconds=0.5)
+    async with serving(unused_tcp_port), pool_of(config, tmp_path) as pool, asyncio.timeout(60):
         with pytest.raises(ToolServerDied, match=r"within 0\.5 s"):
             async with pool.lease() as session:
                 await said_to(session, "sleep")
@@ -172,10 +164,9 @@ async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp
 
 async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path, unused_tcp_port):
     with socket.create_server(("127.0.0.1", unused_tcp_port)):
-        for transport in ("http", "sse"):
-            async with pool_of(at(unused_tcp_port, transport, start_seconds=0.5), tmp_path) as pool:
-                with pytest.raises(ToolServerUnavailable, match=r"within 0\.5 s"):
-                    await pool.source_server()
+        async with pool_of(at(unused_tcp_port, start_seconds=0.5), tmp_path) as pool:
+            with pytest.raises(ToolServerUnavailable, match=r"within 0\.5 s"):
+                await pool.source_server()
 
 
 async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_time(
@@ -190,7 +181,7 @@ async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_ti
         await start(session)
 
     monkeypatch.setattr(McpSession, "start", too_early)
-    async with serving(unused_tcp_port, "http"):
+    async with serving(unused_tcp_port):
         early = 1
         async with pool_of(at(unused_tcp_port), tmp_path) as pool:
             assert [tool.name for tool in (await pool.source_server()).tools] == ["act", "search"]
@@ -208,7 +199,7 @@ async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_ti
         ({}, "either `command` or `url`"),
         ({"command": ("x",), "bearer_env": "T"}, "environment_from"),
         ({"url": "http://x", "environment": {"A": "b"}}, "beside `command`"),
-        ({"url": "http://x", "sse_url": "http://x"}, "either `command` or `url`"),
+        ({"sse_url": "http://x"}, "sse_url\n.*Extra inputs are not permitted"),
         ({"url": "http://x", "bearer_env": "T", "header_env": {"authorization": "U"}}, "expected one of"),
     ],
 )
@@ -239,7 +230,7 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
 ):
     caplog.set_level("DEBUG")
     monkeypatch.setenv("FAR_TOKEN", TOKEN)
-    async with serving(unused_tcp_port, "http", "bearer"):
+    async with serving(unused_tcp_port, "bearer"):
         server = at(unused_tcp_port, bearer_env="FAR_TOKEN", argument_values={"text": ["headers", "far"]})
         config = run_with(tmp_path / "out", server)
         line = io.StringIO()
@@ -266,10 +257,10 @@ async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_comm
         await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
-    async with serving(unused_tcp_port, "http"):
+    async with serving(unused_tcp_port):
         undisturbed = await run("undisturbed")
     live_call, calls = McpSession.call, []
-    async with serving(unused_tcp_port, "http") as server:
+    async with serving(unused_tcp_port) as server:
 
         async def mortal_call(session, tool, arguments):
             calls.append(tool)
@@ -282,5 +273,5 @@ async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_comm
         with pytest.raises(ToolServerUnavailable, match="'far' does not start: ConnectError") as stopped:
             await run("killed")
     assert "\n" not in str(stopped.value)
-    async with serving(unused_tcp_port, "http"):
+    async with serving(unused_tcp_port):
         assert await run("killed") == undisturbed

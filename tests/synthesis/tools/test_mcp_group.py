@@ -77,9 +77,9 @@ def test_without_groups_the_fingerprint_of_a_run_is_unchanged(tmp_path):
 
 async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, serving, unused_tcp_port):
     near = scripted_server(tmp_path, "return text + ' near'")
-    async with serving(unused_tcp_port, "sse"):
+    async with serving(unused_tcp_port):
         near = near.model_copy(update={"name": "near"})
-        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port, "sse"), tmp_path) as other:
+        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:
             group = McpServerGroup(name="Both", servers=("near", "far"))
             source, routes = joined(group, [await pool.source_server() for pool in (one, other)])
             tools = {tool.name: tool for tool in normalise_server(source, ToolDocumentFilters()).tools}
@@ -96,7 +96,7 @@ async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_ot
 ):
     near = scripted_server(tmp_path, "return str(os.getpid())")
     async with (
-        serving(unused_tcp_port, "http"),
+        serving(unused_tcp_port),
         pool_of(near, tmp_path) as one,
         pool_of(at(unused_tcp_port), tmp_path) as other,
     ):
@@ -142,7 +142,7 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
 
 async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_their_configs(tmp_path, serving, unused_tcp_port):
     near = scripted_server(tmp_path, "return text + ' near'")
-    async with serving(unused_tcp_port, "http"):
+    async with serving(unused_tcp_port):
         async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:
             sent = pickle.loads(pickle.dumps(McpGroup([one, other], ROUTES).routed))
         config = TrajectoriesConfig(count=1, out=tmp_path / "out")

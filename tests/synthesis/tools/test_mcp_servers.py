@@ -12,10 +12,10 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_credentials import credentials_of
+from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_group import McpBackend
 from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable, environment_of
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from tests.synthesis.tools.servers import (
     GIT,
@@ -104,8 +104,8 @@ def test_a_prepare_command_has_the_environment_of_its_server_and_no_other(tmp_pa
     found = json.loads((tmp_path / "w" / "pristine" / "env.json").read_text())
     assert (found["GREETING"], found["SERVER_TOKEN"]) == ("hi", "tok-0123456789")
     assert "OPENAI_API_KEY" not in found
-    set_at_its_start = {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
-    assert found.keys() - environment_of(config, home="/tmp").keys() <= set_at_its_start
+    inherited, set_at_its_start = {"PATH", "HOME", "TMPDIR", "PYTHONPATH"}, {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
+    assert found.keys() <= inherited | {"GREETING", "SERVER_TOKEN"} | set_at_its_start
 
 
 @pytest.mark.parametrize("after", [0, 290, 5000])
@@ -129,11 +129,11 @@ async def test_a_key_of_several_lines_is_masked_in_the_message_of_a_fault(tmp_pa
     secret = "-----BEGIN-----\nschlüssel-0123456789\n-----END-----"
     monkeypatch.setenv("SERVER_TOKEN", secret)
     config = McpServerConfig(name="test", command=("python", "-c", ""), environment_from=("SERVER_TOKEN",))
-    session = McpSession(config, tmp_path, credentials_of(config))
+    session = McpSession(config, tmp_path, Credentials(config))
     assert session._line(RuntimeError(f"no entry with {secret}")) == "RuntimeError: no entry with [key]"
     for ascii_only in (True, False):
         written = json.dumps({"said": secret}, ensure_ascii=ascii_only)
-        assert credentials_of(config).masked(written) == '{"said": "[key]"}'
+        assert Credentials(config).masked(written) == '{"said": "[key]"}'
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", LATEST, "2026-07-28"])
