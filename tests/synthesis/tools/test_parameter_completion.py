@@ -16,7 +16,7 @@ from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument, ToolDocument, Trajectory
 from synthesis.stage import NothingKept, Rejected
-from synthesis.teacher.asking import reply_schema
+from synthesis.teacher.calls import reply_schema
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server

@@ -1,8 +1,9 @@
-"""A run keeps to its budget: it stops after the calls in flight, and goes on with a larger budget."""
+"""The file of kept replies and the budget: a fault of the file costs no reply, and a run keeps to its budget."""
 
 import asyncio
 import io
 import json
+import sqlite3
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from synthesis.stage import StageReport
-from synthesis.teacher.budget import Budget
+from synthesis.teacher.cache import Budget, CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.config import OpenAITeacherConfig, RoleConfig
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.teacher.usage import Usage, cost_so_far
@@ -25,6 +26,43 @@ PRICES = {"usd_per_million_prompt_tokens": 1000.0, "usd_per_million_completion_t
 """A call of the mock endpoint has 100 prompt tokens: 0.10 USD."""
 
 
+def test_a_file_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path):
+    text, other = tmp_path / "notes.sqlite", tmp_path / "other.sqlite"
+    text.write_text("My notes. " * 200)
+    with closing(sqlite3.connect(other)) as database, database:
+        database.execute("CREATE TABLE customers (name TEXT)")
+    for path, fault in (
+        (text, r"notes\.sqlite: file is not a database; .*move it away"),
+        (other, r"found a database with the table 'customers'; name another file"),
+        (tmp_path, "cannot keep the teacher's replies in"),
+        (text / "replies.sqlite", "cannot keep the teacher's replies in"),
+    ):
+        before = path.read_bytes() if path.is_file() else b""
+        with pytest.raises(ReplyFileError, match=fault) as raised:
+            ReplyFile(path)
+        assert "\n" not in str(raised.value)
+        assert not path.is_file() or path.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_file_that_is_damaged_stops_the_run_in_one_line(tmp_path, is_open):
+    path = tmp_path / "replies.sqlite"
+    file = ReplyFile(path)
+    for number in range(200):
+        await file.put(str(number), CachedReply(f"{number} {'x' * 300}", 1, 2, 0.5))
+    assert await file.get("7") == CachedReply(f"7 {'x' * 300}", 1, 2, 0.5)
+    assert await file.get("b") is None
+    file._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    path.write_bytes(data)
+    file._connection.execute("PRAGMA shrink_memory")
+    with pytest.raises(ReplyFileError, match=r"replies\.sqlite: database disk image is malformed") as raised:
+        await file.get("0") if is_open else ReplyFile(path)
+    assert "\n" not in str(raised.value)
+    await file.close()
+
+
 async def ask_all(endpoint, count: int, **settings):
     teacher = teacher_of(endpoint, request_seconds=5, **PRICES, **settings)
     asked = [teacher.ask(question(str(number)), seed=0) for number in range(count)]
@@ -34,7 +72,7 @@ async def ask_all(endpoint, count: int, **settings):
 
 
 @pytest.mark.parametrize("limit", [{"max_usd": 0.35}, {"max_tokens": 430}])
-async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path, limit):
+async def test_runs_of_one_file_stop_at_their_budget_and_go_on_with_a_larger_one(tmp_path, limit):
     async with MockEndpoint(scored).serving() as endpoint:
         cache = tmp_path / "replies.sqlite"
         teacher, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **limit)
@@ -42,6 +80,7 @@ async def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path,
         assert len(endpoint.bodies) == 4
         assert all(isinstance(outcome, TeacherUnavailable) for outcome in stopped)
         assert "is used up" in str(stopped[0])
+        assert "replies.sqlite share it" in str(stopped[0])
         assert teacher.budget.is_used_up
         again, outcomes = await ask_all(endpoint, 10, cache=cache, max_concurrency=1, **limit)
         assert len(endpoint.bodies) == 4  # the spending of an earlier command counts
@@ -71,7 +110,7 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
     )
     replies: dict[str, dict] = {}
     async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
-        for max_usd in (2.0, 5.0, 1000.0):
+        for max_usd in (2.0, 1000.0):
             settings = {"cache": tmp_path / "replies.sqlite", "request_seconds": 20, "max_usd": max_usd}
             teacher = teacher_of(endpoint, ToldTeacher, **settings, **PRICES)
             teacher.replies = replies
@@ -86,21 +125,11 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
         assert len(set(asked)) == len(asked)
 
 
-def test_a_budget_in_dollars_needs_prices_of_every_role():
-    with pytest.raises(ValidationError, match="expected prices beside max_usd"):
-        OpenAITeacherConfig(model="m", max_usd=1.0)
+def test_a_budget_in_dollars_needs_prices_of_every_role_and_no_nodes_that_each_count_alone(tmp_path):
     free = {"judges": RoleConfig(usd_per_million_prompt_tokens=0.0, usd_per_million_completion_tokens=0.0)}
-    with pytest.raises(ValidationError, match="expected prices beside max_usd"):
-        OpenAITeacherConfig(model="m", max_usd=1.0, roles=free, **PRICES)
-
-
-@pytest.mark.parametrize("limit", [{"max_usd": 1.0}, {"max_tokens": 1}])
-def test_a_budget_is_refused_if_no_command_would_know_the_spending_of_the_one_before(limit):
-    with pytest.raises(ValidationError, match="expected keep_replies beside max_usd or max_tokens"):
-        OpenAITeacherConfig(model="m", keep_replies=False, **limit, **PRICES)
-
-
-def test_a_budget_is_refused_where_nodes_would_each_count_alone(tmp_path):
+    for settings in ({}, {"roles": free, **PRICES}):
+        with pytest.raises(ValidationError, match="expected prices beside max_usd"):
+            OpenAITeacherConfig(model="m", max_usd=1.0, **settings)
     teacher = OpenAITeacherConfig(model="m", max_tokens=1)
     with pytest.raises(ValidationError, match=r"expected no teacher\.max_usd or max_tokens with ray"):
         TrajectoriesConfig(count=1, out=tmp_path, teacher=teacher, ray=RayConfig())
