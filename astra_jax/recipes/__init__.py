@@ -8,4 +8,6 @@ data_sets              Record directories as data sets to show: the statistics o
                        of its own data.
 tiny_base              The shipped tiny Qwen3 from which quickstarts start, and dialogues like those of its
                        pre-training.
+tool_servers           Help for the real tool servers of the shipped configs: they answer the same on any day and any
+                       machine.
 """

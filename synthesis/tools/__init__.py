@@ -2,9 +2,7 @@
 
 backends                Answers to tool calls: from a real MCP server, or from the emulator.
 crawled                 Crawled MCP servers: documents with `metadata.server_info_crawled`, in two shapes of tool.
-demo_repositories       Small Git repositories, always the same to the byte, for a Git tool server to work in.
 documents               Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
-frozen_clock            Run a Python MCP server whose own clock stands still.
 ingestion               Ingestion: each source is read and normalised, and its outcome is written down.
 mcp_confinement         The confinement of MCP servers started by a command, and of their `prepare` commands.
 mcp_credentials         Keys of tool servers: from the environment, in memory only, and masked in responses.

@@ -16,12 +16,12 @@ RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"
 TIME = McpServerConfig(
     name="Time",
-    command=("python", "-m", "synthesis.tools.frozen_clock", CLOCK, "mcp_server_time", "--local-timezone=UTC"),
+    command=("python", "-m", "astra_jax.recipes.tool_servers", "clock", CLOCK, "mcp_server_time", "--local-timezone=UTC"),
 )
 GIT = McpServerConfig(
     name="Git",
     command=("python", "-m", "mcp_server_git", "--repository", "."),
-    prepare=("python", "-m", "synthesis.tools.demo_repositories"),
+    prepare=("python", "-m", "astra_jax.recipes.tool_servers", "repositories"),
     max_sessions=1,
 )
 
