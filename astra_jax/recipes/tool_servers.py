@@ -1,7 +1,7 @@
 """Help for the real tool servers of the shipped configs: they answer the same on any day and any machine.
 
-    python -m astra_jax.recipes.tool_servers repositories                 make small Git repositories in this folder
-    python -m astra_jax.recipes.tool_servers clock TIME PACKAGE [ARG…]    run a Python server whose clock stands still
+python -m astra_jax.recipes.tool_servers repositories                 make small Git repositories in this folder
+python -m astra_jax.recipes.tool_servers clock TIME PACKAGE [ARG…]    run a Python server whose clock stands still
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ _DECIDES: Final = frozenset({"temperature", "top_p", "max_completion_tokens", "e
 
 def _without_our_fields(extra_body: JsonObject) -> JsonObject:
     if ours := sorted(OUR_FIELDS & extra_body.keys()):
-        raise ValueError(
-            f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
-        )
+        raise ValueError(f"expected further fields of a call, found {ours}, which the teacher says itself")
     return extra_body
 
 
@@ -117,11 +115,7 @@ class OpenAITeacherConfig(BaseModel):
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
-        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default.
-
-        >>> OpenAITeacherConfig(model="m").with_replies_beside(Path("runs/out")).cache.as_posix()
-        'runs/out.replies.sqlite'
-        """
+        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default."""
         return self if self.cache else self.model_copy(update={"cache": out.with_name(f"{out.name}.replies.sqlite")})
 
     @property

@@ -21,20 +21,19 @@ NUMBER_BY_NAME: Final = "number read off a parameter's name"
 _NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
 
 
-def read_crawled(document: JsonValue) -> SourceServer | None:
+def read_crawled(document: JsonValue, name: str) -> SourceServer | None:
     """Return the one server of a crawled document, or None if the document is something else."""
-    if not isinstance(document, dict) or not isinstance(metadata := document.get("metadata"), dict):
-        return None
-    crawled = metadata.get("server_info_crawled")
-    if not isinstance(crawled, dict) or "tools" not in crawled:
+    metadata = object_in(object_in(document).get("metadata"))
+    crawled = object_in(metadata.get("server_info_crawled"))
+    if "tools" not in crawled:
         return None
     repairs: set[str] = set()
     tools = [_tool(tool, repairs) for tool in objects_in(crawled["tools"])]
     return SourceServer(
-        name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
+        name=str(crawled.get("name") or metadata.get("server_name") or name),
         origin="crawled",
         tools=tools,
-        domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
+        domain=str(object_in(object_in(document).get("labels")).get("primary_label") or "General"),
         description=str(crawled.get("overview") or ""),
         repairs=tuple(sorted(repairs)),
     )
@@ -95,9 +94,8 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
     The page has lost some of the words, never two in a row. One word alone is taken for the description's if it is the
     first of a sentence.
     """
-    words = [
-        entry["name"] for entry in itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
-    ]
+    optional = itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
+    words = [entry["name"] for entry in optional]
     if not words or not re.fullmatch(r"[A-Z][a-z]+", words[0]):
         return 0
     longest = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerUnavailable
@@ -26,65 +26,25 @@ class Credentials:
             ToolServerUnavailable: a variable is not set or cannot be sent; or the address itself holds a key.
         """
         _require_no_key_in(config)
-        self._config, self._tokens = config, _Tokens()
-        values = {name: _value_of(name, config) for name in _names_of(config)}
-        self._secrets = frozenset(values.values())
+        bearer = [] if config.bearer_env is None else [config.bearer_env]
+        values = {
+            name: _value_of(name, config) for name in (*bearer, *config.header_env.values(), *config.environment_from)
+        }
+        self.variables = ", ".join(values)
+        """The names of the environment variables that hold the keys, for an error message."""
         self.headers = {header: values[name] for header, name in config.header_env.items()}
         if config.bearer_env is not None:
             self.headers["Authorization"] = f"Bearer {values[config.bearer_env]}"
-
-    @property
-    def variables(self) -> str:
-        """The names of the environment variables that hold the keys, for an error message."""
-        return ", ".join(_names_of(self._config))
-
-    def authorization(self) -> Any:
-        """Return the part of an HTTP client that puts OAuth tokens on requests; None without OAuth."""
-        if (oauth := self._config.oauth) is None:
-            return None
-        from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-
-        client = (os.environ[oauth.client_id_env], os.environ[oauth.client_secret_env])
-        return ClientCredentialsOAuthProvider(
-            self._config.url, self._tokens, *client, scope=oauth.scope, issuer=oauth.issuer
-        )
+        secrets = {value for value in values.values() if len(value) >= LEAST_MASKED}
+        # As they are or as JSON writes them; the longest first, since one may be a part of another.
+        written = {json.dumps(each, ensure_ascii=ascii_only)[1:-1] for each in secrets for ascii_only in (True, False)}
+        self._secrets = sorted(secrets | written, key=len, reverse=True)
 
     def masked(self, text: str) -> str:
-        """Return a text without the keys, as they are or as JSON writes them."""
-        found = {secret for secret in self._secrets | self._tokens.given if len(secret) >= LEAST_MASKED}
-        for secret in sorted(found, key=len, reverse=True):  # one may be a part of another
-            written = [json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
-            for spelling in (secret, *written):
-                text = text.replace(spelling, MASK)
+        """Return a text without the keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
         return text
-
-
-class _Tokens:
-    """The tokens of one OAuth client, in memory, as the SDK asks for them; `given` are all that there ever were."""
-
-    def __init__(self) -> None:
-        self._tokens: Any = None
-        self._client: Any = None
-        self.given: set[str] = set()
-
-    async def get_tokens(self) -> Any:
-        return self._tokens
-
-    async def set_tokens(self, tokens: Any) -> None:
-        self._tokens = tokens
-        self.given |= {token for token in (tokens.access_token, tokens.refresh_token) if token}
-
-    async def get_client_info(self) -> Any:
-        return self._client
-
-    async def set_client_info(self, client_info: Any) -> None:
-        self._client = client_info
-
-
-def _names_of(config: McpServerConfig) -> list[str]:
-    oauth = [] if config.oauth is None else [config.oauth.client_id_env, config.oauth.client_secret_env]
-    bearer = [] if config.bearer_env is None else [config.bearer_env]
-    return list(dict.fromkeys([*bearer, *config.header_env.values(), *oauth, *config.environment_from]))
 
 
 def _value_of(name: str, config: McpServerConfig) -> str:

@@ -16,21 +16,6 @@ WORKSPACE: Final = "{workspace}"
 """The name that stands in a command or a variable for the session's folder, an absolute path."""
 
 
-class OAuthClientConfig(BaseModel):
-    """A client that asks an authorization server for tokens in its own name (OAuth's grant `client_credentials`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    issuer: str
-    """The authorization server's issuer, an address: the credentials are sent nowhere else."""
-    client_id_env: str
-    """The environment variable that holds the client's id."""
-    client_secret_env: str
-    """The environment variable that holds its secret."""
-    scope: str | None = None
-    """Scope of the tokens that are asked for; without it the server's default."""
-
-
 class McpServerConfig(BaseModel):
     """The command or address of a tool server, and facts that its documents leave open.
 
@@ -49,8 +34,6 @@ class McpServerConfig(BaseModel):
     """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""
-    oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
-    """The client that asks for a token, for a server at an address, instead of `bearer_env`."""
     prepare: tuple[str, ...] = ()
     """A command that is run once in an empty folder; every session starts from a copy of that folder."""
     environment: dict[str, str] = {}
@@ -77,20 +60,17 @@ class McpServerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _is_reachable_one_way(self) -> McpServerConfig:
+        fault = ""
         if bool(self.command) == bool(self.url):
-            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url`")
-        if self.command and (self.bearer_env or self.header_env or self.oauth):
-            raise ValueError(
-                f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` only; a server that "
-                "is started gets its keys by environment_from"
-            )
-        if self.url and (self.environment or self.environment_from or self.readable):
-            raise ValueError(
-                f"MCP server {self.name!r}: expected environment, environment_from and readable beside `command`"
-            )
-        has_header = any(header.lower() == "authorization" for header in self.header_env)
-        if sum(map(bool, (self.bearer_env, self.oauth, has_header))) > 1:
-            raise ValueError(f"MCP server {self.name!r}: expected one of bearer_env, oauth and a header Authorization")
+            fault = "either `command` or `url`"
+        elif self.command and (self.bearer_env or self.header_env):
+            fault = "bearer_env and header_env beside `url`; a server that is started gets its keys by environment_from"
+        elif self.url and (self.environment or self.environment_from or self.readable):
+            fault = "environment, environment_from and readable beside `command`"
+        elif self.bearer_env and any(header.lower() == "authorization" for header in self.header_env):
+            fault = "one of bearer_env and a header Authorization"
+        if fault:
+            raise ValueError(f"MCP server {self.name!r}: expected {fault}")
         return self
 
 

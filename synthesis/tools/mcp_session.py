@@ -109,7 +109,7 @@ class McpSession:
     def _refused(self) -> ToolServerUnavailable:
         """Return the error of a server that refuses our keys, and will refuse every task."""
         variables = self._credentials.variables
-        checked = f"the keys in {variables}" if variables else "whether it wants a key (bearer_env, header_env, oauth)"
+        checked = f"the keys in {variables}" if variables else "whether it wants a key (bearer_env, header_env)"
         return ToolServerUnavailable(f"{self._name} refuses us (HTTP {self._fault.result()}); check {checked}")
 
     async def _connect(self, stack: AsyncExitStack) -> None:
@@ -150,7 +150,7 @@ class McpSession:
             async def send(self, request: httpx2.Request, **named: Any) -> httpx2.Response:
                 if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
                     request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
-                response = await super().send(request, **named)  # the last one, where OAuth asked for a token between
+                response = await super().send(request, **named)
                 is_json = response.headers.get("content-type", "").lower().startswith("application/json")
                 ends = ends_session(
                     response.status_code, is_json=is_json, is_in_session="mcp-session-id" in request.headers
@@ -163,7 +163,7 @@ class McpSession:
         # An answer may come on a stream that is open as long as the session: `call_seconds` is its limit, not this.
         limits = httpx2.Timeout(self._config.call_seconds, connect=min(_CONNECT_SECONDS, self._config.start_seconds))
         limits.read = None
-        return Client(headers=self._credentials.headers, auth=self._credentials.authorization(), timeout=limits)
+        return Client(headers=self._credentials.headers, timeout=limits)
 
     async def list_tools(self) -> list[JsonObject]:
         """Return the server's tools, page by page, as the protocol gives them.

@@ -105,7 +105,7 @@ def test_the_tables_that_a_document_shows_are_valid(document, config, config_typ
 
 def test_a_key_that_no_file_sets_is_found(set_somewhere):
     assert not {"overlap_rollouts", "rollout.kv_dtype", "seed.nothing"} & set_somewhere
-    assert {"wandb.project", "rollout.top_k", "teacher.roles", "mcp_servers.oauth.scope"} <= set_somewhere
+    assert {"wandb.project", "rollout.top_k", "teacher.roles", "mcp_servers.header_env"} <= set_somewhere
 
 
 class _Inner(BaseModel):

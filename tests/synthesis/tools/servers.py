@@ -16,7 +16,15 @@ RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"
 TIME = McpServerConfig(
     name="Time",
-    command=("python", "-m", "astra_jax.recipes.tool_servers", "clock", CLOCK, "mcp_server_time", "--local-timezone=UTC"),
+    command=(
+        "python",
+        "-m",
+        "astra_jax.recipes.tool_servers",
+        "clock",
+        CLOCK,
+        "mcp_server_time",
+        "--local-timezone=UTC",
+    ),
 )
 GIT = McpServerConfig(
     name="Git",
