@@ -1,6 +1,6 @@
 """A tool server on stdio, written against the protocol and no SDK, so that it can speak any version and break any rule.
 
-    python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense | chatter]
+    python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense]
 
 Its one tool, `act`, does what its argument `text` says.
 """
@@ -88,6 +88,8 @@ class RawServer:
                 return {"content": [], "structuredContent": {"answer": 3}}
             case "sleep":
                 time.sleep(60)
+            case "die":
+                os._exit(3)
             case "count":
                 text = str(self.num_calls)
         content = {"content": [{"type": "text", "text": text.upper()}]}
@@ -103,7 +105,7 @@ class RawServer:
                 reply["result"] = self.answer(request["method"], request.get("params") or {})
             except Refused as refused:
                 reply["error"] = dict(zip(("code", "message", "data"), refused.args, strict=False))
-            if self.fault == "chatter":
+            if self.fault == "list-in-pages":
                 print("this line is no message")
             print(json.dumps(reply), flush=True)
 

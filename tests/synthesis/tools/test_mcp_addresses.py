@@ -1,4 +1,4 @@
-"""Tool servers at addresses: keys from the environment that appear in no output."""
+"""Tool servers at addresses: their faults, and keys from the environment that appear in no output."""
 
 import asyncio
 import io
@@ -21,7 +21,9 @@ from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolSer
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.tools.http_server import TOKEN, VALUE
-from tests.synthesis.tools.servers import at, pool_of, said_to, scripted_server, session_of
+from tests.synthesis.tools.servers import at, pool_of, said_to
+
+SHOWN = {"bearer": {"bearer_env": "FAR_KEY"}, "header": {"header_env": {"X-Key": "FAR_KEY"}}}
 
 
 @pytest.fixture(autouse=True)
@@ -29,75 +31,49 @@ def quick(monkeypatch):
     monkeypatch.setattr("synthesis.tools.mcp_pool._RECONNECT_SECONDS", 0.3)
 
 
-async def test_a_server_that_demands_a_token_gets_the_one_of_the_environment_and_it_shows_nowhere(
-    tmp_path, serving, unused_tcp_port, monkeypatch
+@pytest.mark.parametrize(
+    ("kind", "key", "headers"), [("bearer", TOKEN, "Bearer [key] None"), ("header", VALUE, "None [key]")]
+)
+async def test_a_server_gets_the_key_of_the_environment_which_shows_nowhere_and_refuses_another_in_one_line(
+    tmp_path, serving, unused_tcp_port, monkeypatch, kind, key, headers
 ):
-    monkeypatch.setenv("FAR_TOKEN", TOKEN)
-    async with serving(unused_tcp_port, "bearer"):
-        config = at(unused_tcp_port, bearer_env="FAR_TOKEN")
+    config = at(unused_tcp_port, **SHOWN[kind])
+    async with serving(unused_tcp_port, kind):
+        monkeypatch.setenv("FAR_KEY", key)
         async with pool_of(config, tmp_path) as pool:
             tools = (await pool.source_server()).tools
-            assert [tool.name for tool in tools] == ["act", "search"]
-            assert tools[1].description == "Search something for a text, as [key] may."
             async with pool.lease() as session:
-                assert await said_to(session, "far") == "FAR"
-                assert await said_to(session, "headers") == "Bearer [key] None"
-    assert "FAR_TOKEN" not in config.model_dump_json()
-
-
-async def test_a_header_of_any_name_comes_from_the_environment(tmp_path, serving, unused_tcp_port, monkeypatch):
-    monkeypatch.setenv("FAR_KEY", VALUE)
-    config = at(unused_tcp_port, header_env={"X-Key": "FAR_KEY"})
-    async with serving(unused_tcp_port, "header"), session_of(config, tmp_path) as session:
-        assert await said_to(session, "headers") == "None [key]"
-
-
-@pytest.mark.parametrize(
-    ("kind", "shown"), [("bearer", {"bearer_env": "FAR_TOKEN"}), ("header", {"header_env": {"X-Key": "FAR_TOKEN"}})]
-)
-async def test_a_server_that_refuses_the_key_stops_the_run_in_one_line_that_names_the_variable_and_not_the_key(
-    tmp_path, serving, unused_tcp_port, monkeypatch, kind, shown
-):
-    monkeypatch.setenv("FAR_TOKEN", f"wrong-{TOKEN}")
-    async with serving(unused_tcp_port, kind), pool_of(at(unused_tcp_port, **shown), tmp_path) as pool:
-        with pytest.raises(ToolServerUnavailable, match=r"'far' refuses us .*FAR_TOKEN") as refused:
-            await pool.source_server()
+                assert await said_to(session, "headers") == headers
+        monkeypatch.setenv("FAR_KEY", f"wrong-{key}")
+        async with pool_of(config, tmp_path) as pool:
+            with pytest.raises(ToolServerUnavailable, match=r"'far' refuses us .*FAR_KEY") as refused:
+                await pool.source_server()
+    assert [tool.name for tool in tools] == ["act", "search"]
+    assert kind == "header" or tools[1].description == "Search something for a text, as [key] may."
     assert "\n" not in str(refused.value)
-    assert TOKEN not in str(refused.value)
+    assert key not in str(refused.value)
+    assert "FAR_KEY" not in config.model_dump_json()
 
 
 @pytest.mark.parametrize("value", [None, "", "two\nlines", " token", "schlüssel"])
-async def test_a_key_that_is_missing_or_cannot_be_sent_is_named_and_not_shown(tmp_path, monkeypatch, value):
+def test_a_key_that_is_missing_or_cannot_be_sent_is_named_and_not_shown(tmp_path, monkeypatch, value):
+    monkeypatch.setenv("FAR_KEY", value or "")
     if value is None:
-        monkeypatch.delenv("FAR_TOKEN", raising=False)
-    else:
-        monkeypatch.setenv("FAR_TOKEN", value)
-    with pytest.raises(ToolServerUnavailable, match="FAR_TOKEN") as refused:
-        McpPool(at(1, bearer_env="FAR_TOKEN"), tmp_path / "w")
-    assert value is None or not value.strip() or value not in str(refused.value)
+        monkeypatch.delenv("FAR_KEY")
+    with pytest.raises(ToolServerUnavailable, match="FAR_KEY") as refused:
+        McpPool(at(1, bearer_env="FAR_KEY"), tmp_path / "w")
+    assert not value or value not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     "url", ["https://u:pass-word-1@far.example/mcp", "https://far.example/mcp?api_key=sk-12345678"]
 )
-async def test_an_address_with_a_key_in_it_is_refused_and_not_shown(tmp_path, url):
+def test_an_address_with_a_key_in_it_is_refused_and_not_shown(tmp_path, url):
     with pytest.raises(ToolServerUnavailable, match="expected an address without a key") as refused:
         McpPool(McpServerConfig(name="far", url=url), tmp_path / "w")
-    assert "pass-word-1" not in str(refused.value) + str(refused.value.__cause__)
-    assert "sk-12345678" not in str(refused.value)
-
-
-async def test_a_server_that_dies_in_a_call_costs_the_session_and_the_next_one_is_connected_when_it_is_up_again(
-    tmp_path, serving, unused_tcp_port
-):
-    async with pool_of(at(unused_tcp_port, call_seconds=10), tmp_path) as pool:
-        async with asyncio.timeout(60):
-            async with serving(unused_tcp_port):
-                with pytest.raises(ToolServerDied, match="'far'"):
-                    async with pool.lease() as session:
-                        await said_to(session, "die")
-            async with serving(unused_tcp_port), pool.lease() as session:
-                assert await said_to(session, "far") == "FAR"
+    said = str(refused.value) + str(refused.value.__cause__)
+    assert "pass-word-1" not in said
+    assert "sk-12345678" not in said
 
 
 async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_the_session_which_is_no_response(
@@ -114,15 +90,9 @@ async def test_a_server_that_was_started_anew_between_two_calls_does_not_know_th
             await lease.__aexit__(None, None, None)
             async with pool.lease() as other:
                 assert await said_to(other, "far") == "FAR"
-
-
-async def test_a_status_that_says_that_the_server_failed_is_no_tool_response(tmp_path, serving, unused_tcp_port):
-    async with serving(unused_tcp_port), pool_of(at(unused_tcp_port), tmp_path) as pool:
-        with pytest.raises(ToolServerDied, match="HTTP 500"):
-            async with pool.lease() as session:
-                await said_to(session, "http 500")
-        async with pool.lease() as session:
-            assert await said_to(session, "far") == "FAR"
+            with pytest.raises(ToolServerDied, match="'far'"):
+                async with pool.lease() as session:
+                    await said_to(session, "die")
 
 
 async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp_port):
@@ -135,30 +105,26 @@ async def test_a_call_that_hangs_ends_at_its_limit(tmp_path, serving, unused_tcp
 
 async def test_a_server_that_accepts_and_says_nothing_ends_in_one_line(tmp_path, unused_tcp_port):
     with socket.create_server(("127.0.0.1", unused_tcp_port)):
-        async with pool_of(at(unused_tcp_port, start_seconds=0.5), tmp_path) as pool:
-            with pytest.raises(ToolServerUnavailable, match=r"within 0\.5 s"):
+        async with pool_of(at(unused_tcp_port, start_seconds=0.3), tmp_path) as pool:
+            with pytest.raises(ToolServerUnavailable, match=r"within 0\.3 s"):
                 await pool.source_server()
 
 
-async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_time(
-    tmp_path, serving, unused_tcp_port, monkeypatch
-):
-    start, starts = McpSession.start, []
+@pytest.mark.parametrize("num_early", [1, 2])
+async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_time(tmp_path, monkeypatch, num_early):
+    starts = []
 
-    async def too_early(session):
+    async def start(session):
         starts.append(session)
-        if len(starts) <= early:
+        if len(starts) <= num_early:
             raise ToolServerUnavailable("not yet")
-        await start(session)
 
-    monkeypatch.setattr(McpSession, "start", too_early)
-    async with serving(unused_tcp_port):
-        early = 1
-        async with pool_of(at(unused_tcp_port), tmp_path) as pool:
-            assert [tool.name for tool in (await pool.source_server()).tools] == ["act", "search"]
-        starts.clear()
-        early = 2
-        async with pool_of(at(unused_tcp_port), tmp_path) as pool:
+    monkeypatch.setattr(McpSession, "start", start)
+    async with pool_of(at(1), tmp_path) as pool:
+        if num_early == 1:
+            async with pool.lease() as session:
+                assert session is starts[-1]
+        else:
             with pytest.raises(ToolServerUnavailable, match="not yet"):
                 await pool.source_server()
     assert len(starts) == 2
@@ -168,8 +134,10 @@ async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_ti
     ("settings", "said"),
     [
         ({}, "either `command` or `url`"),
+        ({"command": ("x",), "url": "http://x"}, "either `command` or `url`"),
         ({"command": ("x",), "bearer_env": "T"}, "environment_from"),
         ({"url": "http://x", "environment": {"A": "b"}}, "beside `command`"),
+        ({"url": "http://x", "readable": ["/srv"]}, "readable beside `command`"),
         ({"sse_url": "http://x"}, "sse_url\n.*Extra inputs are not permitted"),
         ({"url": "http://x", "bearer_env": "T", "header_env": {"authorization": "U"}}, "expected one of"),
     ],
@@ -177,15 +145,6 @@ async def test_a_server_that_is_on_its_way_up_is_asked_once_more_and_no_third_ti
 def test_settings_that_contradict_one_another_end_in_one_line(settings, said):
     with pytest.raises(ValidationError, match=said):
         McpServerConfig(name="x", **settings)
-
-
-async def test_a_started_server_has_the_keys_that_are_named_and_they_do_not_show(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAR_TOKEN", TOKEN)
-    monkeypatch.setenv("OTHER_TOKEN", VALUE)
-    config = scripted_server(tmp_path, "return os.environ.get(text, 'unset')", environment_from=("FAR_TOKEN",))
-    async with session_of(config, tmp_path) as session:
-        assert await said_to(session, "FAR_TOKEN") == "[key]"
-        assert await said_to(session, "OTHER_TOKEN") == "unset"
 
 
 def run_with(out: Path, server: McpServerConfig, **changes) -> TrajectoriesConfig:
@@ -200,9 +159,9 @@ async def test_a_run_with_a_server_behind_a_token_writes_the_token_nowhere(
     tmp_path, serving, unused_tcp_port, monkeypatch, capfd, caplog
 ):
     caplog.set_level("DEBUG")
-    monkeypatch.setenv("FAR_TOKEN", TOKEN)
+    monkeypatch.setenv("FAR_KEY", TOKEN)
     async with serving(unused_tcp_port, "bearer"):
-        server = at(unused_tcp_port, bearer_env="FAR_TOKEN", argument_values={"text": ["headers", "far"]})
+        server = at(unused_tcp_port, **SHOWN["bearer"], argument_values={"text": ["headers", "far"]})
         config = run_with(tmp_path / "out", server)
         line = io.StringIO()
         await synthesize_trajectories(config, ProceduralTeacher(), progress=line)
@@ -228,10 +187,9 @@ async def test_a_server_that_is_gone_stops_the_run_in_one_line_and_the_same_comm
         await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
-    async with serving(unused_tcp_port):
-        undisturbed = await run("undisturbed")
     live_call, calls = McpSession.call, []
     async with serving(unused_tcp_port) as server:
+        undisturbed = await run("undisturbed")
 
         async def mortal_call(session, tool, arguments):
             calls.append(tool)
