@@ -51,17 +51,11 @@ class CachedReply:
 class ReplyCache(Protocol):
     """Keeps accepted replies, on this machine or on another."""
 
-    async def get(self, key: str) -> CachedReply | None:
-        """Return the reply to a question that was answered before."""
-        ...
+    async def get(self, key: str) -> CachedReply | None: ...
 
-    async def put(self, key: str, reply: CachedReply) -> None:
-        """Keep a reply; it survives the death of this process."""
-        ...
+    async def put(self, key: str, reply: CachedReply) -> None: ...
 
-    async def close(self) -> None:
-        """Let go of it."""
-        ...
+    async def close(self) -> None: ...
 
 
 class ReplyFile:

@@ -44,7 +44,7 @@ class Request(BaseModel, Generic[Reply]):
         return []
 
     def messages(self) -> list[JsonObject]:
-        """Render the question for a chat model: role and content, the system message first, documents quoted as data."""
+        """Render the question for a chat model, the system message first and documents quoted as data."""
         raise NotImplementedError(type(self).__name__)
 
     def check(self, reply: BaseModel) -> None:

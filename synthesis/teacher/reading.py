@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from synthesis.records import JsonObject, JsonValue
+from synthesis.records import JsonValue
 from synthesis.teacher.lenient_json import json_values
 
 Typed = TypeVar("Typed", bound=BaseModel)

@@ -68,15 +68,21 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
     entries = [entry for entry in objects_in(found) if isinstance(entry.get("name"), str)]
     parameters = [e for e in entries if e["name"] != tool_name and e["name"].strip().casefold() not in _NOT_PARAMETERS]
     parameters = parameters[_length_of_sentence(parameters, description) :]
-    buttons = _places_of_buttons(parameters)
+    # The place of "Add" in every optional "Add" "Item".
+    buttons = {
+        place
+        for place, pair in enumerate(itertools.pairwise(parameters))
+        if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
+    }
     properties: JsonObject = {}
     required = []
     for place, entry in enumerate(parameters):
-        if place in buttons or place - 1 in buttons:  # "Add", or the "Item" after it
+        if place in buttons or place - 1 in buttons:
             continue
         name = entry["name"]
-        is_list = place + 1 in buttons
-        schema: JsonObject = {"type": "array", "items": {}} if is_list else {"type": entry.get("type") or "string"}
+        schema: JsonObject = {"type": entry.get("type") or "string"}
+        if place + 1 in buttons:
+            schema = {"type": "array", "items": {}}
         if schema == {"type": "string"} and is_name_of_number(name):  # pages call everything a string
             repairs.add(NUMBER_BY_NAME)
             schema = {"type": "number"}
@@ -110,12 +116,3 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
             if count > 1 or start == 0:
                 longest = max(longest, count)
     return longest
-
-
-def _places_of_buttons(parameters: list[JsonObject]) -> set[int]:
-    """Return the place of "Add" in every "Add" "Item"."""
-    return {
-        place
-        for place, pair in enumerate(itertools.pairwise(parameters))
-        if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
-    }

@@ -60,12 +60,10 @@ async def gather_servers(
 ) -> Servers:
     """Read and normalise each source; start the MCP servers, which stay up until `stack` is closed.
 
-    The servers of a group become one document, after those of the servers without a group. The workspaces of servers
-    lie in `work_directory`.
+    The servers of a group become one document, after those of the servers without a group.
 
     Raises:
-        SourceMissing: a source is not there.
-        ToolServerUnavailable: an MCP server does not start.
+        SourceMissing, ToolServerUnavailable: a source is not there, or an MCP server does not start.
     """
     started = time.monotonic()
     servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
@@ -160,12 +158,11 @@ def require_work_directory(work_directory: Path) -> None:
     if not os.path.lexists(work_directory):
         return
     entries = sorted(work_directory.iterdir()) if work_directory.is_dir() else [work_directory]
-    for entry in entries:
-        if _OURS.fullmatch(entry.name) is None:
-            raise DestinationRefused(
-                f"{work_directory}: expected a place for the journals of this run, found {entry.name} there; "
-                "name another `out`, or move it away"
-            )
+    if other := next((entry.name for entry in entries if not _OURS.fullmatch(entry.name)), ""):
+        raise DestinationRefused(
+            f"{work_directory}: expected a place for the journals of this run, found {other} there; name another "
+            "`out`, or move it away"
+        )
 
 
 def clear_workspaces(work_directory: Path) -> None:
@@ -202,10 +199,9 @@ async def synthesize_tools(
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
     report = servers.report
+    counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
     told = {
-        "read": report.read,
-        "kept": report.kept,
-        "repaired": report.repaired,
+        **counts,
         "rejected": dict(sorted(report.rejected.items())),
         "tools": _statistics(servers.documents),
         "documents": servers.outcomes,

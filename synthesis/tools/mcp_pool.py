@@ -133,9 +133,9 @@ class McpPool:
             try:
                 entry.rename(workspace / entry.name)
             except OSError as error:
+                fault = f"expected no writes between two tasks, found {entry.name} ({error.strerror})"
                 raise ToolServerUnavailable(
-                    f"MCP server {self.config.name!r}: expected no writes between two tasks, found {entry.name} "
-                    f"({error.strerror}); set one_task_per_process"
+                    f"MCP server {self.config.name!r}: {fault}; set one_task_per_process"
                 ) from None
         fresh.rmdir()
 

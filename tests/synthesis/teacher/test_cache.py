@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
+from synthesis.record_io import RecordSource
+from synthesis.records import Trajectory
 from synthesis.stage import StageReport
 from synthesis.teacher.cache import Budget, CachedReply, ReplyFile, ReplyFileError
 from synthesis.teacher.config import OpenAITeacherConfig, RoleConfig
@@ -18,7 +20,7 @@ from synthesis.teacher.usage import Usage, cost_so_far
 from synthesis.track.journal import Journal, run_stage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.workers import RayConfig
-from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
+from tests.synthesis.teacher.asking import KEY, SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
@@ -105,24 +107,35 @@ async def test_calls_in_flight_when_the_budget_ends_come_back_and_are_kept(tmp_p
 
 
 async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_nothing_twice(tmp_path):
-    config = TrajectoriesConfig(
-        count=4, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
-    )
     replies: dict[str, dict] = {}
-    async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
-        for max_usd in (2.0, 1000.0):
-            settings = {"cache": tmp_path / "replies.sqlite", "request_seconds": 20, "max_usd": max_usd}
-            teacher = teacher_of(endpoint, ToldTeacher, **settings, **PRICES)
-            teacher.replies = replies
-            if max_usd < 1000:
-                with pytest.raises(TeacherUnavailable, match="budget of this run is used up"):
-                    await synthesize_trajectories(config, teacher, progress=io.StringIO())
-            else:
-                report = await synthesize_trajectories(config, teacher, progress=io.StringIO())
+
+    async def run(name: str, max_usd: float) -> list[Trajectory]:
+        config = TrajectoriesConfig(
+            count=4, out=tmp_path / name, max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
+        )
+        settings = {"cache": tmp_path / "replies.sqlite", "request_seconds": 20, "max_usd": max_usd}
+        teacher = teacher_of(endpoint, ToldTeacher, **settings, **PRICES)
+        teacher.replies = replies
+        try:
+            await synthesize_trajectories(config, teacher, progress=io.StringIO())
+        finally:
             await teacher.close()
-        assert report.kept == 4
-        asked = [json.dumps([body["messages"], body["seed"]]) for body in endpoint.bodies]
-        assert len(set(asked)) == len(asked)
+        return list(RecordSource(tmp_path / name, Trajectory))
+
+    async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
+        with pytest.raises(TeacherUnavailable, match="budget of this run is used up"):
+            await run("out", 2.0)
+        records = await run("out", 1000.0)
+        assert await run("again", 1000.0) == records
+    asked = [json.dumps([body["messages"], body["seed"]]) for body in endpoint.bodies]
+    assert len(set(asked)) == len(asked)
+    assert len(records) == 4
+    for record in records:  # a task, its scores, each turn, and at least one call to judges: 100 prompt tokens each
+        num_turns = sum(message.role == "assistant" for message in record.messages)
+        assert record.provenance.prompt_tokens >= 100 * (3 + num_turns)
+        assert record.provenance.teacher == "openai:mock"
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes()
 
 
 def test_a_budget_in_dollars_needs_prices_of_every_role_and_no_nodes_that_each_count_alone(tmp_path):

@@ -9,16 +9,13 @@ import pytest
 from synthesis.prompts.tool_writing import CallArguments, WriteToolCall
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
-from synthesis.record_io import RecordSource
-from synthesis.records import ToolDocument, Trajectory
+from synthesis.records import ToolDocument
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.usage import metered_usage
-from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from tests.synthesis.teacher.asking import KEY, SCORES, asking, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
-from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
 
 
 async def test_a_question_is_asked_with_its_schema_and_an_invalid_reply_is_repaired_with_the_error_quoted():
@@ -166,30 +163,3 @@ async def test_a_question_of_two_tasks_is_asked_once_although_the_cache_is_far_a
         assert await asyncio.gather(*asked) == [SCORES] * 3
         await teacher.close()
     assert len(endpoint.bodies) == 1
-
-
-async def test_the_whole_track_runs_on_a_language_model_and_every_reply_is_kept(tmp_path):
-    replies: dict[str, dict] = {}
-    config = TrajectoriesConfig(
-        count=8, out=tmp_path / "out", max_offered_tools=6, proposals_per_server=4, walks_per_server=3, chain_votes=1
-    )
-    async with MockEndpoint(lambda body: said(told(replies, body))).serving() as endpoint:
-        teacher = teacher_of(endpoint, ToldTeacher, cache=tmp_path / "replies.sqlite", request_seconds=20)
-        teacher.replies = replies
-        with open(tmp_path / "log", "w") as log:
-            report = await synthesize_trajectories(config, teacher, progress=log)
-            asked = len(endpoint.bodies)
-            again = config.model_copy(update={"out": tmp_path / "again"})
-            await synthesize_trajectories(again, teacher, progress=log)
-        assert len(endpoint.bodies) == asked
-        await teacher.close()
-    assert report.kept == 8
-    assert report.read == report.kept + report.rejected.total()
-    records = list(RecordSource(tmp_path / "out", Trajectory))
-    assert all(record.provenance.teacher == "openai:mock" for record in records)
-    for record in records:  # a task, its scores, each turn, and at least one call to judges: 100 prompt tokens each
-        num_turns = sum(message.role == "assistant" for message in record.messages)
-        assert record.provenance.prompt_tokens >= 100 * (3 + num_turns)
-    assert records == list(RecordSource(tmp_path / "again", Trajectory))
-    for path in tmp_path.rglob("*"):
-        assert path.is_dir() or KEY.encode() not in path.read_bytes()

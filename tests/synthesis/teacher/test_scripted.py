@@ -17,5 +17,5 @@ async def test_replies_and_failures_come_in_the_order_of_the_script_and_a_mistak
             await teacher.ask(question(), seed=0)
     assert teacher.asked == [question()] * 4
     assert await ScriptedTeacher({}, otherwise=ProceduralTeacher()).ask(question(), seed=0)
-    with pytest.raises(LookupError, match="no replies to ScoreTask"):
+    with pytest.raises(LookupError, match="no reply left to ScoreTask"):
         await ScriptedTeacher({}).ask(question(), seed=0)
