@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,7 +22,6 @@ from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normali
 from synthesis.tools.mcp_group import McpGroup, joined
 from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
-from synthesis.tools.names import is_name_of_number
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
 
@@ -117,26 +116,6 @@ def _normalise_into(
     return document
 
 
-def _statistics(servers: Iterable[ServerDocument]) -> dict[str, int]:
-    """Count the parameters that documents state or leave open; the inner ones of objects are not looked at."""
-    tools = [tool for server in servers for tool in server.tools]
-    properties = [tool.parameters.get("properties", {}) for tool in tools]
-    unknown = [tool.parameters_status == "unknown" for tool in tools]
-    parameters = [(name, schema) for each in properties for name, schema in each.items()]
-    return {
-        "tools": len(tools),
-        "tools_without_parameters": sum(not each and not out for each, out in zip(properties, unknown, strict=True)),
-        "tools_of_unknown_parameters": sum(unknown),
-        "parameters": len(parameters),
-        "parameters_without_description": sum(
-            not str(schema.get("description") or "").strip() for _, schema in parameters
-        ),
-        "numbers_typed_as_strings": sum(
-            schema.get("type") == "string" and is_name_of_number(name) for name, schema in parameters
-        ),
-    }
-
-
 def require_servers(servers: Servers) -> None:
     """Raise `NoToolDocuments`, with the reasons, if no server is left to work on."""
     if not servers.documents:
@@ -182,8 +161,7 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
-    Beside the records lies `report.json`: the outcome of each document with its reason, and statistics of the
-    parameters of the kept ones.
+    Beside the records lies `report.json`: the outcome of each document with its reason.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
@@ -200,12 +178,7 @@ async def synthesize_tools(
     require_servers(servers)
     report = servers.report
     counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
-    told = {
-        **counts,
-        "rejected": dict(sorted(report.rejected.items())),
-        "tools": _statistics(servers.documents),
-        "documents": servers.outcomes,
-    }
+    told = {**counts, "rejected": dict(sorted(report.rejected.items())), "documents": servers.outcomes}
     write_records(
         out,
         servers.documents,

@@ -1,9 +1,4 @@
-"""Tool servers at addresses, made with the SDK, behind a token if one is named.
-
-    python http_server.py
-
-Each line that it reads, `PORT [bearer|header]`, is answered with the number of one more process, which serves at
-that port: forked, since to import the SDK takes a second.
+"""Tool servers at addresses, made with the SDK, in this process; behind a token or a header if one is named.
 
 The token and the header's value are those of the tests; `act` does what its text says.
 """
@@ -11,9 +6,8 @@ The token and the header's value are those of the tests; `act` does what its tex
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
@@ -28,8 +22,6 @@ def server_of() -> MCPServer:
     @server.tool()
     async def act(text: str, context: Context) -> str:
         "Do something with a text."
-        if text == "die":
-            os._exit(3)
         if text == "sleep":
             await asyncio.sleep(60)
         if text == "headers":
@@ -76,16 +68,17 @@ def behind(app, kind: str):
     return asked
 
 
-def serve(port: int, kind: str = "") -> None:
-    uvicorn.run(behind(server_of().streamable_http_app(), kind), port=port, log_level="critical")
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # one that has ended is gone at once
-    for line in sys.stdin:
-        if not (number := os.fork()):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            port, *how = line.split()
-            serve(int(port), *how)
-            os._exit(0)
-        print(number, flush=True)
+@asynccontextmanager
+async def serving(port: int, kind: str = "") -> AsyncIterator[None]:
+    """Serve until the block ends, and break every connection off."""
+    app = behind(server_of().streamable_http_app(), kind)
+    config = uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=0)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve())  # without its handlers of signals
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task

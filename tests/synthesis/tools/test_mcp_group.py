@@ -20,6 +20,7 @@ from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServ
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.worker import opened_worker
+from tests.synthesis.tools.http_server import serving
 from tests.synthesis.tools.servers import GIT, TIME, at, pool_of, scripted_server
 from tests.synthesis.trajectories.test_pipeline import bytes_of
 
@@ -68,7 +69,7 @@ def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, 
 
 
 async def test_calls_reach_the_server_whose_tool_it_is_here_and_elsewhere_and_a_server_that_dies_costs_no_other(
-    tmp_path, serving, unused_tcp_port
+    tmp_path, unused_tcp_port
 ):
     near = scripted_server(tmp_path, "return f'{text} at {os.getpid()}'").model_copy(update={"name": "near"})
     async with (

@@ -18,7 +18,6 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.ingestion import synthesize_tools
 from synthesis.tools.parameter_completion import UNKNOWN, complete_tool, with_completed_tools
 from synthesis.tools.sources import read_servers
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
@@ -151,17 +150,3 @@ def test_a_completed_tool_is_offered_called_and_counted_and_stays_so_under_anoth
     again = run(source, tmp_path / "out", ScriptedTeacher({}), reward_thresholds={"every_axis": 0.45})
     assert again
     assert trajectory_statistics(tmp_path / "out").tools_of_unknown_parameters == {"completed": 1}
-
-
-def test_ingestion_counts_parameters_that_documents_leave_open(tmp_path):
-    source = written(
-        tmp_path / "a.json", UNSAID, *STATED,
-        {"name": "ping", "description": "Ping the server.", "input_schema": {"type": "object", "properties": {}}},
-        {"name": "list", "description": "List all issues.", "input_schema": {
-            "type": "object", "properties": {"limit": {"type": "string", "description": "At most"}}}},
-    )  # fmt: skip
-    asyncio.run(synthesize_tools([source], tmp_path / "out"))
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["tools"] == {
-        "tools": 6, "tools_without_parameters": 1, "tools_of_unknown_parameters": 1, "parameters": 4,
-        "parameters_without_description": 3, "numbers_typed_as_strings": 1,
-    }  # fmt: skip
