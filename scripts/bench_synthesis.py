@@ -310,8 +310,7 @@ class Sloppy:
 
 def asked(messages: list[Any], seed: int) -> str:
     """Name a question; the system message is left out, for the schema is added to it."""
-    shown = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in messages[1:]]
-    return json.dumps([shown, seed], sort_keys=True)
+    return json.dumps([messages[1:], seed], sort_keys=True)
 
 
 class ToldTeacher(OpenAITeacher):

@@ -24,7 +24,7 @@ from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import canonical_json
-from synthesis.teacher.asking import call_of
+from synthesis.teacher.calls import call_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import Reply, Request, Role
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories

@@ -6,4 +6,6 @@ quickstart_evaluation  The quickstart's evaluation: each policy at three tempera
 stages                 The stages of a quickstart, measured and finished one by one, and the folder that they work in.
 data_sets              Record directories as data sets to show: the statistics of synthesis beside the paper's figures
                        of its own data.
+tool_servers           Help for the real tool servers of the shipped configs: they answer the same on any day and any
+                       machine.
 """

@@ -73,12 +73,10 @@ class TakeTurn(Request[AgentMessage]):
 
 
 def _as_sent(message: Message) -> JsonObject:
-    """Return a message in OpenAI's form, with its reasoning beside it."""
+    """Return a message in OpenAI's form, without its reasoning: most templates leave out that of earlier turns."""
     sent: JsonObject = {"role": message.role, "content": message.content}
     if message.tool_call_id is not None:
         sent["tool_call_id"] = message.tool_call_id
-    if message.reasoning_content:
-        sent["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         sent["tool_calls"] = [
             {

@@ -1,21 +1,16 @@
 """The teacher answers the questions of synthesis.
 
-adaptive_concurrency  The number of calls in flight: it grows while the endpoint keeps up, and halves at a 429.
-asking                The body of the call for a typed question: its messages, then the form of the reply.
-budget                The budget of a run: tokens and dollars of all its commands together.
-cache                 The SQLite file of replies that were paid for, by their question, and of the sum that was spent.
-client                The HTTP client of an endpoint: that of the `openai` package, with address and key checked first.
-completion            A chat completion as endpoints give it back, taken apart: text, reasoning, tool calls, tokens.
-config                The models that are asked in each role, and their limits.
-endpoint              One endpoint: its client, the calls that it bears at once, and the fields that it refuses.
-lenient_json          JSON as language models write it: found in prose, fences and thoughts, its form mended.
-openai                A language model behind any OpenAI-compatible endpoint as the teacher.
-protocol              The interface of a teacher: typed requests, their replies, and the two ways to fail.
-reading               Typed replies from a model's text: read leniently, validated strictly, each mending counted.
-scripted              A teacher that answers from queues of replies and failures, for tests.
-status_rules          The rule for each HTTP status of an endpoint: its consequence for the question and for the run.
-turn                  A turn of a real conversation as endpoints give it: reasoning, text and tool calls.
-usage                 Tokens and money that answers cost, metered per piece of work and per kind of question.
+cache         The SQLite file of replies that were paid for, by their question, and of the sum that was spent.
+config        The models that are asked in each role, and their limits.
+endpoint      One endpoint: its client, the calls that it bears at once, and the fields that it refuses.
+lenient_json  JSON as language models write it: found in prose, fences and thoughts, its form mended.
+openai        A language model behind any OpenAI-compatible endpoint as the teacher.
+protocol      The interface of a teacher: typed requests, their replies, and the two ways to fail.
+reading       Typed replies from a model's text: read leniently, validated strictly, each mending counted.
+scripted      A teacher that answers from queues of replies and failures, for tests.
+status_rules  The rule for each HTTP status of an endpoint: its consequence for the question and for the run.
+usage         Tokens and money that answers cost, metered per piece of work and per kind of question.
+calls         One call: the body that asks a typed question, and the completion that comes back, taken apart.
 
 The embedded teacher stands in `synthesis.procedural`, above both tracks.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,9 +18,15 @@ from synthesis.run.row_digests import digest_in_sql, row_digest
 from synthesis.teacher.usage import Usage
 
 _DIGESTED: Final = ("text", "key", "prompt_tokens", "completion_tokens", "cost_usd")
+_COLUMNS: Final = "prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL"
+_SCHEMA: Final = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=NORMAL",
+    f"CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, {_COLUMNS}, digest TEXT)"
+    " WITHOUT ROWID",
+    f"CREATE TABLE IF NOT EXISTS spent ({_COLUMNS})",
+)
 _TABLES: Final = frozenset({"replies", "damaged_replies", "spent"})
-_EARLIER_TABLES: Final = frozenset({"batches", "batch_answers", "damaged_batches", "damaged_batch_answers"})
-"""Tables that earlier versions wrote into the file; they are left alone."""
 
 
 class ReplyFileError(SynthesisError):
@@ -45,55 +51,47 @@ class CachedReply:
 class ReplyCache(Protocol):
     """Keeps accepted replies, on this machine or on another."""
 
-    async def get(self, key: str) -> CachedReply | None:
-        """Return the reply to a question that was answered before."""
-        ...
+    async def get(self, key: str) -> CachedReply | None: ...
 
-    async def put(self, key: str, reply: CachedReply) -> None:
-        """Keep a reply; it survives the death of this process."""
-        ...
+    async def put(self, key: str, reply: CachedReply) -> None: ...
 
-    async def close(self) -> None:
-        """Let go of it."""
-        ...
+    async def close(self) -> None: ...
 
 
-class ReplyDatabase:
-    """One connection to the file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
+class ReplyFile:
+    """A reply cache in a file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
 
     def __init__(self, path: Path):
-        """Open the file, or begin it.
+        """Open the file, or begin it, and check the digest of each reply in it.
 
         Raises:
-            ReplyFileError: it is damaged or another file, or cannot be written.
+            ReplyFileError: it, or a reply in it, is damaged; it is another file, or cannot be written. So may the
+                methods.
         """
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise self._fault(error) from error
         try:
-            found = {name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if others := found - _TABLES - _EARLIER_TABLES:
+            found = {name for (name,) in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if others := found - _TABLES:
                 raise ReplyFileError(
                     f"{path}: expected a file of a teacher's replies, found a database with the table "
                     f"{min(others)!r}; name another file as teacher.cache"
                 )
-            for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL"):
-                self.rows(statement)
+            for statement in _SCHEMA:
+                self._rows(statement)
+            self._require_undamaged()
         except BaseException:
-            self.close()
+            self._connection.close()
             raise
 
-    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows; each is a transaction of its own.
-
-        Raises:
-            ReplyFileError: SQLite could not.
-        """
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, a transaction of its own, and return its rows."""
         try:
-            return self.connection.execute(statement, values).fetchall()
+            return self._connection.execute(statement, values).fetchall()
         except sqlite3.DatabaseError as error:
             raise self._fault(error) from error
 
@@ -103,61 +101,26 @@ class ReplyDatabase:
             "command again, or, if the file is damaged, move it away: its replies are then asked and paid for again"
         )
 
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-
-
-class ReplyFile:
-    """A reply cache in the file; each reply is on disk, with a digest, before it is used."""
-
-    def __init__(self, path: Path):
-        """Open the file, or begin it, and check each reply in it.
-
-        Raises:
-            ReplyFileError: it, or a reply in it, is damaged; it is another file, or cannot be written. So may the
-                methods.
-        """
-        self._database = ReplyDatabase(path)
-        try:
-            self._database.rows(
-                "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER"
-                " NOT NULL, completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL, digest TEXT) WITHOUT ROWID"
-            )
-            self._require_undamaged()
-        except BaseException:
-            self._database.close()
-            raise
-
     def _require_undamaged(self) -> None:
-        """Set the replies aside whose digest is not theirs, and stop if there are any.
-
-        Replies of a file from before there were digests get theirs now, if they are JSON.
-        """
-        digest = digest_in_sql(self._database.connection, _DIGESTED)
-        if "digest" not in {name for _, name, *_ in self._database.rows("PRAGMA table_info(replies)")}:
-            self._database.rows("ALTER TABLE replies ADD COLUMN digest TEXT")
-            self._database.rows(f"UPDATE replies SET digest = {digest} WHERE json_valid(text)")
-        damaged = f"FROM replies WHERE digest IS NOT {digest}"
-        num_damaged, num_rows = (self._database.rows(f"SELECT count(*) {of}")[0][0] for of in (damaged, "FROM replies"))
+        """Set the replies aside whose digest is not theirs, and stop if there are any."""
+        damaged = f"FROM replies WHERE digest IS NOT {digest_in_sql(self._connection, _DIGESTED)}"
+        num_damaged, num_rows = (self._rows(f"SELECT count(*) {of}")[0][0] for of in (damaged, "FROM replies"))
         if not num_damaged:
             return
-        with self._database.connection:
-            self._database.rows("BEGIN IMMEDIATE")
-            self._database.rows("CREATE TABLE IF NOT EXISTS damaged_replies AS SELECT * FROM replies WHERE 0")
-            self._database.rows(f"INSERT INTO damaged_replies SELECT * {damaged}")
-            self._database.rows(f"DELETE {damaged}")
+        with self._connection:
+            self._rows("BEGIN IMMEDIATE")
+            self._rows("CREATE TABLE IF NOT EXISTS damaged_replies AS SELECT * FROM replies WHERE 0")
+            self._rows(f"INSERT INTO damaged_replies SELECT * {damaged}")
+            self._rows(f"DELETE {damaged}")
         raise ReplyFileError(
-            f"{self._database.path}: {num_damaged} of {num_rows} replies are damaged; none of them is used, and they "
-            "now lie in its table damaged_replies; put back an undamaged copy of the file, or run the same command "
-            "again to ask and pay for them anew"
+            f"{self.path}: {num_damaged} of {num_rows} replies are damaged; none of them is used, and they now lie in "
+            "its table damaged_replies; put back an undamaged copy of the file, or run the same command again to ask "
+            "and pay for them anew"
         )
 
     async def get(self, key: str) -> CachedReply | None:
         """Return the reply to a question that was answered before."""
-        rows = self._database.rows(
-            "SELECT text, prompt_tokens, completion_tokens, cost_usd FROM replies WHERE key = ?", (key,)
-        )
+        rows = self._rows("SELECT text, prompt_tokens, completion_tokens, cost_usd FROM replies WHERE key = ?", (key,))
         return CachedReply(*rows[0]) if rows else None
 
     async def put(self, key: str, reply: CachedReply) -> None:
@@ -165,10 +128,61 @@ class ReplyFile:
         row = asdict(reply) | {"key": key, "cost_usd": float(reply.cost_usd)}
         values = [row[name] for name in _DIGESTED]
         columns = ", ".join((*_DIGESTED, "digest"))
-        self._database.rows(
+        self._rows(
             f"INSERT OR REPLACE INTO replies ({columns}) VALUES (?, ?, ?, ?, ?, ?)", [*values, row_digest(*values)]
         )
 
+    def spent(self) -> Usage:
+        """Return the sum of all runs that keep their replies here, calls whose replies were no use included."""
+        (row,) = self._rows("SELECT total(prompt_tokens), total(completion_tokens), total(cost_usd) FROM spent")
+        return Usage(int(row[0]), int(row[1]), row[2])
+
+    def spend(self, usage: Usage) -> None:
+        """Add one call to the sum."""
+        self._rows("INSERT INTO spent VALUES (?, ?, ?)", astuple(usage))
+
     async def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        self._connection.close()
+
+
+class Budget:
+    """Counts tokens and dollars against `max_tokens` and `max_usd`; in a file, the count outlives the process.
+
+    >>> budget = Budget(max_usd=1.0)
+    >>> budget.spend(Usage(1000, 200, 0.75)), budget.is_used_up, str(budget)
+    (None, False, '0.75 of 1.00 USD')
+    >>> budget.spend(Usage(1000, 200, 0.25)), budget.is_used_up
+    (None, True)
+    """
+
+    def __init__(self, max_usd: float | None = None, max_tokens: int | None = None, file: ReplyFile | None = None):
+        self._max_usd, self._max_tokens, self._file = max_usd, max_tokens, file
+        self.spent = Usage() if file is None else file.spent()
+
+    def spend(self, usage: Usage) -> None:
+        """Count one call."""
+        self.spent.add(usage)
+        if self._file is not None:
+            self._file.spend(usage)
+
+    @property
+    def _tokens(self) -> int:
+        return self.spent.prompt_tokens + self.spent.completion_tokens
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether a limit is reached."""
+        return (self._max_usd is not None and self.spent.cost_usd >= self._max_usd - 1e-9) or (
+            self._max_tokens is not None and self._tokens >= self._max_tokens
+        )
+
+    def __str__(self) -> str:
+        """Return the sums spent, with their limits, for a progress line."""
+        said = []
+        if self.spent.cost_usd or self._max_usd is not None:
+            said.append(f"{self.spent.cost_usd:.2f}{'' if self._max_usd is None else f' of {self._max_usd:.2f}'} USD")
+        if not said or self._max_tokens is not None:
+            limit = "" if self._max_tokens is None else f" of {self._max_tokens:,}"
+            said.append(f"{self._tokens:,}{limit} tokens")
+        return ", ".join(said)

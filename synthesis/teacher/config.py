@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Final, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.records import JsonObject
 from synthesis.teacher.protocol import Role
-from synthesis.teacher.turn import EarlierReasoning
 
 OUR_FIELDS: Final = frozenset(
     {"model", "messages", "tools", "response_format", "seed", "stream", "n", "max_completion_tokens", "max_tokens"}
 )
 """Fields of a call that the teacher sets itself; `extra_body` cannot hold them."""
-_DECIDES: Final = frozenset(
-    {"temperature", "top_p", "max_completion_tokens", "reasoning_effort", "earlier_reasoning", "extra_body"}
-)
+_DECIDES: Final = frozenset({"temperature", "top_p", "max_completion_tokens", "extra_body"})
 
 
 def _without_our_fields(extra_body: JsonObject) -> JsonObject:
     if ours := sorted(OUR_FIELDS & extra_body.keys()):
-        raise ValueError(
-            f"expected further fields of a call in extra_body, found {ours}, which the teacher says itself"
-        )
+        raise ValueError(f"expected further fields of a call, found {ours}, which the teacher says itself")
     return extra_body
 
 
@@ -47,8 +42,6 @@ class RoleConfig(BaseModel):
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    reasoning_effort: str | None = None
-    earlier_reasoning: EarlierReasoning | None = None
     extra_body: ExtraBody | None = None
     usd_per_million_prompt_tokens: float | None = Field(default=None, ge=0)
     usd_per_million_completion_tokens: float | None = Field(default=None, ge=0)
@@ -77,20 +70,14 @@ class OpenAITeacherConfig(BaseModel):
     cache: Path | None = None
     """SQLite file of the replies and of the sum spent; by default it lies beside the output of the run. Runs that name
     the same file share the replies and the budget."""
-    keep_replies: bool = True
-    """Whether replies are kept; without them a run that is started again pays again for its unfinished items."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature of replies."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Share of probability that tokens are drawn from; without it the endpoint's default."""
     max_completion_tokens: int = Field(default=4096, ge=1)
     """Maximum number of tokens of a reply; one that is cut off there is asked for once more with twice as many."""
-    reasoning_effort: str | None = None
-    """Effort that a thinking model is asked for, such as low; without it the endpoint's default."""
-    earlier_reasoning: EarlierReasoning = "hidden"
-    """The way in which the agent is shown its reasoning of earlier turns, as its model's template wants it."""
     extra_body: ExtraBody = {}
-    """Further fields of each call, as they are, such as `chat_template_kwargs` that make a model think."""
+    """Further fields of each call, as they are, such as `reasoning_effort` or `chat_template_kwargs`."""
     roles: dict[Role, RoleConfig] = {}
     """Settings that differ for a role, such as `[teacher.roles.judges]`."""
     max_concurrency: int = Field(default=64, ge=1)
@@ -101,8 +88,6 @@ class OpenAITeacherConfig(BaseModel):
     """Time limit of one question in seconds, its retries and repairs included."""
     max_retries: int = Field(default=3, ge=0)
     """Maximum number of times that a failed call is repeated."""
-    max_repairs: int = Field(default=2, ge=0)
-    """Number of times that a question is asked again if its reply cannot be read; the fault is quoted."""
     max_failures_in_a_row: int = Field(default=32, ge=1)
     """Number of unanswered questions in a row that count as an outage and stop the run."""
     max_usd: float | None = Field(default=None, gt=0)
@@ -123,15 +108,6 @@ class OpenAITeacherConfig(BaseModel):
             )
         return self
 
-    @model_validator(mode="after")
-    def _a_budget_needs_a_place(self) -> OpenAITeacherConfig:
-        if not self.keep_replies and (self.max_usd is not None or self.max_tokens is not None):
-            raise ValueError(
-                "expected keep_replies beside max_usd or max_tokens, found keep_replies = false; the sum spent is "
-                "counted beside the replies, and each command would have the whole budget again: leave one out"
-            )
-        return self
-
     def of(self, role: Role) -> OpenAITeacherConfig:
         """Return the configuration under which a role is asked."""
         if role not in self.roles:
@@ -139,13 +115,7 @@ class OpenAITeacherConfig(BaseModel):
         return self.model_copy(update=self.roles[role].model_dump(exclude_none=True))
 
     def with_replies_beside(self, out: Path) -> OpenAITeacherConfig:
-        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default.
-
-        >>> OpenAITeacherConfig(model="m").with_replies_beside(Path("runs/out")).cache.as_posix()
-        'runs/out.replies.sqlite'
-        """
-        if not self.keep_replies:
-            return self.model_copy(update={"cache": None})
+        """Return the configuration of a run that writes to `out`: its replies are kept beside it by default."""
         return self if self.cache else self.model_copy(update={"cache": out.with_name(f"{out.name}.replies.sqlite")})
 
     @property
@@ -180,10 +150,8 @@ class OpenAITeacherConfig(BaseModel):
 
     def sampled_with(self) -> JsonObject:
         """Return the fields of a call that control sampling."""
-        fields: dict[str, Any] = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
-        fields |= {} if self.top_p is None else {"top_p": self.top_p}
-        fields |= {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return {**fields, **self.extra_body}
+        fields = self.model_dump(include={"temperature", "max_completion_tokens", "top_p"}, exclude_none=True)
+        return fields | self.extra_body
 
 
 def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:

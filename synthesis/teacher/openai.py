@@ -17,19 +17,17 @@ from dataclasses import astuple
 from typing import Any, Final, TypeVar, cast, get_args
 
 from synthesis.records import JsonObject
-from synthesis.teacher.asking import call_of, name_of
-from synthesis.teacher.budget import Budget
-from synthesis.teacher.cache import CachedReply, ReplyCache, ReplyFile
-from synthesis.teacher.completion import Completion
+from synthesis.teacher.cache import Budget, CachedReply, ReplyCache, ReplyFile
+from synthesis.teacher.calls import Completion, call_of, name_of, turn_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
 from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
 from synthesis.teacher.reading import read_reply, require_keepable
-from synthesis.teacher.turn import turn_of
 from synthesis.teacher.usage import Ledger, Usage, record_usage
 
 Answer = TypeVar("Answer")
 
+_MAX_REPAIRS: Final = 2
 _REPAIR: Final = (
     "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
 )
@@ -56,9 +54,9 @@ class OpenAITeacher:
             place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:
                 self._endpoints[place] = Endpoint(*place, config)
-        is_here = cache is None
-        self._cache = ReplyFile(config.cache) if is_here and config.cache is not None else cache
-        self.budget = Budget(config.max_usd, config.max_tokens, config.cache if is_here else None)
+        file = ReplyFile(config.cache) if cache is None and config.cache is not None else None
+        self._cache = file if cache is None else cache
+        self.budget = Budget(config.max_usd, config.max_tokens, file)
         self._in_flight: dict[str, asyncio.Task[Any]] = {}
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
@@ -89,10 +87,9 @@ class OpenAITeacher:
                 if (kept := await self._cache.get(name)) is not None:
                     self.ledger.of(type(request).__name__).cached += 1
                     replies[name] = kept
-        missing = [(name, *asked) for name, asked in zip(names, requests, strict=True) if name not in replies]
+        missing = {name: asked for name, asked in zip(names, requests, strict=True) if name not in replies}
         if missing:
-            asked = " ".join(name for name, _, _ in missing)
-            replies |= await self._shared(asked, lambda: self._answered_together(missing))
+            replies |= await self._shared(" ".join(missing), lambda: self._answered_together(missing))
         for name in names:
             record_usage(replies[name].usage)
         return [
@@ -100,7 +97,7 @@ class OpenAITeacher:
         ]
 
     async def close(self) -> None:
-        """Close the connections, the cache and the budget.
+        """Close the connections and the cache.
 
         Questions in flight end, but those of a run whose budget is used up come back first: their calls are paid for.
         """
@@ -112,7 +109,6 @@ class OpenAITeacher:
             await endpoint.close()
         if self._cache is not None:
             await self._cache.close()
-        self.budget.close()
 
     async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Return the answer to a question; tasks that ask the same question at the same time share it.
@@ -124,14 +120,15 @@ class OpenAITeacher:
             answering.add_done_callback(lambda done: (self._in_flight.pop(name), done.cancelled() or done.exception()))
         return cast(Answer, await asyncio.shield(answering))
 
-    async def _answered_together(self, missing: list[tuple[str, Request[Any], int]]) -> dict[str, CachedReply]:
+    async def _answered_together(self, asked: dict[str, tuple[Request[Any], int]]) -> dict[str, CachedReply]:
         """Ask several questions in one call, and keep the reply to each by its name."""
-        joint = type(missing[0][1]).together([request for _, request, _ in missing])
-        together = await self._reply(joint, missing[0][2])
+        requests, seeds = zip(*asked.values(), strict=True)
+        joint = type(requests[0]).together(requests)
+        together = await self._reply(joint, seeds[0])
         parts = joint.separated(_read_back(together.text, type(joint)))
         replies: dict[str, CachedReply] = {}
-        for place, ((name, _, _), part) in enumerate(zip(missing, parts, strict=True)):
-            replies[name] = _share(together, part.model_dump_json(), place, len(missing))
+        for place, (name, part) in enumerate(zip(asked, parts, strict=True)):
+            replies[name] = _share(together, part.model_dump_json(), place, len(asked))
             if self._cache is not None:
                 await self._cache.put(name, replies[name])
         return replies
@@ -156,19 +153,12 @@ class OpenAITeacher:
             raise BadReply(f"no usable reply within {self.config.deadline_seconds:g} s") from error
         return reply
 
-    def _used_up(self) -> TeacherUnavailable:
-        counted = f"; all runs that keep their replies in {self.config.cache} share it" if self.config.cache else ""
-        return TeacherUnavailable(
-            f"the budget of this run is used up ({self.budget}{counted}); raise teacher.max_usd or teacher.max_tokens "
-            "and run the same command again"
-        )
-
     async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
-        """Ask; if the reply is not valid, ask again with the error quoted, `max_repairs` times; raise as `ask`."""
+        """Ask; if the reply is not valid, ask again with the error quoted, `_MAX_REPAIRS` times; raise as `ask`."""
         kind, costs = type(request), self.ledger.of(type(request).__name__)
         call = call_of(request, self.config, seed=seed)
         usage = Usage()
-        for repairs_left in reversed(range(self.config.max_repairs + 1)):
+        for repairs_left in reversed(range(_MAX_REPAIRS + 1)):
             completion = await self._completed(request, call, usage)
             try:
                 reply, mended = _read(completion, kind)
@@ -184,10 +174,10 @@ class OpenAITeacher:
             if kind.is_turn:  # drawn anew: a complaint would be a part of the conversation
                 call = {**call, "seed": (call["seed"] + 1) % 2**31}
             else:
-                said = {"role": "assistant", "content": _whole(_said(completion))}
+                said = {"role": "assistant", "content": _whole(completion.said)}
                 repair = {"role": "user", "content": _REPAIR.format(problem)}
                 call = {**call, "messages": [*call["messages"], said, repair]}
-        raise BadReply(f"{kind.__name__}: no valid reply after {self.config.max_repairs} repairs: {problem}")
+        raise BadReply(f"{kind.__name__}: no valid reply after {_MAX_REPAIRS} repairs: {problem}")
 
     async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
         """Return one completion, which is neither a refusal nor cut off, and count it; raise as `ask`."""
@@ -198,12 +188,16 @@ class OpenAITeacher:
             sent = {**call, "max_completion_tokens": limit}
             completion = await endpoint.completed(question, sent, costs, lambda: not self.budget.is_used_up)
             if completion is None:
-                raise self._used_up()
+                counted = f"; all runs that keep their replies in {config.cache} share it" if config.cache else ""
+                raise TeacherUnavailable(
+                    f"the budget of this run is used up ({self.budget}{counted}); raise teacher.max_usd or "
+                    "teacher.max_tokens and run the same command again"
+                )
             tokens = (completion.prompt_tokens, completion.completion_tokens)
             spent = Usage(*tokens, config.cost_usd(*tokens))
-            usage.add(spent)
+            for counter in (usage, costs.usage):
+                counter.add(spent)
             self.budget.spend(spent)
-            costs.usage.add(spent)
             if completion.is_refused:
                 raise BadReply(f"{question}: the model refused")
             if not completion.is_cut:
@@ -219,7 +213,7 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
         ValueError: it has none.
     """
     if not kind.is_turn:
-        reply, mended = read_reply(_said(completion), kind.reply_type)
+        reply, mended = read_reply(completion.said, kind.reply_type)
         return cast(Reply, reply), mended
     turn, mended = turn_of(completion)
     turned = kind.reply_type.model_validate(turn)
@@ -228,21 +222,7 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
 
 
 def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
-    """Return the typed reply that was kept as a text.
-
-    Raises:
-        BadReply: it was kept before `require_keepable` was asked, and breaks it.
-    """
-    try:
-        reply = kind.reply_type.model_validate_json(text)
-        require_keepable(reply)
-    except ValueError as error:
-        raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
-    return cast(Reply, reply)
-
-
-def _said(completion: Completion) -> str:
-    return completion.content or completion.reasoning  # some endpoints take the whole reply for thoughts
+    return cast(Reply, kind.reply_type.model_validate_json(text))
 
 
 def _whole(text: str) -> str:

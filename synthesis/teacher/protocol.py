@@ -10,7 +10,7 @@ service is down; the run stops cleanly and resumes later. No reply is ever made 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -44,11 +44,7 @@ class Request(BaseModel, Generic[Reply]):
         return []
 
     def messages(self) -> list[JsonObject]:
-        """Render the question for a chat model: role and content, the system message first, documents quoted as data.
-
-        Raises:
-            NotImplementedError: the kind of question has no prompt.
-        """
+        """Render the question for a chat model, the system message first and documents quoted as data."""
         raise NotImplementedError(type(self).__name__)
 
     def check(self, reply: BaseModel) -> None:
@@ -60,11 +56,7 @@ class Request(BaseModel, Generic[Reply]):
 
     @classmethod
     def together(cls, requests: Sequence[Request[Reply]]) -> JointRequest[Reply]:
-        """Return one question that asks several of this form at once.
-
-        Raises:
-            NotImplementedError: this form of question is always asked alone.
-        """
+        """Return one question that asks several of this form at once, for forms that are not always asked alone."""
         raise NotImplementedError(cls.__name__)
 
 
@@ -72,11 +64,7 @@ class JointRequest(Request[Any], Generic[Reply]):
     """Several questions about the same thing, put as one."""
 
     def separated(self, reply: BaseModel) -> list[Reply]:
-        """Return the reply to each of the questions, in their order.
-
-        Raises:
-            NotImplementedError: a subclass must define it.
-        """
+        """Return the reply to each of the questions, in their order."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -127,10 +115,9 @@ async def ask_together(teacher: Teacher, requests: Sequence[tuple[Request[Reply]
     """Have questions of one form answered, each with its seed: in one call if the teacher has a method for it.
 
     Raises:
-        BadReply: a reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be reached; try the run again later.
+        BadReply, TeacherUnavailable: as `Teacher.ask`.
     """
-    together: Callable[[Sequence[tuple[Request[Reply], int]]], Awaitable[list[Reply]]] | None
-    if (together := getattr(teacher, "ask_together", None)) is not None:
-        return await together(requests)
+    if hasattr(teacher, "ask_together"):
+        together: list[Reply] = await teacher.ask_together(requests)
+        return together
     return [await teacher.ask(request, seed=seed) for request, seed in requests]

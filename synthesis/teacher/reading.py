@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from synthesis.records import JsonObject, JsonValue
+from synthesis.records import JsonValue
 from synthesis.teacher.lenient_json import json_values
 
 Typed = TypeVar("Typed", bound=BaseModel)
@@ -40,21 +40,18 @@ def read_reply(text: str, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]
     Raises:
         Unreadable: it holds none; the message has the fault of its likeliest part.
     """
-    problem = "not JSON: expected one JSON object, found none that is whole"
-    is_first = True
+    problem = ""
     for found in json_values(text):
         try:
             reply, mended = _fitted(found.value, reply_type)
             require_keepable(reply)
         except RecursionError:
-            problem, is_first = "reply: nested too deep" if is_first else problem, False
+            problem = problem or "reply: nested too deep"
         except ValueError as error:
-            if is_first:
-                problem = _problem(error) if isinstance(error, ValidationError) else str(error)
-            is_first = False
+            problem = problem or (_problem(error) if isinstance(error, ValidationError) else str(error))
         else:
             return reply, mended + Counter(found.mended)
-    raise Unreadable(problem[:300])
+    raise Unreadable(problem[:300] or "not JSON: expected one JSON object, found none that is whole")
 
 
 def require_keepable(reply: BaseModel) -> None:
@@ -83,28 +80,24 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
         ValidationError: it has another fault; the error is of the value as it came.
         Unreadable: it says yes or no where a number is asked for.
     """
-    try:
-        return _validated(value, reply_type), Counter()
-    except ValidationError as error:
-        first = error
-    for shape, kind in _unwrapped(value, reply_type):
+    first: ValidationError | None = None
+    for shape, kind in _shapes(value, reply_type):
         mended = Counter([kind] if kind else [])
         shape = copy.deepcopy(shape)
         for _ in range(_MAX_CHANGES):
             try:
-                return _validated(shape, reply_type), mended
+                reply = reply_type.model_validate(shape)
             except ValidationError as error:
+                first = first or error
                 changed = [_changed(shape, one, reply_type) for one in error.errors()]
+            else:
+                _require_no_boolean_read_as_number(shape, reply.model_dump(mode="json"), "reply")
+                return reply, mended
             if not any(changed):
                 break
             mended += Counter(kind for kind in changed if kind)
+    assert first is not None, "the first shape is the value as it came"
     raise first
-
-
-def _validated(value: JsonValue, reply_type: type[Typed]) -> Typed:
-    reply = reply_type.model_validate(value)
-    _require_no_boolean_read_as_number(value, reply.model_dump(mode="json"), "reply")
-    return reply
 
 
 def _require_no_boolean_read_as_number(given: JsonValue, read: JsonValue, place: str) -> None:
@@ -119,14 +112,14 @@ def _require_no_boolean_read_as_number(given: JsonValue, read: JsonValue, place:
             _require_no_boolean_read_as_number(part, part_read, place)
 
 
-def _unwrapped(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[JsonValue, str]]:
+def _shapes(value: JsonValue, reply_type: type[BaseModel]) -> list[tuple[JsonValue, str]]:
     """Return the readings of a value: itself, and its one part if it has only one; each with the name of the change."""
     shapes: list[tuple[JsonValue, str]] = [(value, "")]
     if isinstance(value, dict) and len(value) == 1:
         ((name, inner),) = value.items()
-        if _spelling(name) not in map(_spelling, reply_type.model_fields):
-            inner = _parsed(inner) if isinstance(inner, str) else inner
-            shapes += [(inner, "a wrapper")] if isinstance(inner, dict | list) else []
+        inner = _parsed(inner) if isinstance(inner, str) else inner
+        if isinstance(inner, dict | list) and _spelling(name) not in map(_spelling, reply_type.model_fields):
+            shapes.append((inner, "a wrapper"))
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
         shapes.append((value[0], "a wrapper"))
     if isinstance(value, list) and len(reply_type.model_fields) == 1:
@@ -141,7 +134,12 @@ def _changed(shape: JsonValue, error: Any, reply_type: type[BaseModel]) -> str:
     holder, key = place
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden" and isinstance(holder, dict):
-        return _without_key_too_many(holder, key, reply_type)
+        given = holder.pop(key)
+        right = _names(reply_type).get(_spelling(key))
+        if right is None or right in holder or right == key:
+            return "keys too many"
+        holder[right] = given  # toolCalls for tool_calls
+        return "another spelling of a key"
     if given is None and kind != "missing":
         # If the field is required, it is missing from now on.
         return "null for an empty field" if isinstance(holder, dict) and holder.pop(key, ...) is None else ""
@@ -161,16 +159,6 @@ def _changed(shape: JsonValue, error: Any, reply_type: type[BaseModel]) -> str:
         holder[key] = str(given)
         return "a number for a text"
     return ""
-
-
-def _without_key_too_many(holder: JsonObject, key: str, reply_type: type[BaseModel]) -> str:
-    """Take a key out; its value goes under the right spelling of the key, if the type has one and it is free."""
-    value = holder.pop(key)
-    right = _names(reply_type).get(_spelling(key))
-    if right is None or right in holder or right == key:
-        return "keys too many"
-    holder[right] = value  # toolCalls for tool_calls
-    return "another spelling of a key"
 
 
 def _place(shape: JsonValue, location: tuple[int | str, ...]) -> tuple[Any, Any] | None:

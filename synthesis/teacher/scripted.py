@@ -30,15 +30,12 @@ class ScriptedTeacher:
         Raises:
             LookupError: the script has no reply left for this kind of request.
             TypeError: the script's reply is not of the request's reply type.
-            Exception: the one whose turn it is in the script.
         """
         self.asked.append(request)
         kind = type(request)
-        if kind not in self._queues:
-            if self._otherwise is None:
-                raise LookupError(f"the script has no replies to {kind.__name__}")
+        if kind not in self._queues and self._otherwise is not None:
             return await self._otherwise.ask(request, seed=seed)
-        if not self._queues[kind]:
+        if not self._queues.get(kind):
             raise LookupError(f"the script has no reply left to {kind.__name__}")
         reply = self._queues[kind].popleft()
         if isinstance(reply, Exception):

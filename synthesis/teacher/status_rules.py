@@ -93,13 +93,13 @@ def _text_of(body: JsonValue) -> str:
     texts: list[str] = []
     left = [body]  # in place of recursion: an endpoint may nest as deep as it likes
     while left:
-        match left.pop():
-            case dict() as part:
-                left += [value for name, value in reversed(part.items()) if name != "input"]
-            case list() as part:
-                left += reversed(part)
-            case part:
-                texts += [] if part is None else [str(part)]
+        part = left.pop()
+        if isinstance(part, dict):
+            part = [value for name, value in part.items() if name != "input"]
+        if isinstance(part, list):
+            left += reversed(part)
+        elif part is not None:
+            texts.append(str(part))
     return " ".join(texts)
 
 

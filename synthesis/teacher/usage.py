@@ -65,6 +65,13 @@ class QuestionCosts:
     """Fields of calls that the endpoint does not take; calls go on without them."""
     usage: Usage = field(default_factory=Usage)
 
+    def row(self) -> tuple[str, ...]:
+        """Return the figures of a line of the ledger."""
+        numbers = (self.calls, self.cached, self.retries, self.repairs, self.cut_off, self.bad_replies)
+        tokens = (self.usage.prompt_tokens, self.usage.completion_tokens)
+        mean = self.seconds / self.calls if self.calls else 0.0
+        return (*map(str, numbers + tokens), f"{self.usage.cost_usd:.4f}", f"{mean:.2f}")
+
 
 @dataclass
 class Ledger:
@@ -90,14 +97,9 @@ class Ledger:
         """
         head = ("question", "calls", "cached", "retries", "repairs", "cut", "bad", "prompt tokens", "completion tokens")
         rows: list[tuple[str, ...]] = [(*head, "USD", "mean seconds")]
-        for name, costs in sorted(self.questions.items()):
-            usage = costs.usage
-            numbers = (costs.calls, costs.cached, costs.retries, costs.repairs, costs.cut_off, costs.bad_replies)
-            tokens = (usage.prompt_tokens, usage.completion_tokens)
-            mean = costs.seconds / costs.calls if costs.calls else 0.0
-            rows.append((name, *map(str, numbers + tokens), f"{usage.cost_usd:.4f}", f"{mean:.2f}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        rows += [(name, *costs.row()) for name, costs in sorted(self.questions.items())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         if mended := sum((costs.mended for costs in self.questions.values()), Counter()):
             lines.append("read leniently: " + ", ".join(f"{kind} {count}" for kind, count in sorted(mended.items())))
         if dropped := sorted({name for costs in self.questions.values() for name in costs.dropped_fields}):
@@ -105,13 +107,7 @@ class Ledger:
         return "\n".join(lines)
 
     def summary(self) -> JsonObject:
-        """Return the ledger for a program to read: the figures of the table by kind of question.
-
-        >>> ledger = Ledger()
-        >>> ledger.of("WriteTask").calls = 2
-        >>> ledger.summary()["WriteTask"]["calls"]
-        2
-        """
+        """Return the ledger for a program to read: the figures of the table by kind of question."""
         return {
             name: {**asdict(costs), "dropped_fields": sorted(costs.dropped_fields), "mended": dict(costs.mended)}
             for name, costs in sorted(self.questions.items())

@@ -2,9 +2,7 @@
 
 backends                Answers to tool calls: from a real MCP server, or from the emulator.
 crawled                 Crawled MCP servers: documents with `metadata.server_info_crawled`, in two shapes of tool.
-demo_repositories       Small Git repositories, always the same to the byte, for a Git tool server to work in.
 documents               Tool documents: each server of a source becomes one `ServerDocument` or a reason why not.
-frozen_clock            Run a Python MCP server whose own clock stands still.
 ingestion               Ingestion: each source is read and normalised, and its outcome is written down.
 mcp_confinement         The confinement of MCP servers started by a command, and of their `prepare` commands.
 mcp_credentials         Keys of tool servers: from the environment, in memory only, and masked in responses.
@@ -17,11 +15,10 @@ near_duplicate_servers  Near-duplicate servers: of forks and re-uploads only the
 openapi                 OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
 parameter_completion    Tools of unknown parameters: completed by the teacher, or left out.
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
-rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines of functions.
+rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
 schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
 sources                 Sources of tool documents: files and folders of any known format, told apart by their contents.
-statistics              Statistics of the parameters that the documents of kept servers state or leave open.
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
-yaml_documents          YAML as JSON sees it: text keys, no dates.
+yaml_documents          YAML as JSON sees it: text keys; `=` and dates are text.
 """

@@ -59,10 +59,8 @@ class ToolBackend(Protocol):
         """Make one call with arguments that satisfy the tool's schema; a tool that fails is a response.
 
         Raises:
-            BadReply: the emulator has no usable response.
-            TeacherUnavailable: the emulator's teacher cannot be asked.
-            ToolServerDied: a real server ended, or gave no answer in time.
-            Rejected: a real server answered against the protocol.
+            BadReply, TeacherUnavailable: the emulator has no usable response, or its teacher cannot be asked.
+            ToolServerDied, Rejected: a real server ended or hangs, or answered against the protocol.
         """
         ...
 
@@ -90,12 +88,7 @@ class Emulator:
         self._failure_rate = failure_rate
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Emulate one call, which fails by the seeded draw or by the emulated server's own answer.
-
-        Raises:
-            BadReply: the teacher's reply stayed unusable, or does not fit the tool's output schema.
-            TeacherUnavailable: the teacher cannot be asked.
-        """
+        """Emulate one call, which fails by the seeded draw or by the emulated server's own answer; raise as above."""
         rng = derived_random(self._seed, "failure", call_id)  # by call, so that no draw depends on those before it
         failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
         if failure is not None and failure != "malformed":

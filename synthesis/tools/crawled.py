@@ -21,20 +21,19 @@ NUMBER_BY_NAME: Final = "number read off a parameter's name"
 _NOT_PARAMETERS: Final = frozenset({"true", "false", "none", "null", ""})
 
 
-def read_crawled(document: JsonValue) -> SourceServer | None:
+def read_crawled(document: JsonValue, name: str) -> SourceServer | None:
     """Return the one server of a crawled document, or None if the document is something else."""
-    if not isinstance(document, dict) or not isinstance(metadata := document.get("metadata"), dict):
-        return None
-    crawled = metadata.get("server_info_crawled")
-    if not isinstance(crawled, dict) or "tools" not in crawled:
+    metadata = object_in(object_in(document).get("metadata"))
+    crawled = object_in(metadata.get("server_info_crawled"))
+    if "tools" not in crawled:
         return None
     repairs: set[str] = set()
     tools = [_tool(tool, repairs) for tool in objects_in(crawled["tools"])]
     return SourceServer(
-        name=str(crawled.get("name") or metadata.get("server_name") or "unnamed"),
+        name=str(crawled.get("name") or metadata.get("server_name") or name),
         origin="crawled",
         tools=tools,
-        domain=str(object_in(document.get("labels")).get("primary_label") or "General"),
+        domain=str(object_in(object_in(document).get("labels")).get("primary_label") or "General"),
         description=str(crawled.get("overview") or ""),
         repairs=tuple(sorted(repairs)),
     )
@@ -69,15 +68,21 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
     entries = [entry for entry in objects_in(found) if isinstance(entry.get("name"), str)]
     parameters = [e for e in entries if e["name"] != tool_name and e["name"].strip().casefold() not in _NOT_PARAMETERS]
     parameters = parameters[_length_of_sentence(parameters, description) :]
-    buttons = _places_of_buttons(parameters)
+    # The place of "Add" in every optional "Add" "Item".
+    buttons = {
+        place
+        for place, pair in enumerate(itertools.pairwise(parameters))
+        if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
+    }
     properties: JsonObject = {}
     required = []
     for place, entry in enumerate(parameters):
-        if place in buttons or place - 1 in buttons:  # "Add", or the "Item" after it
+        if place in buttons or place - 1 in buttons:
             continue
         name = entry["name"]
-        is_list = place + 1 in buttons
-        schema: JsonObject = {"type": "array", "items": {}} if is_list else {"type": entry.get("type") or "string"}
+        schema: JsonObject = {"type": entry.get("type") or "string"}
+        if place + 1 in buttons:
+            schema = {"type": "array", "items": {}}
         if schema == {"type": "string"} and is_name_of_number(name):  # pages call everything a string
             repairs.add(NUMBER_BY_NAME)
             schema = {"type": "number"}
@@ -95,9 +100,8 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
     The page has lost some of the words, never two in a row. One word alone is taken for the description's if it is the
     first of a sentence.
     """
-    words = [
-        entry["name"] for entry in itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
-    ]
+    optional = itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
+    words = [entry["name"] for entry in optional]
     if not words or not re.fullmatch(r"[A-Z][a-z]+", words[0]):
         return 0
     longest = 0
@@ -112,12 +116,3 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
             if count > 1 or start == 0:
                 longest = max(longest, count)
     return longest
-
-
-def _places_of_buttons(parameters: list[JsonObject]) -> set[int]:
-    """Return the place of "Add" in every "Add" "Item"."""
-    return {
-        place
-        for place, pair in enumerate(itertools.pairwise(parameters))
-        if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
-    }

@@ -15,21 +15,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.records import (
-    JsonObject,
-    JsonValue,
-    Language,
-    ServerDocument,
-    ToolDocument,
-    canonical_json,
-    record_id,
-)
+from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument, canonical_json, record_id
 from synthesis.stage import Rejected
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
@@ -120,32 +113,31 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         raise Rejected(f"fewer than {filters.min_tools} tools", f"{source.name!r} has {len(source.tools)}")
     repairs = set(source.repairs)
     usable: list[tuple[SourceTool, str, JsonObject]] = []
-    faults: dict[str, int] = {}
+    faults: Counter[str] = Counter()
     for tool in source.tools:
-        fault, description, parameters = _usable(tool, filters, repairs)
-        if fault:
-            faults[fault] = faults.get(fault, 0) + 1
-            repairs.add(f"tool left out: {fault}")
-        else:
-            usable.append((tool, description, parameters))
+        try:
+            usable.append((tool, *_usable(tool, filters, repairs)))
+        except Rejected as fault:
+            faults[fault.reason] += 1
+            repairs.add(f"tool left out: {fault.reason}")
     if len(usable) < filters.min_tools:
         commonest = max(sorted(faults), key=lambda fault: faults[fault])  # sorted: of equals the same one in every run
-        raise Rejected(commonest, f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {faults}")
-    tools = []
+        detail = f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {dict(faults)}"
+        raise Rejected(commonest, detail)
     names = [str(tool.name).strip() for tool, _, _ in usable]
-    for (tool, description, parameters), name, found in zip(usable, legal_names(names), names, strict=True):
-        if name != found:
-            repairs.add("name made legal and unique")
-        tools.append(
-            ToolDocument(
-                name=name,
-                description=description,
-                parameters=parameters,
-                output_schema=repair_output_schema(tool.output_schema, tool.reference_document),
-                original_name=found if name != found else None,
-                parameters_status="stated" if isinstance(tool.parameters, dict) else "unknown",
-            )
+    legal = legal_names(names)
+    repairs |= {"name made legal and unique"} if legal != names else set()
+    tools = [
+        ToolDocument(
+            name=name,
+            description=description,
+            parameters=parameters,
+            output_schema=repair_output_schema(tool.output_schema, tool.reference_document),
+            original_name=found if name != found else None,
+            parameters_status="stated" if isinstance(tool.parameters, dict) else "unknown",
         )
+        for (tool, description, parameters), name, found in zip(usable, legal, names, strict=True)
+    ]
     require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
     return ServerDocument(
@@ -173,23 +165,27 @@ def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: 
         raise Rejected("over the token budget", f"{server_name!r} takes about {size} tokens")
 
 
-def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, str, JsonObject]:
-    """Return (why it cannot be used or "", cleaned description, mended parameters)."""
+def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, JsonObject]:
+    """Return the cleaned description and the mended parameters of a tool.
+
+    Raises:
+        Rejected: it cannot be used.
+    """
     if not isinstance(tool.name, str) or not tool.name.strip():
-        return "tool without a name", "", {}
+        raise Rejected("tool without a name", "")
     description = clean_description(tool.description, tool.name)
     if isinstance(tool.description, str) and description != clean_text(tool.description):
         repairs.add("page residue removed")
     if not description:
-        return "missing description", "", {}
+        raise Rejected("missing description", tool.name)
     if _is_vague(description, tool.name, filters):
-        return "vague description", "", {}
+        raise Rejected("vague description", tool.name)
     try:
         parameters, rules = repair_parameters(tool.parameters, tool.reference_document)
-    except SchemaUnconvertible:
-        return "unconvertible schema", "", {}
+    except SchemaUnconvertible as error:
+        raise Rejected("unconvertible schema", f"{tool.name}: {error}") from error
     repairs.update(rules)
-    return "", description, parameters
+    return description, parameters
 
 
 def clean_description(found: JsonValue, tool_name: str) -> str:
@@ -224,8 +220,8 @@ def clean_text(text: str) -> str:
 def _is_vague(description: str, tool_name: str, filters: ToolDocumentFilters) -> bool:
     chinese = len(_CJK.findall(description))
     words = len(description.split()) + chinese / 2  # a Chinese word has about two characters
-    same_as_name = re.sub(r"\W|_", "", description).casefold() == re.sub(r"\W|_", "", tool_name).casefold()
-    says_no_more = same_as_name and not chinese and words < _WORDS_OF_A_PHRASE
+    said, name = (re.sub(r"\W|_", "", text).casefold() for text in (description, tool_name))
+    says_no_more = said == name and not chinese and words < _WORDS_OF_A_PHRASE
     return words < filters.min_description_words or says_no_more or bool(_ADDRESS.fullmatch(description))
 
 

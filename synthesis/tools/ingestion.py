@@ -24,7 +24,6 @@ from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
-from synthesis.tools.statistics import tool_document_statistics
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
 """The record directory that ingestion makes."""
@@ -60,12 +59,10 @@ async def gather_servers(
 ) -> Servers:
     """Read and normalise each source; start the MCP servers, which stay up until `stack` is closed.
 
-    The servers of a group become one document, after those of the servers without a group. The workspaces of servers
-    lie in `work_directory`.
+    The servers of a group become one document, after those of the servers without a group.
 
     Raises:
-        SourceMissing: a source is not there.
-        ToolServerUnavailable: an MCP server does not start.
+        SourceMissing, ToolServerUnavailable: a source is not there, or an MCP server does not start.
     """
     started = time.monotonic()
     servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
@@ -140,12 +137,11 @@ def require_work_directory(work_directory: Path) -> None:
     if not os.path.lexists(work_directory):
         return
     entries = sorted(work_directory.iterdir()) if work_directory.is_dir() else [work_directory]
-    for entry in entries:
-        if _OURS.fullmatch(entry.name) is None:
-            raise DestinationRefused(
-                f"{work_directory}: expected a place for the journals of this run, found {entry.name} there; "
-                "name another `out`, or move it away"
-            )
+    if other := next((entry.name for entry in entries if not _OURS.fullmatch(entry.name)), ""):
+        raise DestinationRefused(
+            f"{work_directory}: expected a place for the journals of this run, found {other} there; name another "
+            "`out`, or move it away"
+        )
 
 
 def clear_workspaces(work_directory: Path) -> None:
@@ -165,8 +161,7 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
-    Beside the records lies `report.json`: the outcome of each document with its reason, and statistics of the
-    parameters of the kept ones.
+    Beside the records lies `report.json`: the outcome of each document with its reason.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
@@ -182,14 +177,8 @@ async def synthesize_tools(
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
     require_servers(servers)
     report = servers.report
-    told = {
-        "read": report.read,
-        "kept": report.kept,
-        "repaired": report.repaired,
-        "rejected": dict(sorted(report.rejected.items())),
-        "tools": tool_document_statistics(servers.documents).model_dump(),
-        "documents": servers.outcomes,
-    }
+    counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
+    told = {**counts, "rejected": dict(sorted(report.rejected.items())), "documents": servers.outcomes}
     write_records(
         out,
         servers.documents,

@@ -18,18 +18,21 @@ from pathlib import Path
 from typing import Final
 
 from sandbox.program import ProgramNotConfined, confined_command, give, why_not_confined
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerUnavailable, environment_of
+from synthesis.tools.mcp_servers import WORKSPACE, McpServerConfig, ToolServerUnavailable
 
+_INHERITED: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT")
+"""Variables of this process that a server has as well: few, so that no key reaches it."""
 _HOME: Final = "/tmp"
 """The private /tmp of a confined program."""
 _MEMORY_BYTES: Final = 1 << 40
 """Address space of a process, of which Node reserves far more than it uses."""
+_ROOT: Final = Path(__file__).parents[2]
 _PACKAGES: Final = ("astra_jax", "synthesis", "sandbox")
 
 
 def is_confined(config: McpServerConfig) -> bool:
     """Return whether the processes of a server are confined on this machine; the first one that is not says so."""
-    if config.address:
+    if config.url:
         return False
     if (why := why_not_confined()) is not None:
         _say_once(why)
@@ -41,21 +44,25 @@ def _say_once(why: str) -> None:
     print(f"astra: MCP servers that are started by a command run unconfined, as you: {why}", file=sys.stderr)
 
 
-def started(
-    command: Sequence[str], config: McpServerConfig, workspace: Path, variables: dict[str, str] | None = None
-) -> tuple[list[str], dict[str, str]]:
+def started(command: Sequence[str], config: McpServerConfig, workspace: Path) -> tuple[list[str], dict[str, str]]:
     """Return the command line and the variables that start a command of a server in its workspace.
 
-    `variables` are those of `config.environment` with the workspace filled in. If this process is root's, the workspace
-    is given to the user that confined programs run as.
+    If this process is root's, the workspace is given to the user that confined programs run as.
 
     Raises:
         ToolServerUnavailable: the program is not found, or a path of `readable` is not there or holds the user's home.
     """
-    config = config.model_copy(update={"environment": variables or config.environment})
+    placed = [text.replace(WORKSPACE, str(workspace)) for text in command]
+    command = [sys.executable if placed[0] == "python" else placed[0], *placed[1:]]
+    given = {name: value.replace(WORKSPACE, str(workspace)) for name, value in config.environment.items()}
+    given |= {name: os.environ[name] for name in config.environment_from}
+    ours = os.environ.get("PYTHONPATH", "")
+    # Installed or not, a `python -m` of ours is found from a workspace.
+    python_path = os.pathsep.join(filter(None, (str(_ROOT), ours)))
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | {"PYTHONPATH": python_path}
     if not is_confined(config):
-        return list(command), environment_of(config)
-    environment = environment_of(config, home=_HOME)
+        return command, environment | given
+    environment |= {"HOME": _HOME, "TMPDIR": _HOME} | given
     for path in config.readable:
         if not path.expanduser().exists():
             raise ToolServerUnavailable(f"MCP server {config.name!r}: expected {path} of `readable`, found none")
@@ -64,25 +71,22 @@ def started(
         raise ToolServerUnavailable(
             f"MCP server {config.name!r} does not start: no {command[0]!r} is there; install it, or name its path"
         )
-    named = [
-        program or command[0],
-        *command[1:],
-        *config.environment.values(),
-        *(os.environ[name] for name in config.environment_from),
-    ]
-    texts = [text for each in named for text in (each, each.partition("=")[2])]
+    named = [program or command[0], *command[1:], *given.values()]
+    files = [text for each in named for text in (each, each.partition("=")[2])]
     readable = [
         Path(sys.prefix),
-        *(Path(__file__).parents[2] / name for name in _PACKAGES),
-        *(Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isdir(entry)),
-        *(Path(text) for text in texts if os.path.isabs(text) and os.path.isfile(text)),
+        *(_ROOT / name for name in _PACKAGES),
+        *(Path(entry) for entry in ours.split(os.pathsep) if os.path.isdir(entry)),
+        *(Path(text) for text in files if os.path.isabs(text) and os.path.isfile(text)),
         *(path.expanduser() for path in config.readable),
     ]
     give(workspace)
     try:
-        confined = confined_command(
-            command, folder=workspace, readable=readable, has_network=True, memory_bytes=_MEMORY_BYTES
+        return (
+            confined_command(
+                command, folder=workspace, readable=readable, has_network=True, memory_bytes=_MEMORY_BYTES
+            ),
+            environment,
         )
     except ProgramNotConfined as error:
         raise ToolServerUnavailable(f"MCP server {config.name!r}: {error}") from None
-    return confined, environment

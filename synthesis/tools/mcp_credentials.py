@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerUnavailable
@@ -17,94 +16,35 @@ LEAST_MASKED: Final = 8
 _NAMES_OF_KEYS: Final = frozenset({"key", "apikey", "token", "secret", "password", "auth", "sig", "signature"})
 
 
-class TokensInMemory:
-    """The tokens of one OAuth client, shared by the sessions of a server; they end with the process."""
-
-    def __init__(self) -> None:
-        self._tokens: Any = None
-        self._client: Any = None
-        self.given: set[str] = set()
-        """Every token that was ever given."""
-
-    async def get_tokens(self) -> Any:
-        """Return the tokens that were given last."""
-        return self._tokens
-
-    async def set_tokens(self, tokens: Any) -> None:
-        """Keep the tokens that were given."""
-        self._tokens = tokens
-        self.given |= {token for token in (tokens.access_token, tokens.refresh_token) if token}
-
-    async def get_client_info(self) -> Any:
-        """Return the client's registration."""
-        return self._client
-
-    async def set_client_info(self, client_info: Any) -> None:
-        """Keep the client's registration."""
-        self._client = client_info
-
-
-@dataclass(frozen=True)
 class Credentials:
-    """The keys of one server."""
+    """The keys of one server, shared by its sessions."""
 
-    headers: dict[str, str] = field(default_factory=dict, repr=False)
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    tokens: TokensInMemory = field(default_factory=TokensInMemory, repr=False)
+    def __init__(self, config: McpServerConfig):
+        """Read the keys from the environment.
+
+        Raises:
+            ToolServerUnavailable: a variable is not set or cannot be sent; or the address itself holds a key.
+        """
+        _require_no_key_in(config)
+        bearer = [] if config.bearer_env is None else [config.bearer_env]
+        values = {
+            name: _value_of(name, config) for name in (*bearer, *config.header_env.values(), *config.environment_from)
+        }
+        self.variables = ", ".join(values)
+        """The names of the environment variables that hold the keys, for an error message."""
+        self.headers = {header: values[name] for header, name in config.header_env.items()}
+        if config.bearer_env is not None:
+            self.headers["Authorization"] = f"Bearer {values[config.bearer_env]}"
+        secrets = {value for value in values.values() if len(value) >= LEAST_MASKED}
+        # As they are or as JSON writes them; the longest first, since one may be a part of another.
+        written = {json.dumps(each, ensure_ascii=ascii_only)[1:-1] for each in secrets for ascii_only in (True, False)}
+        self._secrets = sorted(secrets | written, key=len, reverse=True)
 
     def masked(self, text: str) -> str:
-        """Return a text without the keys.
-
-        >>> Credentials(secrets=frozenset({"sk-0123456789"})).masked("you sent Bearer sk-0123456789")
-        'you sent Bearer [key]'
-        """
-        found = {secret for secret in self.secrets | self.tokens.given if len(secret) >= LEAST_MASKED}
-        for secret in sorted(found, key=len, reverse=True):  # one may be a part of another
-            written = [json.dumps(secret, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
-            for spelling in (secret, *written):
-                text = text.replace(spelling, MASK)
+        """Return a text without the keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
         return text
-
-
-def credentials_of(config: McpServerConfig) -> Credentials:
-    """Read a server's keys from the environment.
-
-    Raises:
-        ToolServerUnavailable: a variable is not set or cannot be sent; or the address itself holds a key.
-    """
-    _require_no_key_in(config)
-    values = {name: _value_of(name, config) for name in _names_of(config)}
-    headers = {header: values[name] for header, name in config.header_env.items()}
-    if config.bearer_env is not None:
-        headers["Authorization"] = f"Bearer {values[config.bearer_env]}"
-    return Credentials(headers, frozenset(values.values()))
-
-
-def authorization_of(config: McpServerConfig, credentials: Credentials) -> Any:
-    """Return the part of an HTTP client that puts OAuth tokens on the requests to a server; None without OAuth."""
-    if config.oauth is None:
-        return None
-    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-
-    return ClientCredentialsOAuthProvider(
-        config.address,
-        credentials.tokens,
-        os.environ[config.oauth.client_id_env],
-        os.environ[config.oauth.client_secret_env],
-        scope=config.oauth.scope,
-        issuer=config.oauth.issuer,
-    )
-
-
-def variables_of(config: McpServerConfig) -> str:
-    """Return the names of the environment variables that hold the keys of a server, for an error message."""
-    return ", ".join(_names_of(config))
-
-
-def _names_of(config: McpServerConfig) -> list[str]:
-    oauth = [] if config.oauth is None else [config.oauth.client_id_env, config.oauth.client_secret_env]
-    bearer = [] if config.bearer_env is None else [config.bearer_env]
-    return list(dict.fromkeys([*bearer, *config.header_env.values(), *oauth, *config.environment_from]))
 
 
 def _value_of(name: str, config: McpServerConfig) -> str:
@@ -113,7 +53,7 @@ def _value_of(name: str, config: McpServerConfig) -> str:
         raise ToolServerUnavailable(
             f"MCP server {config.name!r}: expected its key in the environment variable {name}, found none; set it"
         )
-    if config.address and not (value.isascii() and value.isprintable() and value == value.strip()):
+    if config.url and not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ToolServerUnavailable(
             f"MCP server {config.name!r}: expected its key in {name} as one line of ASCII without spaces around it, "
             "found others; set it anew"
@@ -122,7 +62,7 @@ def _value_of(name: str, config: McpServerConfig) -> str:
 
 
 def _require_no_key_in(config: McpServerConfig) -> None:
-    parts = urlsplit(config.address)
+    parts = urlsplit(config.url)
     named = [name for name, _ in parse_qsl(parts.query) if _NAMES_OF_KEYS & {*words_of(name), name.lower()}]
     if named or "@" in parts.netloc:
         found = f"the parameter {named[0]}" if named else "a user"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, ToolDocument
 from synthesis.tools.backends import ToolResponse
@@ -17,8 +17,7 @@ from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.names import legal_names, words_of
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The server and the tool of a call."""
 
     server: int
@@ -78,9 +77,7 @@ class McpBackend:
             Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
         """
         listed = tool.original_name or tool.name
-        if not self._routes:
-            return await self._sessions[0].call(listed, arguments)
-        route = self._routes[listed]
+        route = self._routes[listed] if self._routes else Route(0, listed)
         return await self._sessions[route.server].call(route.tool, arguments)
 
 
@@ -92,17 +89,15 @@ def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[Sou
     Raises:
         ToolServerUnavailable: two tools still have one name.
     """
-    having = Counter(name for listing in listings for name in {_name_of(tool.name) for tool in listing.tools})
+    names = [[str(tool.name).strip() for tool in listing.tools] for listing in listings]
+    having = Counter(name for listed in names for name in set(listed))
     tools = []
     routes: dict[str, Route] = {}
     values: dict[str, JsonValue] = {}
-    for place, listing in enumerate(listings):
+    for place, (listing, listed) in enumerate(zip(listings, names, strict=True)):
         prefix = "_".join(words_of(listing.name)) or f"server_{place + 1}"
-        called = [
-            name if having[name] == 1 else f"{prefix}__{name}"
-            for name in (_name_of(tool.name) for tool in listing.tools)
-        ]
-        for name, legal, tool in zip(called, legal_names(called), listing.tools, strict=True):
+        called = [name if having[name] == 1 else f"{prefix}__{name}" for name in listed]
+        for name, own, legal, tool in zip(called, listed, legal_names(called), listing.tools, strict=True):
             route = Route(place, str(tool.name))
             if routes.setdefault(name, route) != route:
                 raise ToolServerUnavailable(
@@ -110,7 +105,11 @@ def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[Sou
                     "twice; give one of its servers another `name`"
                 )
             tools.append(replace(tool, name=name))
-            values |= _values_of(listing, _name_of(tool.name), legal, object_in(tool.parameters))
+            # By `tool.argument`: the known values of one server say nothing of the arguments of others.
+            for argument in object_in(object_in(tool.parameters).get("properties")):
+                known = listing.argument_values
+                found = known.get(f"{legal_names([own])[0]}.{argument}", known.get(argument))
+                values |= {} if found is None else {f"{legal}.{argument}": found}
     return (
         SourceServer(
             name=group.name,
@@ -123,17 +122,3 @@ def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[Sou
         ),
         routes,
     )
-
-
-def _name_of(found: JsonValue) -> str:
-    return str(found).strip()
-
-
-def _values_of(listing: SourceServer, tool: str, called: str, parameters: JsonObject) -> dict[str, JsonValue]:
-    """Return the known values of a tool's arguments, by `tool.argument`: those of one server say nothing of others."""
-    known = listing.argument_values
-    found = {
-        argument: known.get(f"{legal_names([tool])[0]}.{argument}", known.get(argument))
-        for argument in object_in(parameters.get("properties"))
-    }
-    return {f"{called}.{argument}": values for argument, values in found.items() if values is not None}

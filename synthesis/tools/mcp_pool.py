@@ -17,12 +17,13 @@ from typing import Final
 from sandbox.program import give
 from synthesis.tools.documents import SourceServer
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_credentials import credentials_of
-from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable, command_of
+from synthesis.tools.mcp_credentials import Credentials
+from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.tools_list import mcp_tool
 
 _RECONNECT_SECONDS: Final = 2.0
+_PREPARE_SECONDS: Final = 120.0
 _MOST_SHOWN_CHARACTERS: Final = 300
 
 
@@ -36,7 +37,7 @@ class McpPool:
             ToolServerUnavailable: the command of `prepare` failed, or a key is missing.
         """
         self.config = config
-        self._credentials = credentials_of(config)
+        self._credentials = Credentials(config)
         self._idle: list[McpSession] = []
         self._slots = asyncio.Semaphore(config.max_sessions)
         self._started = 0
@@ -45,32 +46,30 @@ class McpPool:
         self._pristine = self._folder / "pristine"
         self._pristine.mkdir(parents=True)
         if config.prepare:
-            self._prepare()
+            try:
+                self._prepare()
+            except ToolServerUnavailable:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
 
     def _prepare(self) -> None:
+        command, environment = started(self.config.prepare, self.config, self._pristine)
         try:
-            command, environment = started(command_of(self.config.prepare), self.config, self._pristine)
-            subprocess.run(
-                command,
-                cwd=self._pristine,
-                env=environment,
-                check=True,
-                capture_output=True,
-                timeout=120,
+            done = subprocess.run(
+                command, cwd=self._pristine, env=environment, capture_output=True, timeout=_PREPARE_SECONDS, check=False
             )
-        except ToolServerUnavailable:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
-        except (OSError, subprocess.SubprocessError) as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
+            failed, output = f"exit code {done.returncode}:" if done.returncode else "", done.stderr
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failed, output = str(error), b""
+        if failed:
             # First masked, then cut: half of a key would not be recognised.
-            said = " ".join(self._credentials.masked(output).split())[-_MOST_SHOWN_CHARACTERS:]
-            code = getattr(error, "returncode", None)
-            failed = " ".join(self._credentials.masked(str(error)).split()) if code is None else f"exit code {code}:"
+            failed, said = (
+                " ".join(self._credentials.masked(text).split()) for text in (failed, output.decode(errors="replace"))
+            )
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r}: its `prepare` command failed: {failed} {said}".rstrip()
-            ) from None  # it holds the output with the keys
+                f"MCP server {self.config.name!r}: its `prepare` command failed: {failed} "
+                f"{said[-_MOST_SHOWN_CHARACTERS:]}".rstrip()
+            )
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[McpSession]:
@@ -110,7 +109,7 @@ class McpPool:
         try:
             await session.start()
         except ToolServerUnavailable:
-            if not self.config.address:
+            if not self.config.url:
                 raise
             await asyncio.sleep(_RECONNECT_SECONDS)  # it may be on its way up again
             session = McpSession(self.config, workspace, self._credentials)
@@ -134,9 +133,9 @@ class McpPool:
             try:
                 entry.rename(workspace / entry.name)
             except OSError as error:
+                fault = f"expected no writes between two tasks, found {entry.name} ({error.strerror})"
                 raise ToolServerUnavailable(
-                    f"MCP server {self.config.name!r}: expected no writes between two tasks, found {entry.name} "
-                    f"({error.strerror}); set one_task_per_process"
+                    f"MCP server {self.config.name!r}: {fault}; set one_task_per_process"
                 ) from None
         fresh.rmdir()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,22 +14,6 @@ from synthesis.records import JsonValue, Language
 ORIGIN: Final = "mcp"
 WORKSPACE: Final = "{workspace}"
 """The name that stands in a command or a variable for the session's folder, an absolute path."""
-_INHERITED_ENVIRONMENT: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH")
-
-
-class OAuthClientConfig(BaseModel):
-    """A client that asks an authorization server for tokens in its own name (OAuth's grant `client_credentials`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    issuer: str
-    """The authorization server's issuer, an address: the credentials are sent nowhere else."""
-    client_id_env: str
-    """The environment variable that holds the client's id."""
-    client_secret_env: str
-    """The environment variable that holds its secret."""
-    scope: str | None = None
-    """Scope of the tokens that are asked for; without it the server's default."""
 
 
 class McpServerConfig(BaseModel):
@@ -48,14 +30,10 @@ class McpServerConfig(BaseModel):
     """Program and arguments; `python` is the interpreter that runs this. Started in the session's workspace."""
     url: str = ""
     """The address of a server that speaks streamable HTTP, instead of a command."""
-    sse_url: str = Field(default="", exclude_if=lambda url: not url)
-    """The address of a server of the transport before that, HTTP with server-sent events, instead of a command."""
     bearer_env: str | None = Field(default=None, exclude=True)
     """The environment variable that holds the token of `Authorization: Bearer`, for a server at an address."""
     header_env: dict[str, str] = Field(default={}, exclude=True)
     """Further headers for a server at an address: name to the environment variable that holds the value."""
-    oauth: OAuthClientConfig | None = Field(default=None, exclude=True)
-    """The client that asks for a token, for a server at an address, instead of `bearer_env`."""
     prepare: tuple[str, ...] = ()
     """A command that is run once in an empty folder; every session starts from a copy of that folder."""
     environment: dict[str, str] = {}
@@ -80,27 +58,19 @@ class McpServerConfig(BaseModel):
     call_seconds: float = Field(default=30.0, gt=0)
     """Maximum number of seconds for a call."""
 
-    @property
-    def address(self) -> str:
-        """Address of the server; empty for one that is started."""
-        return self.url or self.sse_url
-
     @model_validator(mode="after")
     def _is_reachable_one_way(self) -> McpServerConfig:
-        if sum(map(bool, (self.command, self.url, self.sse_url))) != 1:
-            raise ValueError(f"MCP server {self.name!r}: expected either `command` or `url` (or `sse_url`)")
-        if self.command and (self.bearer_env or self.header_env or self.oauth):
-            raise ValueError(
-                f"MCP server {self.name!r}: expected bearer_env, header_env and oauth beside `url` or `sse_url` only; "
-                "a server that is started gets its keys by environment_from"
-            )
-        if self.address and (self.environment or self.environment_from or self.readable):
-            raise ValueError(
-                f"MCP server {self.name!r}: expected environment, environment_from and readable beside `command`"
-            )
-        has_header = any(header.lower() == "authorization" for header in self.header_env)
-        if sum(map(bool, (self.bearer_env, self.oauth, has_header))) > 1:
-            raise ValueError(f"MCP server {self.name!r}: expected one of bearer_env, oauth and a header Authorization")
+        fault = ""
+        if bool(self.command) == bool(self.url):
+            fault = "either `command` or `url`"
+        elif self.command and (self.bearer_env or self.header_env):
+            fault = "bearer_env and header_env beside `url`; a server that is started gets its keys by environment_from"
+        elif self.url and (self.environment or self.environment_from or self.readable):
+            fault = "environment, environment_from and readable beside `command`"
+        elif self.bearer_env and any(header.lower() == "authorization" for header in self.header_env):
+            fault = "one of bearer_env and a header Authorization"
+        if fault:
+            raise ValueError(f"MCP server {self.name!r}: expected {fault}")
         return self
 
 
@@ -148,24 +118,3 @@ class ToolServerUnavailable(SynthesisError):
 
 class ToolServerDied(SynthesisError):
     """A tool server ended or stopped answering inside a trajectory; the trajectory can be tried again."""
-
-
-def command_of(command: tuple[str, ...]) -> list[str]:
-    return [sys.executable if command[0] == "python" else command[0], *command[1:]]
-
-
-def python_path() -> dict[str, str]:
-    """Let a `python -m` of ours be found from a workspace, installed or not."""
-    ours = str(Path(__file__).parents[2])
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))}
-
-
-def environment_of(config: McpServerConfig, *, home: str | None = None) -> dict[str, str]:
-    """Return the variables of a server's process: few of ours, so that no key of this process reaches it.
-
-    `home` takes the place of the user's home and of the folder for temporary files.
-    """
-    inherited = {name: os.environ[name] for name in _INHERITED_ENVIRONMENT if name in os.environ}
-    own = {} if home is None else {"HOME": home, "TMPDIR": home}
-    named = {name: os.environ[name] for name in config.environment_from}
-    return {**inherited, **own, **python_path(), **config.environment, **named}

@@ -12,7 +12,7 @@ import os
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
 
@@ -20,18 +20,13 @@ from synthesis.records import JsonObject
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse, compact_json
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_credentials import Credentials, authorization_of, variables_of
-from synthesis.tools.mcp_servers import (
-    WORKSPACE,
-    McpServerConfig,
-    ToolServerDied,
-    ToolServerUnavailable,
-    command_of,
-)
+from synthesis.tools.mcp_credentials import Credentials
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
 _CONNECT_SECONDS: Final = 10.0
 _GOODBYE_SECONDS: Final = 2.0
+_STOP_SECONDS: Final = 10.0
 _REFUSED: Final = (401, 403)
 
 
@@ -50,28 +45,16 @@ def ends_session(status: int, *, is_json: bool, is_in_session: bool) -> bool:
     return is_in_session if status == 404 else status >= 400 and not is_json
 
 
-def _require_sdk() -> Any:
-    try:
-        import mcp
-    except ImportError as error:
-        raise ToolServerUnavailable(
-            "MCP servers need the official SDK, which is not installed; run: pip install 'astra-jax[mcp]'"
-        ) from error
-    # Its message about a broken connection has a traceback; ours is one line.
-    logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
-    return mcp
-
-
 class McpSession:
     """One running server and the connection to it, owned by one task from start to end."""
 
     def __init__(self, config: McpServerConfig, workspace: Path, credentials: Credentials):
-        self.config = config
         self.workspace = workspace
         self.is_alive = False
-        self._credentials = credentials
+        self._config, self._credentials = config, credentials
+        self._name = f"MCP server {config.name!r}"
         self._session: Any = None
-        self._ended_with = ""
+        self._ended_with = "without a word"
         self._fault: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The HTTP status by which a server at an address has ended the session."""
         self._stopping = asyncio.Event()
@@ -86,21 +69,20 @@ class McpSession:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._own(started))
         try:
-            async with asyncio.timeout(self.config.start_seconds):
+            async with asyncio.timeout(self._config.start_seconds):
                 await started
         except TimeoutError as error:
             self._owner.cancel()  # it waits for the server, and not to be told to stop
             await self.stop()
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r} did not answer within {self.config.start_seconds:g} s of its start"
+                f"{self._name} did not answer within {self._config.start_seconds:g} s of its start"
             ) from error
 
     async def _own(self, started: asyncio.Future[None]) -> None:
         """Hold the connection open until told to stop; entered and left in one task, as the SDK requires."""
         try:
             async with AsyncExitStack() as stack:
-                self._session = await self._connect(stack)
-                await self._agree_on_protocol()
+                await self._connect(stack)
                 self.is_alive = True
                 started.set_result(None)
                 await self._stopping.wait()
@@ -113,62 +95,53 @@ class McpSession:
             if not started.done():
                 started.cancel()
 
-    async def _agree_on_protocol(self) -> None:
-        """Shake hands, as every version up to 2025-11-25 does; ask a server without a handshake for its features."""
-        from mcp import MCPError
+    def _not_started(self, error: Exception) -> ToolServerUnavailable:
+        if isinstance(error, ToolServerUnavailable):
+            return error
+        said = self._line(error)
+        if self._fault.done():
+            if self._fault.result() in _REFUSED:
+                return self._refused()
+            said = f"HTTP {self._fault.result()}"
+        advice = "; it runs confined: name folders that it must read in `readable`" if is_confined(self._config) else ""
+        return ToolServerUnavailable(f"{self._name} does not start: {said}{advice}")
 
+    def _refused(self) -> ToolServerUnavailable:
+        """Return the error of a server that refuses our keys, and will refuse every task."""
+        variables = self._credentials.variables
+        checked = f"the keys in {variables}" if variables else "whether it wants a key (bearer_env, header_env)"
+        return ToolServerUnavailable(f"{self._name} refuses us (HTTP {self._fault.result()}); check {checked}")
+
+    async def _connect(self, stack: AsyncExitStack) -> None:
+        """Connect and shake hands, as every version up to 2025-11-25 does; later ones are asked for their features."""
+        try:
+            import mcp
+            from mcp.client.streamable_http import streamable_http_client
+        except ImportError as error:
+            raise ToolServerUnavailable(
+                "MCP servers need the official SDK, which is not installed; run: pip install 'astra-jax[mcp]'"
+            ) from error
+        # Its message about a broken connection has a traceback; ours is one line.
+        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+        if self._config.url:
+            client = await stack.enter_async_context(self._http_client())
+            connected = streamable_http_client(self._config.url, http_client=client)
+        else:
+            (program, *arguments), environment = started(self._config.command, self._config, self.workspace)
+            command = mcp.StdioServerParameters(command=program, args=arguments, cwd=self.workspace, env=environment)
+            errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
+            connected = mcp.stdio_client(command, errlog=errors)
+        read, write = await stack.enter_async_context(connected)
+        self._session = await stack.enter_async_context(mcp.ClientSession(read, write))
         try:
             await self._session.initialize()
-        except MCPError as refused:
+        except mcp.MCPError as refused:
             if _is_of_connection(refused):
                 raise
             await self._session.discover()
 
-    def _not_started(self, error: Exception) -> ToolServerUnavailable:
-        if self._fault.done() and (refused := self._refused_keys()) is not None:
-            return refused
-        if isinstance(error, ToolServerUnavailable):
-            return error
-        said = f"HTTP {self._fault.result()}" if self._fault.done() else self._line(error)
-        advice = "; it runs confined: name folders that it must read in `readable`" if is_confined(self.config) else ""
-        return ToolServerUnavailable(f"MCP server {self.config.name!r} does not start: {said}{advice}")
-
-    def _refused_keys(self) -> ToolServerUnavailable | None:
-        """Return the error of a server that refuses our keys, and will refuse every task."""
-        if (status := self._fault.result()) not in _REFUSED:
-            return None
-        variables = variables_of(self.config)
-        what = f"the keys in {variables}" if variables else "whether it wants a key (bearer_env, header_env, oauth)"
-        return ToolServerUnavailable(f"MCP server {self.config.name!r} refuses us (HTTP {status}); check {what}")
-
-    async def _connect(self, stack: AsyncExitStack) -> Any:
-        mcp = _require_sdk()
-        if self.config.address:
-            read, write = await self._connect_to_address(stack)
-        else:
-            command = [self._placed(part) for part in command_of(self.config.command)]
-            variables = {name: self._placed(value) for name, value in self.config.environment.items()}
-            (program, *arguments), environment = started(command, self.config, self.workspace, variables)
-            parameters = mcp.StdioServerParameters(command=program, args=arguments, cwd=self.workspace, env=environment)
-            errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
-            read, write = await stack.enter_async_context(mcp.stdio_client(parameters, errlog=errors))
-        return await stack.enter_async_context(mcp.ClientSession(read, write))
-
-    async def _connect_to_address(self, stack: AsyncExitStack) -> tuple[Any, Any]:
-        from mcp.client.sse import sse_client
-        from mcp.client.streamable_http import streamable_http_client
-
-        if self.config.sse_url:
-            factory: Any = self._client
-            connected = sse_client(self.config.sse_url, httpx_client_factory=factory)
-        else:
-            client = await stack.enter_async_context(self._client())
-            connected = streamable_http_client(self.config.url, http_client=client)
-        read, write, *_ = await stack.enter_async_context(connected)
-        return read, write
-
-    def _client(self, **_: Any) -> Any:
-        """Return an HTTP client that shows the server's keys, and writes down by which status the server ends it."""
+    def _http_client(self) -> Any:
+        """Return an HTTP client that shows the server's keys, and notes the status by which the server ends it."""
         import httpx2
 
         session = self
@@ -177,27 +150,20 @@ class McpSession:
             async def send(self, request: httpx2.Request, **named: Any) -> httpx2.Response:
                 if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
                     request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
-                response = await super().send(request, **named)  # the last one, where OAuth asked for a token between
-                session._look_at(request, response)
+                response = await super().send(request, **named)
+                is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+                ends = ends_session(
+                    response.status_code, is_json=is_json, is_in_session="mcp-session-id" in request.headers
+                )
+                # The stream that is asked for by GET is optional, and may be refused.
+                if ends and request.method == "POST" and not session._fault.done():
+                    session._fault.set_result(response.status_code)
                 return response
 
         # An answer may come on a stream that is open as long as the session: `call_seconds` is its limit, not this.
-        limits = httpx2.Timeout(self.config.call_seconds, connect=min(_CONNECT_SECONDS, self.config.start_seconds))
+        limits = httpx2.Timeout(self._config.call_seconds, connect=min(_CONNECT_SECONDS, self._config.start_seconds))
         limits.read = None
-        authorization = authorization_of(self.config, self._credentials)
-        return Client(headers=self._credentials.headers, auth=authorization, timeout=limits)
-
-    def _look_at(self, request: Any, response: Any) -> None:
-        # Over streamable HTTP the stream that is asked for by GET is optional, and may be refused.
-        if request.method != "POST" and not self.config.sse_url:
-            return
-        is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-        is_in_session = "mcp-session-id" in request.headers
-        if ends_session(response.status_code, is_json=is_json, is_in_session=is_in_session) and not self._fault.done():
-            self._fault.set_result(response.status_code)
-
-    def _placed(self, text: str) -> str:
-        return text.replace(WORKSPACE, str(self.workspace))
+        return Client(headers=self._credentials.headers, timeout=limits)
 
     async def list_tools(self) -> list[JsonObject]:
         """Return the server's tools, page by page, as the protocol gives them.
@@ -209,27 +175,19 @@ class McpSession:
         from mcp.types import PaginatedRequestParams
 
         tools: list[JsonObject] = []
-        cursor: str | None = None
+        page: Any = None
         try:
-            async with asyncio.timeout(self.config.start_seconds):
-                while True:
-                    of_page = PaginatedRequestParams(cursor=cursor) if cursor else None
-                    page = await self._answer_to(self._session.list_tools(params=of_page))
-                    tools += [self._listed(tool) for tool in page.tools]
-                    cursor = page.next_cursor
-                    if not cursor:
-                        return tools
+            async with asyncio.timeout(self._config.start_seconds):
+                while page is None or page.next_cursor:
+                    params = PaginatedRequestParams(cursor=page.next_cursor) if page else None
+                    page = await self._answer_to(self._session.list_tools(params=params))
+                    listed = [tool.model_dump_json(by_alias=True, exclude_none=True) for tool in page.tools]
+                    tools += [json.loads(self._credentials.masked(tool)) for tool in listed]
         except (TimeoutError, ToolServerDied, MCPError, ValidationError) as error:
             raise ToolServerUnavailable(
-                f"MCP server {self.config.name!r} cannot be listed within {self.config.start_seconds:g} s: "
-                f"{self._line(error)}"
+                f"{self._name} cannot be listed within {self._config.start_seconds:g} s: {self._line(error)}"
             ) from error
-
-    def _listed(self, tool: Any) -> JsonObject:
-        listed: JsonObject = json.loads(
-            self._credentials.masked(tool.model_dump_json(by_alias=True, exclude_none=True))
-        )
-        return listed
+        return tools
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
         """Call a tool; an error of the tool and a refusal of the call are responses.
@@ -246,10 +204,7 @@ class McpSession:
         except MCPError as refused:
             return ToolResponse(self._shown(refused.message), is_error=True)
         except (RuntimeError, ValidationError) as error:  # the SDK's ways of saying so
-            raise Rejected("tool broke the protocol", f"{self.config.name}.{name}: {self._line(error)}") from error
-        return ToolResponse(self._text(result), is_error=bool(result.is_error))
-
-    def _text(self, result: Any) -> str:
+            raise Rejected("tool broke the protocol", f"{self._config.name}.{name}: {self._line(error)}") from error
         structured = result.structured_content
         if isinstance(structured, dict) and not result.is_error:
             # Servers made with the SDK put a value that is no object under `result`: structured content must be one.
@@ -257,7 +212,7 @@ class McpSession:
         else:
             blocks = (block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
             text = "\n".join(blocks)
-        return self._shown(text)
+        return ToolResponse(self._shown(text), is_error=bool(result.is_error))
 
     def _shown(self, text: str) -> str:
         """Return a text without keys and this machine's paths; cut at the limit, it names the rest's length."""
@@ -269,8 +224,10 @@ class McpSession:
         return text
 
     def _line(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap the fault, one inside another
+            error = error.exceptions[0]
         # First masked, then cut: of a key of several lines one would be left.
-        return self._credentials.masked(_said(error)).splitlines()[0].rstrip(": ")
+        return self._credentials.masked(f"{type(error).__name__}: {error}").splitlines()[0].rstrip(": ")
 
     async def _answer_to(self, request: Coroutine[Any, Any, Any]) -> Any:
         """Await the answer to a request; a session whose request was given up is not asked again.
@@ -285,40 +242,29 @@ class McpSession:
         assert self._owner is not None
         answer = asyncio.ensure_future(request)
         try:
-            async with asyncio.timeout(self.config.call_seconds):
+            async with asyncio.timeout(self._config.call_seconds):
                 # Beside the owner: when the connection has ended, an answer may never come.
                 waited: set[asyncio.Future[Any]] = {answer, self._owner, self._fault}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                self._require_no_fault()
+                if self._fault.done():
+                    if self._fault.result() in _REFUSED:
+                        raise self._refused()
+                    self._died(f"ended the session with HTTP {self._fault.result()}")
                 if not answer.done():
-                    raise ToolServerDied(
-                        f"MCP server {self.config.name!r} ended during a call: {self._ended_with or 'without a word'}"
-                    )
+                    self._died(f"ended during a call: {self._ended_with}")
                 if isinstance(error := answer.exception(), MCPError) and not await self._is_connected(error):
-                    self.is_alive = False
-                    raise ToolServerDied(f"MCP server {self.config.name!r} broke off: {self._line(error)}") from error
-        except TimeoutError as error:
-            self.is_alive = False
-            raise ToolServerDied(
-                f"MCP server {self.config.name!r} did not answer a call within {self.config.call_seconds:g} s"
-            ) from error
+                    self._died(f"broke off: {self._line(error)}")
+        except TimeoutError:
+            self._died(f"did not answer a call within {self._config.call_seconds:g} s")
         finally:
             if not answer.done():  # given up here, or cancelled from outside, e.g. by a trajectory's deadline
                 self.is_alive = False
                 answer.cancel()
         return answer.result()
 
-    def _require_no_fault(self) -> None:
-        """Require that no HTTP status has ended the session.
-
-        Raises:
-            ToolServerDied, ToolServerUnavailable: one has.
-        """
-        if self._fault.done():
-            self.is_alive = False
-            if (refused := self._refused_keys()) is not None:
-                raise refused
-            raise ToolServerDied(f"MCP server {self.config.name!r} ended the session with HTTP {self._fault.result()}")
+    def _died(self, how: str) -> NoReturn:
+        self.is_alive = False
+        raise ToolServerDied(f"{self._name} {how}") from None
 
     async def _is_connected(self, error: Any) -> bool:
         """Tell an error of the connection from a server's own; servers use the code of a closed one, too."""
@@ -338,16 +284,10 @@ class McpSession:
         if self._owner is not None:
             owner, self._owner = self._owner, None
             # The owner leaves by itself, since the SDK's contexts must be left in the task that entered them.
-            done, _ = await asyncio.wait({owner}, timeout=10)
+            done, _ = await asyncio.wait({owner}, timeout=_STOP_SECONDS)
             if not done:
                 owner.cancel()
-                await asyncio.wait({owner}, timeout=10)
-
-
-def _said(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):  # the SDK's task groups wrap the fault, one inside another
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+                await asyncio.wait({owner}, timeout=_STOP_SECONDS)
 
 
 def _is_of_connection(error: Any) -> bool:

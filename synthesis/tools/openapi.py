@@ -43,32 +43,20 @@ def read_openapi(document: JsonValue, name: str) -> SourceServer | None:
 
 
 def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject) -> SourceTool:
-    properties: JsonObject = {}
-    required: list[str] = []
-    for parameter in _parameters(item, operation, document):
-        name = str(parameter["name"])
-        properties[name] = _parameter_schema(parameter)
-        if parameter.get("required") is True:
-            required.append(name)
+    parameters = _parameters(item, operation, document)
+    properties: JsonObject = {str(parameter["name"]): _parameter_schema(parameter) for parameter in parameters}
+    required = [str(parameter["name"]) for parameter in parameters if parameter.get("required") is True]
     body = _resolved(operation.get("requestBody"), document)
     if isinstance(body, dict) and (schema := _json_content(body)) is not None:
         _add_body(properties, required, schema, body.get("required") is True, document)
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
     description, summary = operation.get("description"), operation.get("summary")
-    if isinstance(summary, str) and summary.strip() and _says_less(description):
-        description = summary
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return SourceTool(name, description, parameters, _response_schema(operation, document), document)
-
-
-def _says_less(description: JsonValue) -> bool:
-    """Say whether a summary says more than a description: there is none, it is a bare link, or a page of text."""
-    return (
-        not isinstance(description, str)
-        or not description.strip()
-        or len(description) > _LONGEST_DESCRIPTION
-        or _LINK.fullmatch(description.strip()) is not None
-    )
+    # A summary says more than no description, a bare link, or a page of text.
+    if isinstance(summary, str) and summary.strip():
+        said = description.strip() if isinstance(description, str) and len(description) <= _LONGEST_DESCRIPTION else ""
+        description = description if said and not _LINK.fullmatch(said) else summary
+    schema = {"type": "object", "properties": properties, "required": required}
+    return SourceTool(name, description, schema, _response_schema(operation, document), document)
 
 
 def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> list[JsonObject]:
@@ -88,8 +76,7 @@ def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -
 
 def _parameter_schema(parameter: JsonObject) -> JsonObject:
     schema = parameter.get("schema")
-    if schema is None and isinstance(parameter.get("content"), dict):
-        schema = _json_content(parameter)
+    schema = _json_content(parameter) if schema is None else schema
     schema = dict(schema) if isinstance(schema, dict) else {"type": "string"}
     if isinstance(parameter.get("description"), str):
         schema["description"] = parameter["description"]

@@ -34,11 +34,8 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
         Rejected: the teacher offers none that can be used.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    known = {
-        other.name: tuple(other.parameters.get("properties", {}))
-        for other in server.tools
-        if other.parameters_status != "unknown"
-    }
+    stated = [other for other in server.tools if other.parameters_status != "unknown"]
+    known = {other.name: tuple(other.parameters.get("properties", {})) for other in stated}
     request = CompleteParameters(language=server.language, server=server.name, known_parameters=known, tool=tool)
     try:
         reply = await teacher.ask(request, seed=seed)
@@ -59,18 +56,14 @@ def with_completed_tools(
     Raises:
         Rejected: too few tools are left, or they are too long now.
     """
-    tools = tuple(
-        completed.get(tool.name, tool)
-        for tool in server.tools
-        if tool.parameters_status != "unknown" or tool.name in completed
-    )
+    tools = tuple(completed.get(tool.name, tool) for tool in server.tools)
+    tools = tuple(tool for tool in tools if tool.parameters_status != "unknown")
     if len(tools) == len(server.tools) and not completed:
         return server
     if len(tools) < filters.min_tools:
         detail = f"{server.name!r}: {len(tools)} of {len(server.tools)} tools say what they take"
         raise Rejected(UNKNOWN, f"{detail}, {filters.min_tools} are needed")
     require_tools_fit(server.name, tools, filters)
-    left_out = len(tools) < len(server.tools)
     repairs = {*server.repairs, *({"parameters completed"} if completed else ())}
-    repairs |= {f"tool left out: {UNKNOWN}"} if left_out else set()
+    repairs |= {f"tool left out: {UNKNOWN}"} if len(tools) < len(server.tools) else set()
     return server.model_copy(update={"tools": tools, "repairs": tuple(sorted(repairs))})

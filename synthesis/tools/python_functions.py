@@ -9,6 +9,8 @@ from synthesis.python_source import syntax_tree
 from synthesis.records import JsonObject
 from synthesis.tools.documents import SourceServer, SourceTool
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 _SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
 
 
@@ -19,18 +21,18 @@ def read_python_functions(source: str, name: str) -> SourceServer:
         SyntaxError: the text is not Python, or nests deeper than Python reads.
     """
     module = syntax_tree(source)
-    functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    tools = [_tool(function) for function in functions if not function.name.startswith("_") and _is_typed(function)]
+    functions = [node for node in module.body if isinstance(node, Function) and not node.name.startswith("_")]
+    tools = [_tool(function) for function in functions if _is_typed(function)]
     return SourceServer(name=name, origin="python", tools=tools, description=ast.get_docstring(module) or "")
 
 
-def _is_typed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_typed(function: Function) -> bool:
     arguments = function.args
     named = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
     return arguments.vararg is None and arguments.kwarg is None and all(argument.annotation for argument in named)
 
 
-def _tool(function: ast.FunctionDef | ast.AsyncFunctionDef) -> SourceTool:
+def _tool(function: Function) -> SourceTool:
     arguments = function.args
     positional = arguments.posonlyargs + arguments.args
     # The syntax tree lists only the defaults that there are: they belong to the last parameters.
@@ -46,9 +48,8 @@ def _tool(function: ast.FunctionDef | ast.AsyncFunctionDef) -> SourceTool:
     required = [argument.arg for argument, default in pairs if default is None]
     docstring = (ast.get_docstring(function) or "").split("\n\n")[0]  # the summary, without sections on arguments
     returns = annotation_schema(function.returns) if function.returns else None
-    return SourceTool(
-        function.name, docstring, {"type": "object", "properties": properties, "required": required}, returns
-    )
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return SourceTool(function.name, docstring, parameters, returns)
 
 
 def annotation_schema(annotation: ast.expr) -> JsonObject:
@@ -69,7 +70,7 @@ def annotation_schema(annotation: ast.expr) -> JsonObject:
         case ast.Name(id="dict"):
             return {"type": "object"}
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return {"anyOf": [annotation_schema(left), annotation_schema(right)]}
+            return {"anyOf": [annotation_schema(part) for part in (left, right)]}
         case ast.Subscript(value=ast.Name(id="list" | "List" | "Sequence" | "set"), slice=item):
             return {"type": "array", "items": annotation_schema(item)}
         case ast.Subscript(value=ast.Name(id="dict" | "Dict" | "Mapping"), slice=ast.Tuple(elts=[_, value])):

@@ -1,7 +1,4 @@
-"""RapidAPI documents: lists of the endpoints of one API, and lines of functions.
-
-The lines are `{"tool", "functions"}`.
-"""
+"""RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _BOILERPLATE = re.compile(
 )
 
 
-def read_endpoints(document: JsonValue) -> SourceServer | None:
+def read_endpoints(document: JsonValue, name: str) -> SourceServer | None:
     """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
     if not isinstance(document, list) or not document:
         return None
@@ -25,7 +22,7 @@ def read_endpoints(document: JsonValue) -> SourceServer | None:
         return None
     first = document[0]
     return SourceServer(
-        name=str(first.get("tool_name") or "unnamed"),
+        name=str(first.get("tool_name") or name),
         origin="rapidapi",
         tools=[_endpoint(endpoint) for endpoint in document],
         domain=str(first.get("category_name") or "General"),
@@ -33,24 +30,17 @@ def read_endpoints(document: JsonValue) -> SourceServer | None:
 
 
 def _endpoint(endpoint: JsonObject) -> SourceTool:
-    properties: JsonObject = {}
-    required = []
-    for key in ("required_parameters", "optional_parameters"):
-        for parameter in objects_in(endpoint.get(key)):
-            if not isinstance(parameter.get("name"), str):
-                continue
-            schema = {"type": str(parameter.get("type") or "string").lower()}
-            if parameter.get("description"):
-                schema["description"] = parameter["description"]
-            properties[parameter["name"]] = schema
-            if key == "required_parameters":
-                required.append(parameter["name"])
-    return SourceTool(
-        endpoint["api_name"],
-        endpoint.get("api_description"),
-        {"type": "object", "properties": properties, "required": required},
-        _template_schema(endpoint.get("template_response")),
+    needed, optional = (
+        [parameter for parameter in objects_in(endpoint.get(key)) if isinstance(parameter.get("name"), str)]
+        for key in ("required_parameters", "optional_parameters")
     )
+    properties: JsonObject = {}
+    for parameter in (*needed, *optional):
+        described = {"description": parameter["description"]} if parameter.get("description") else {}
+        properties[parameter["name"]] = {"type": str(parameter.get("type") or "string").lower(), **described}
+    schema = {"type": "object", "properties": properties, "required": [parameter["name"] for parameter in needed]}
+    returned = _template_schema(endpoint.get("template_response"))
+    return SourceTool(endpoint["api_name"], endpoint.get("api_description"), schema, returned)
 
 
 def _template_schema(template: JsonValue) -> JsonObject:
@@ -64,16 +54,14 @@ def _template_schema(template: JsonValue) -> JsonObject:
     return {"type": template.split(" ")[0]} if isinstance(template, str) else {}
 
 
-def read_function_line(document: JsonValue) -> SourceServer | None:
+def read_function_line(document: JsonValue, _: str) -> SourceServer | None:
     """Return the server of one line `{"tool": …, "functions": […]}`; None if it is something else."""
-    if not isinstance(document, dict) or not isinstance(functions := document.get("functions"), list):
-        return None
-    if "tool" not in document:
+    if not isinstance(document, dict) or "tool" not in document or not isinstance(document.get("functions"), list):
         return None
     server = str(document["tool"])
     tools = [
         SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
-        for function in objects_in(functions)
+        for function in objects_in(document["functions"])
     ]
     return SourceServer(name=server, origin="rapidapi", tools=tools)
 

@@ -4,8 +4,6 @@
 .jsonl   one RapidAPI tool, or one of the above, per line
 .yaml    an OpenAPI specification
 .py      typed functions
-
-The servers of a YAML file that had to be mended name the rule among their repairs.
 """
 
 from __future__ import annotations
@@ -29,6 +27,9 @@ from synthesis.tools.tools_list import read_openai_tools, read_tools_list
 EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
 """The tool documents that the project ships."""
 SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
+_READERS: Final = (
+    read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list, read_openai_tools,
+)  # fmt: skip
 
 
 class SourceMissing(SynthesisError):
@@ -57,50 +58,33 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     If a file cannot be read from some line on, the servers of the lines before are yielded.
     """
     try:
+        # Some editors begin a file with a byte-order mark, which JSON does not allow.
+        text = path.read_text(encoding="utf-8-sig" if path.suffix == ".json" else "utf-8")
         if path.suffix == ".jsonl":
-            # `splitlines` also cuts at U+2028, which may stand inside of a text.
-            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
                 if line.strip():
                     yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
         elif path.suffix == ".py":
-            yield read_python_functions(path.read_text(encoding="utf-8"), path.stem)
+            yield read_python_functions(text, path.stem)
         elif path.suffix in (".yaml", ".yml"):
-            yield _server_of_yaml(path)
+            from synthesis.tools.yaml_documents import parsed_yaml  # here: most sources are JSON
+
+            document, repairs = parsed_yaml(text)
+            found = _server(document, path.stem, path.name)
+            yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
-            # Some editors begin a file with a byte-order mark, which JSON does not allow.
-            yield _server(_parsed_json(path.read_text(encoding="utf-8-sig")), path.stem, path.name)
-    except (UnicodeDecodeError, ValueError, RecursionError, SyntaxError) as error:
-        yield _unreadable(path, error)
+            yield _server(_parsed_json(text), path.stem, path.name)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
-
-
-def _server_of_yaml(path: Path) -> SourceServer | Rejected:
-    from synthesis.tools.yaml_documents import YAMLError, parsed_yaml  # here: most sources are JSON
-
-    try:
-        document, repairs = parsed_yaml(path.read_text(encoding="utf-8"))
-    except YAMLError as error:
-        return _unreadable(path, error)
-    found = _server(document, path.stem, path.name)
-    return replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
-
-
-def _unreadable(path: Path, error: Exception) -> Rejected:
-    # The first line alone: the rest of a YAML error quotes the file.
-    return Rejected("unreadable document", f"{path.name}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    except (ValueError, RecursionError, SyntaxError) as error:
+        # The first line alone: the rest of a YAML error quotes the file.
+        fault = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        yield Rejected("unreadable document", f"{path.name}: {fault}")
 
 
 def _server(document: JsonValue, name: str, where: str) -> SourceServer | Rejected:
-    return (
-        read_crawled(document)
-        or read_openapi(document, name)
-        or read_endpoints(document)
-        or read_function_line(document)
-        or read_tools_list(document, name)
-        or read_openai_tools(document, name)
-        or Rejected("unknown format", f"{where} is none of the formats of tool documents")
-    )
+    found = next(filter(None, (read(document, name) for read in _READERS)), None)
+    return found or Rejected("unknown format", f"{where} is none of the formats of tool documents")
 
 
 def _parsed_json(text: str) -> JsonValue:

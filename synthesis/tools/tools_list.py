@@ -13,21 +13,18 @@ def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
     """
     if not isinstance(document, dict):
         return None
-    result = document.get("result") if isinstance(document.get("result"), dict) else document
-    assert isinstance(result, dict)
-    tools = result.get("tools")
+    tools = objects_in((object_in(document.get("result")) or document).get("tools"))
     # An OpenAI request has `tools` as well; MCP's are told by their input schema.
-    if not isinstance(tools, list) or not any(isinstance(tool, dict) and _input_schema(tool) for tool in tools):
+    if not any(map(_input_schema, tools)):
         return None
     info = document.get("serverInfo")
     found_name = document.get("name") or (info.get("name") if isinstance(info, dict) else info) or name
-    values = {
-        name: inner for name, inner in object_in(document.get("argumentValues")).items() if isinstance(inner, list)
-    }
+    known = object_in(document.get("argumentValues"))
+    values = {argument: inner for argument, inner in known.items() if isinstance(inner, list)}
     return SourceServer(
         name=str(found_name),
         origin="mcp_tools_list",
-        tools=[mcp_tool(tool) for tool in objects_in(tools)],
+        tools=[mcp_tool(tool) for tool in tools],
         domain=str(document.get("domain") or "General"),
         description=str(document.get("description") or ""),
         language=document["language"] if document.get("language") in ("en", "zh") else None,
@@ -50,7 +47,7 @@ def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
 
     Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`.
     """
-    described = document if isinstance(document, dict) else {}
+    described = object_in(document)
     tools = described.get("tools", document)
     if not isinstance(tools, list) or not tools:
         return None

@@ -81,13 +81,10 @@ def _schemas(schema: JsonObject) -> Iterator[tuple[tuple[str, ...], JsonObject]]
     for path, part in waiting:  # which grows meanwhile
         yield path, part
         for keyword, value in part.items():
-            if keyword in _HOLD_VALUES:
-                continue
-            inner = [((), value)] if keyword not in _HOLD_NAMES and isinstance(value, dict) else _entries(value)
-            waiting += [((*path, keyword, *place), each) for place, each in inner if isinstance(each, dict)]
-
-
-def _entries(value: JsonValue) -> list[tuple[tuple[str, ...], JsonValue]]:
-    if isinstance(value, dict):
-        return [((name,), inner) for name, inner in value.items()]
-    return [((str(place),), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
+            inner: list[tuple[tuple[str, ...], JsonValue]] = []
+            if isinstance(value, dict):
+                inner = [((name,), each) for name, each in value.items()] if keyword in _HOLD_NAMES else [((), value)]
+            elif isinstance(value, list):
+                inner = [((str(place),), each) for place, each in enumerate(value)]
+            if keyword not in _HOLD_VALUES:
+                waiting += [((*path, keyword, *place), each) for place, each in inner if isinstance(each, dict)]

@@ -1,4 +1,4 @@
-"""YAML as JSON sees it: text keys, no dates.
+"""YAML as JSON sees it: text keys; `=` and dates are text.
 
 If a text cannot be read, one rule mends it: tabs at the ends of lines go. YAML 1.2 allows them (section 6.2), the
 loader does not.
@@ -10,39 +10,37 @@ import re
 from typing import Any, ClassVar
 
 import yaml
-from yaml import YAMLError
 from yaml.scanner import ScannerError
 
 from synthesis.records import JsonValue
 
-__all__ = ["YAMLError", "parsed_yaml"]
+
+class _JsonLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not re.search(r"timestamp|:value$", tag)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
     """Return a YAML text as JSON sees it, and the rules that mended it.
 
     Raises:
-        YAMLError: it is no YAML.
+        ValueError: it is no YAML.
 
     >>> parsed_yaml("200: 2024-01-01")
     ({'200': '2024-01-01'}, ())
     """
     try:
-        return _as_json(yaml.load(text, _JsonLoader)), ()
-    except ScannerError:
-        mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
-        if mended == text:
-            raise
-        return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
-
-
-class _JsonLoader(yaml.SafeLoader):
-    """YAML as JSON sees it: `=` and dates are text."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not re.search(r"timestamp|:value$", tag)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+        try:
+            return _as_json(yaml.load(text, _JsonLoader)), ()
+        except ScannerError:
+            mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
+            if mended == text:
+                raise
+            return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
+    except yaml.YAMLError as error:
+        raise ValueError(f"no YAML: {error}") from error
 
 
 def _as_json(value: Any) -> JsonValue:

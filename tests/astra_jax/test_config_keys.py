@@ -103,6 +103,11 @@ def test_the_tables_that_a_document_shows_are_valid(document, config, config_typ
         parse_config(config_type, merged(shipped, values), where=document)
 
 
+def test_a_key_that_no_file_sets_is_found(set_somewhere):
+    assert not {"overlap_rollouts", "rollout.kv_dtype", "seed.nothing"} & set_somewhere
+    assert {"wandb.project", "rollout.top_k", "teacher.roles", "mcp_servers.header_env"} <= set_somewhere
+
+
 class _Inner(BaseModel):
     size: int = 3
     """Tokens of a page. More than one sentence."""

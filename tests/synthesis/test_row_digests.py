@@ -49,24 +49,6 @@ async def test_damaged_replies_are_counted_set_aside_and_never_used(tmp_path, ch
     await again.close()
 
 
-async def test_replies_of_an_older_version_get_digests_if_they_are_whole(tmp_path):
-    path = tmp_path / "replies.sqlite"
-    changed(
-        path,
-        "CREATE TABLE replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL,"
-        " completion_tokens INTEGER NOT NULL, cost_usd REAL NOT NULL) WITHOUT ROWID",
-    )
-    changed(path, """INSERT INTO replies VALUES ('a', '{"kite": 1}', 1, 2, 0.5)""")
-    file = ReplyFile(path)
-    assert await file.get("a") == CachedReply('{"kite": 1}', 1, 2, 0.5)
-    await file.put("b", CachedReply("{}", 1, 1, 0.0))
-    await file.close()
-    changed(path, "ALTER TABLE replies DROP COLUMN digest")
-    changed(path, """UPDATE replies SET text = '{"kit' WHERE key = 'a'""")
-    with pytest.raises(ReplyFileError, match="1 of 2 replies are damaged"):
-        ReplyFile(path)
-
-
 def journal_of(path, num_items):
     with closing(Journal(path, "made", {"seed": 0})) as journal:
         for item in range(num_items):

@@ -20,7 +20,7 @@ REFUSE = tiny_environment().model_copy(update={"expectation": "refuse", "missing
 
 def config_of(endpoint: MockEndpoint, folder: Path) -> Path:
     file = folder / "judge.toml"
-    file.write_text(f'model = "mock"\nbase_url = "{endpoint.url}"\napi_key_env = "JUDGE_KEY"\nmax_repairs = 0\n')
+    file.write_text(f'model = "mock"\nbase_url = "{endpoint.url}"\napi_key_env = "JUDGE_KEY"\n')
     return file
 
 

@@ -57,7 +57,7 @@ from synthesis.records import (
     ToolCall,
     ToolDocument,
 )
-from synthesis.teacher.asking import call_of, reply_schema
+from synthesis.teacher.calls import call_of, reply_schema
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.lenient_json import json_values
 from synthesis.teacher.protocol import Request

@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerFast
 from synthesis.prompts.agent_turn import AgentMessage, TakeTurn
 from synthesis.records import Message, Task, TaskScores, ToolCall
 from synthesis.stage import Rejected
-from synthesis.teacher.config import RoleConfig
+from synthesis.teacher.calls import Completion, turn_of
 from synthesis.teacher.protocol import BadReply
+from synthesis.teacher.reading import require_keepable
 from synthesis.tools.backends import ToolResponse
 from synthesis.trajectories.collection import collect_conversation
 from synthesis.trajectories.selection import SampleLength, TokenizerMissing
@@ -33,9 +34,9 @@ def call_of(name: str = TOOL.name, arguments: object = "{}") -> dict:
     return {"id": "x", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def turn(conversation=(), **fields) -> TakeTurn:
+def turn(conversation=()) -> TakeTurn:
     said = (Message(role="user", content=TASK.text), *conversation)
-    return TakeTurn(language="en", tools=HOTELS.tools, conversation=said, task=TASK, **fields)
+    return TakeTurn(language="en", tools=HOTELS.tools, conversation=said, task=TASK)
 
 
 EARLIER = (
@@ -48,8 +49,8 @@ EARLIER = (
 )
 
 
-async def said_by(message: dict, request=None, **settings):
-    async with asking(lambda _: message, request_seconds=5, **settings) as (endpoint, teacher):
+async def said_by(message: dict, request=None):
+    async with asking(lambda _: message, request_seconds=5) as (endpoint, teacher):
         reply = await teacher.ask(request or turn(), seed=0)
     return reply, endpoint.bodies, teacher
 
@@ -86,6 +87,13 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
     assert (answer.reasoning_content, answer.content) == ("Both are there.", "Three each.")
 
 
+def read(message: dict) -> tuple[AgentMessage, dict]:
+    fields, mended = turn_of(Completion(message=message))
+    reply = AgentMessage.model_validate(fields)
+    require_keepable(reply)
+    return reply, dict(mended)
+
+
 @pytest.mark.parametrize(
     ("message", "reasoning", "content"),
     [
@@ -96,8 +104,8 @@ async def test_a_conversation_is_asked_for_in_real_messages_and_kept_word_for_wo
         ({"content": f"<think>{THOUGHTS}</think>\n\nHi.", "reasoning": THOUGHTS.strip()}, THOUGHTS.strip(), "Hi."),
     ],
 )
-async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reasoning, content):
-    reply, _, _ = await said_by(message)
+def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reasoning, content):
+    reply, _ = read(message)
     assert (reply.reasoning, reply.content) == (reasoning, content)
 
 
@@ -108,18 +116,17 @@ async def test_reasoning_is_taken_from_wherever_the_server_puts_it(message, reas
         ({"city": "Oslo"}, {"city": "Oslo"}), ('"{\\"city\\": null}"', {"city": None}), ("", {}), (None, {}),
     ],
 )  # fmt: skip
-async def test_arguments_are_read_as_servers_write_them(arguments, expected):
-    reply, _, _ = await said_by({"content": None, "tool_calls": [call_of(arguments=arguments)]})
+def test_arguments_are_read_as_servers_write_them(arguments, expected):
+    reply, _ = read({"content": None, "tool_calls": [call_of(arguments=arguments)]})
     assert reply == AgentMessage(tool_calls=[{"name": TOOL.name, "arguments": expected}])
 
 
-async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted():
+def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted():
     text = 'One moment.\n<tool_call>\n{"name": "a", "arguments": {"x": 1}}\n</tool_call>\n'
-    text += '<tool_call>{"name": "b"}</tool_call>'
-    reply, _, teacher = await said_by({"content": text})
+    reply, mended = read({"content": text + '<tool_call>{"name": "b"}</tool_call>'})
     assert reply.content == "One moment."
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [("a", {"x": 1}), ("b", {})]
-    assert teacher.ledger.of("TakeTurn").mended == {"calls in the text": 1}
+    assert mended == {"calls in the text": 1}
 
 
 @pytest.mark.parametrize(
@@ -146,23 +153,23 @@ async def test_calls_that_a_server_leaves_in_the_text_are_taken_out_and_counted(
         {"content": None, "tool_calls": [call_of(arguments={"city": 10**400})]},
     ],
 )  # fmt: skip
-async def test_a_turn_that_cannot_be_read_is_drawn_anew_without_a_complaint_and_then_rejects(message):
-    async with asking(lambda _: message, request_seconds=5) as (endpoint, teacher):
+def test_a_turn_that_would_need_another_meaning_cannot_be_read(message):
+    with pytest.raises(ValueError):
+        read(message)
+
+
+async def test_a_turn_that_cannot_be_read_is_drawn_anew_without_a_complaint_and_then_rejects():
+    async with asking(lambda _: {"content": "<think>no end"}, request_seconds=5) as (endpoint, teacher):
         with pytest.raises(BadReply, match="after 2 repairs"):
             await teacher.ask(turn(), seed=7)
     assert [body["seed"] for body in endpoint.bodies] == [7, 8, 9]
     assert len({json.dumps(body["messages"]) for body in endpoint.bodies}) == 1
 
 
-@pytest.mark.parametrize("shown", ["hidden", "reasoning_content", "reasoning", "think"])
-async def test_reasoning_of_earlier_turns_is_shown_as_the_config_says(shown):
-    roles = {"agent": RoleConfig(earlier_reasoning=shown)}
-    _, (body,), _ = await said_by({"content": "Hi."}, turn(EARLIER), roles=roles)
-    earlier = body["messages"][2]
-    assert earlier["tool_calls"][0]["function"]["arguments"] == '{"city": "罗马"}'
-    assert (THOUGHTS in str(earlier.get(shown))) == (shown in ("reasoning_content", "reasoning"))
-    assert (earlier["content"] == f"<think>{THOUGHTS}</think>\n\n") == (shown == "think")
-    assert ("Two cities" in json.dumps(body)) == (shown != "hidden")
+async def test_earlier_turns_are_shown_without_their_reasoning_and_without_marks_of_failures():
+    _, (body,), _ = await said_by({"content": "Hi."}, turn(EARLIER))
+    assert body["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"city": "罗马"}'
+    assert "Two cities" not in json.dumps(body)
     assert "is_error" not in json.dumps(body)  # whether a call failed must be read from its response
 
 

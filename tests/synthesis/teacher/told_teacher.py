@@ -12,8 +12,7 @@ from synthesis.teacher.openai import OpenAITeacher
 
 def name_of_call(messages: list[dict], seed: int) -> str:
     """Name a question as a call has it: without the system message, to which the schema is added."""
-    shown = [{name: value for name, value in one.items() if name != "reasoning_content"} for one in messages[1:]]
-    return json.dumps([shown, seed % 2**31], sort_keys=True)
+    return json.dumps([messages[1:], seed % 2**31], sort_keys=True)
 
 
 def reply_of(request, seed: int) -> dict:

@@ -1,6 +1,6 @@
-"""A tool server on stdio, written against the protocol and no SDK, so that it can speak any version and break any rule.
+"""A tool server on stdio, written against the protocol and no SDK, so that it can break any rule.
 
-    python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense | chatter]
+    python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense]
 
 Its one tool, `act`, does what its argument `text` says.
 """
@@ -12,7 +12,8 @@ import os
 import sys
 import time
 
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+LATEST = "2025-11-25"
+"""The newest version of the protocol with a handshake."""
 TOOL = {
     "name": "act",
     "description": "Do something with a text.",
@@ -28,7 +29,7 @@ class Refused(Exception):
 class RawServer:
     def __init__(self, version: str, fault: str):
         self.version, self.fault = version, fault
-        self.has_handshake = version in HANDSHAKE_VERSIONS
+        self.has_handshake = version == LATEST
         self.num_calls = 0
 
     def answer(self, method: str, params: dict) -> dict:
@@ -63,17 +64,16 @@ class RawServer:
         return {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
 
     def listed(self, cursor: str | None) -> dict:
-        tool = {key: value for key, value in TOOL.items() if self.version >= "2025-06-18" or key != "outputSchema"}
         match self.fault, cursor:
             case "die-when-listed", _:
                 os._exit(3)
             case "list-nonsense", _:
                 return {"tools": [{"description": 3}]}
             case "list-without-end", _:
-                return {"tools": [tool], "nextCursor": "more"}
+                return {"tools": [TOOL], "nextCursor": "more"}
             case "list-in-pages", None:
-                return {"tools": [tool | {"name": "act_first"}], "nextCursor": "second"}
-        return {"tools": [tool]}
+                return {"tools": [TOOL | {"name": "act_first"}], "nextCursor": "second"}
+        return {"tools": [TOOL]}
 
     def called(self, text: str) -> dict:
         self.num_calls += 1
@@ -88,10 +88,11 @@ class RawServer:
                 return {"content": [], "structuredContent": {"answer": 3}}
             case "sleep":
                 time.sleep(60)
+            case "die":
+                os._exit(3)
             case "count":
                 text = str(self.num_calls)
-        content = {"content": [{"type": "text", "text": text.upper()}]}
-        return content | ({"structuredContent": {"answer": text.upper()}} if self.version >= "2025-06-18" else {})
+        return {"content": [], "structuredContent": {"answer": text.upper()}}
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -103,7 +104,7 @@ class RawServer:
                 reply["result"] = self.answer(request["method"], request.get("params") or {})
             except Refused as refused:
                 reply["error"] = dict(zip(("code", "message", "data"), refused.args, strict=False))
-            if self.fault == "chatter":
+            if self.fault == "list-in-pages":
                 print("this line is no message")
             print(json.dumps(reply), flush=True)
 

@@ -16,12 +16,20 @@ RAW_SERVER = Path(__file__).with_name("raw_server.py")
 CLOCK = "2026-03-02T09:00:00+00:00"
 TIME = McpServerConfig(
     name="Time",
-    command=("python", "-m", "synthesis.tools.frozen_clock", CLOCK, "mcp_server_time", "--local-timezone=UTC"),
+    command=(
+        "python",
+        "-m",
+        "astra_jax.recipes.tool_servers",
+        "clock",
+        CLOCK,
+        "mcp_server_time",
+        "--local-timezone=UTC",
+    ),
 )
 GIT = McpServerConfig(
     name="Git",
     command=("python", "-m", "mcp_server_git", "--repository", "."),
-    prepare=("python", "-m", "synthesis.tools.demo_repositories"),
+    prepare=("python", "-m", "astra_jax.recipes.tool_servers", "repositories"),
     max_sessions=1,
 )
 
@@ -51,10 +59,9 @@ def raw_server(*arguments: str, **settings: Any) -> McpServerConfig:
     return McpServerConfig(name="raw", command=("python", str(RAW_SERVER), *arguments), **settings)
 
 
-def at(port: int, transport: str = "http", **settings: Any) -> McpServerConfig:
+def at(port: int, **settings: Any) -> McpServerConfig:
     """Name a server at an address of this machine."""
-    key, path = ("sse_url", "sse") if transport == "sse" else ("url", "mcp")
-    return McpServerConfig(**({"name": "far", key: f"http://127.0.0.1:{port}/{path}"} | settings))
+    return McpServerConfig(**({"name": "far", "url": f"http://127.0.0.1:{port}/mcp"} | settings))
 
 
 @asynccontextmanager

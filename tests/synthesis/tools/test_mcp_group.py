@@ -4,6 +4,7 @@ import asyncio
 import io
 import pickle
 
+import psutil
 import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
@@ -16,25 +17,20 @@ from synthesis.records import Trajectory
 from synthesis.tools.documents import SourceServer, SourceTool, ToolDocumentFilters, normalise_server
 from synthesis.tools.mcp_group import McpGroup, Route, joined
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.worker import opened_worker
+from tests.synthesis.tools.http_server import serving
 from tests.synthesis.tools.servers import GIT, TIME, at, pool_of, scripted_server
+from tests.synthesis.trajectories.test_pipeline import bytes_of
 
 TOGETHER = McpServerGroup(name="Both", servers=("one", "two"))
 
 
 def listing(name: str, *tools: str, **values) -> SourceServer:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-    return SourceServer(
-        name=name,
-        origin="mcp",
-        tools=[SourceTool(tool, f"Do {tool} with a text.", schema) for tool in tools],
-        argument_values=values,
-    )
-
-
-ROUTES = {"near": Route(0, "act"), "far": Route(1, "act")}
-DOCUMENTS = normalise_server(listing("x", "near", "far", "more"), ToolDocumentFilters()).tools
+    listed = [SourceTool(tool, f"Do {tool} with a text.", schema) for tool in tools]
+    return SourceServer(name=name, origin="mcp", tools=listed, argument_values=values)
 
 
 def test_a_name_that_two_servers_have_gets_the_servers_name_before_it_and_no_other_name_changes():
@@ -69,51 +65,46 @@ def test_known_values_of_one_server_are_none_of_the_other():
 def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, groups, said):
     with pytest.raises(ValidationError, match=said):
         TrajectoriesConfig(count=1, out=tmp_path, mcp_servers=(TIME, GIT), mcp_server_groups=groups)
-
-
-def test_without_groups_the_fingerprint_of_a_run_is_unchanged(tmp_path):
     assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
 
 
-async def test_calls_of_a_group_reach_the_server_whose_tool_it_is(tmp_path, serving, unused_tcp_port):
-    near = scripted_server(tmp_path, "return text + ' near'")
-    async with serving(unused_tcp_port, "sse"):
-        near = near.model_copy(update={"name": "near"})
-        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port, "sse"), tmp_path) as other:
-            group = McpServerGroup(name="Both", servers=("near", "far"))
-            source, routes = joined(group, [await pool.source_server() for pool in (one, other)])
-            tools = {tool.name: tool for tool in normalise_server(source, ToolDocumentFilters()).tools}
-            assert sorted(tools) == ["far__act", "near__act", "search"]
-            async with McpGroup([one, other], routes).lease() as backend:
-                answers = [
-                    await backend.call("c", tools[name], {"text": "x"}) for name in ("near__act", "far__act", "search")
-                ]
-    assert [answer.content for answer in answers] == ["x near", "X", "found x"]
-
-
-async def test_one_server_of_a_group_that_dies_costs_the_conversation_and_the_others_live_on(
-    tmp_path, serving, unused_tcp_port
+async def test_calls_reach_the_server_whose_tool_it_is_here_and_elsewhere_and_a_server_that_dies_costs_no_other(
+    tmp_path, unused_tcp_port
 ):
-    near = scripted_server(tmp_path, "return str(os.getpid())")
+    near = scripted_server(tmp_path, "return f'{text} at {os.getpid()}'").model_copy(update={"name": "near"})
     async with (
-        serving(unused_tcp_port, "http"),
+        serving(unused_tcp_port),
         pool_of(near, tmp_path) as one,
         pool_of(at(unused_tcp_port), tmp_path) as other,
+        asyncio.timeout(120),
     ):
-        group = McpGroup([one, other], ROUTES)
-        async with asyncio.timeout(120):
+        together = McpServerGroup(name="Both", servers=("near", "far"))
+        source, routes = joined(together, [await pool.source_server() for pool in (one, other)])
+        tools = {tool.name: tool for tool in normalise_server(source, ToolDocumentFilters()).tools}
+        assert sorted(tools) == ["far__act", "near__act", "search"]
+        group = McpGroup([one, other], routes)
+
+        async def answers(group: McpGroup) -> list[str]:
             async with group.lease() as backend:
-                before = await backend.call("c", DOCUMENTS[0], {"text": "x"})
-            with pytest.raises(ToolServerDied, match="'far' ended the session with HTTP 500"):
-                async with group.lease() as backend:
-                    await backend.call("c", DOCUMENTS[1], {"text": "http 500"})
+                return [(await backend.call("c", tools[name], {"text": "x"})).content for name in sorted(tools)]
+
+        before = await answers(group)
+        assert (before[0], before[1][:5], before[2]) == ("X", "x at ", "found x")
+        with pytest.raises(ToolServerDied, match="'far' ended the session with HTTP 500"):
             async with group.lease() as backend:
-                assert await backend.call("c", DOCUMENTS[0], {"text": "x"}) == before
-                assert (await backend.call("c", DOCUMENTS[1], {"text": "far"})).content == "FAR"
+                await backend.call("c", tools["far__act"], {"text": "http 500"})
+        assert await answers(group) == before  # of the same process
+        sent = pickle.loads(pickle.dumps(group.routed))
+        config = TrajectoriesConfig(count=1, out=tmp_path / "out")
+        async with opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker:
+            elsewhere = await answers(worker._groups["server-1"])
+        assert (elsewhere[0], elsewhere[2]) == (before[0], before[2])
 
 
 @pytest.mark.slow
-async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end_the_same_every_time(tmp_path):
+async def test_servers_of_a_group_killed_in_the_middle_of_calls_are_replaced_and_tasks_end_as_if_nothing_had_been(
+    tmp_path, monkeypatch
+):
     values = {"timezone": ("Europe/Paris",), "source_timezone": ("Asia/Tokyo",), "target_timezone": ("Europe/Oslo",)}
     git_values = {"repo_path": ("notes",), "branch_type": ("local",), "revision": ("HEAD",), "target": ("HEAD~1",)}
     day = "2026-03-02T09:00:00+0000"  # commits are named by their authors and dates
@@ -122,33 +113,40 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
     git = {"argument_values": git_values, "environment": author | committer}
     servers = (TIME.model_copy(update={"argument_values": values}), GIT.model_copy(update=git))
     both = McpServerGroup(name="Desk", servers=("Git", "Time"), domain="Office")
+    live_call, calls, dead = McpSession.call, [], []
+
+    async def mortal_call(session, tool, arguments):
+        calls.append(tool)
+        if len(calls) not in (1, 6):
+            return await live_call(session, tool, arguments)
+        processes = psutil.Process().children(recursive=True)
+        mine = [process for process in processes if process.cwd() == str(session.workspace)]
+        for process in mine:
+            process.suspend()
+        unanswered = asyncio.ensure_future(live_call(session, tool, arguments))
+        await asyncio.sleep(0.2)
+        assert not unanswered.done()
+        for process in mine:
+            process.kill()
+        dead.extend(mine[:1])
+        return await unanswered
 
     async def run(name: str) -> list[Trajectory]:
         config = TrajectoriesConfig(
             count=8, out=tmp_path / name, shipped_examples=False, mcp_servers=servers, mcp_server_groups=(both,),
-            max_attempts_per_trajectory=20,
+            max_attempts_per_trajectory=20, concurrency=1,
         )  # fmt: skip
-        await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+        report = await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
+        assert report.rejected["tool server died"] == 0
         return list(RecordSource(tmp_path / name, Trajectory))
 
-    records = await run("once")
+    async with asyncio.timeout(300):
+        records = await run("undisturbed")
+        monkeypatch.setattr(McpSession, "call", mortal_call)
+        await run("killed")
+    assert bytes_of(tmp_path / "killed") == bytes_of(tmp_path / "undisturbed")
+    assert len(dead) == 2
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in dead)
     called = [call.name for record in records for message in record.messages for call in message.tool_calls]
     assert {record.server for record in records} == {"Desk"}
     assert {"git" if name.startswith("git_") else "time" for name in called} == {"git", "time"}
-    tools = [tool.name for record in records for tool in record.tools]
-    assert {"get_current_time", "git_log"} <= set(tools)
-    assert records == await run("again")
-
-
-async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_their_configs(tmp_path, serving, unused_tcp_port):
-    near = scripted_server(tmp_path, "return text + ' near'")
-    async with serving(unused_tcp_port, "http"):
-        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:
-            sent = pickle.loads(pickle.dumps(McpGroup([one, other], ROUTES).routed))
-        config = TrajectoriesConfig(count=1, out=tmp_path / "out")
-        async with (
-            opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker,
-            worker._groups["server-1"].lease() as backend,
-        ):
-            answers = [(await backend.call("c", tool, {"text": "x"})).content for tool in DOCUMENTS[:2]]
-    assert answers == ["x near", "X"]

@@ -12,11 +12,12 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_credentials import credentials_of
+from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_group import McpBackend
 from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable, environment_of
+from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
+from tests.synthesis.tools.raw_server import LATEST
 from tests.synthesis.tools.servers import (
     GIT,
     RAW_SERVER,
@@ -27,9 +28,6 @@ from tests.synthesis.tools.servers import (
     scripted_server,
     session_of,
 )
-
-LATEST = "2025-11-25"
-"""The newest version of the protocol with a handshake."""
 
 
 def processes(script: str) -> list[psutil.Process]:
@@ -66,22 +64,6 @@ async def test_every_lease_finds_the_workspace_as_it_was_prepared_and_no_path_of
     assert str(tmp_path) not in first.content + created.content + outside.content
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-async def test_a_server_that_ends_is_replaced_by_the_next_lease(tmp_path, is_killed):
-    config = scripted_server(
-        tmp_path, "os._exit(3) if text == 'die' else None; return text", call_seconds=5 if is_killed else 30
-    )
-    async with pool_of(config, tmp_path) as pool, asyncio.timeout(30):
-        async with pool.lease() as session:
-            for process in processes(str(tmp_path / "server.py")) if is_killed else ():
-                process.kill()
-            with pytest.raises(ToolServerDied):
-                await said_to(session, "after" if is_killed else "die")
-        async with pool.lease() as other:
-            assert other is not session
-            assert await said_to(other, "alive") == "alive"
-
-
 @pytest.mark.parametrize("command", [("no-such-program-anywhere",), (sys.executable, "-c", "print('not a server')")])
 async def test_a_server_that_does_not_start_ends_in_one_clear_line(tmp_path, command):
     async with pool_of(McpServerConfig(name="broken", command=command, start_seconds=10), tmp_path) as pool:
@@ -89,23 +71,28 @@ async def test_a_server_that_does_not_start_ends_in_one_clear_line(tmp_path, com
             await pool.source_server()
 
 
-def test_a_prepare_command_has_the_environment_of_its_server_and_no_other(tmp_path, monkeypatch):
+async def test_a_server_and_its_prepare_command_have_the_variables_that_are_named_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("SERVER_TOKEN", "tok-0123456789")
     writes = "import json, os, pathlib; pathlib.Path('env.json').write_text(json.dumps(dict(os.environ)))"
-    config = McpServerConfig(
-        name="test",
-        command=("python", "-c", ""),
+    body = "return ' '.join([os.getcwd(), sys.argv[1], os.environ['NOTES'], os.environ['SERVER_TOKEN'], *os.environ])"
+    config = scripted_server(
+        tmp_path,
+        body,
         prepare=("python", "-c", writes),
-        environment={"GREETING": "hi"},
+        environment={"NOTES": "{workspace}/notes"},
         environment_from=("SERVER_TOKEN",),
     )
-    McpPool(config, tmp_path / "w")
-    found = json.loads((tmp_path / "w" / "pristine" / "env.json").read_text())
-    assert (found["GREETING"], found["SERVER_TOKEN"]) == ("hi", "tok-0123456789")
-    assert "OPENAI_API_KEY" not in found
-    set_at_its_start = {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
-    assert found.keys() - environment_of(config, home="/tmp").keys() <= set_at_its_start
+    config = config.model_copy(update={"command": (*config.command, "--in={workspace}")})
+    async with session_of(config, tmp_path) as session:
+        prepared = json.loads((session.workspace / "env.json").read_text())
+        found, at_argument, notes, token, *variables = (await said_to(session, "")).split()
+    assert (found, at_argument, notes, token) == (".", "--in=.", "notes", "[key]")
+    assert prepared["SERVER_TOKEN"] == "tok-0123456789"
+    inherited, set_at_its_start = {"PATH", "HOME", "TMPDIR", "PYTHONPATH"}, {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
+    # The SDK adds names of the user and the terminal to a server's variables.
+    for names in (prepared, set(variables) - {"LOGNAME", "SHELL", "TERM", "USER"}):
+        assert set(names) <= inherited | {"NOTES", "SERVER_TOKEN"} | set_at_its_start
 
 
 @pytest.mark.parametrize("after", [0, 290, 5000])
@@ -129,24 +116,18 @@ async def test_a_key_of_several_lines_is_masked_in_the_message_of_a_fault(tmp_pa
     secret = "-----BEGIN-----\nschlüssel-0123456789\n-----END-----"
     monkeypatch.setenv("SERVER_TOKEN", secret)
     config = McpServerConfig(name="test", command=("python", "-c", ""), environment_from=("SERVER_TOKEN",))
-    session = McpSession(config, tmp_path, credentials_of(config))
+    session = McpSession(config, tmp_path, Credentials(config))
     assert session._line(RuntimeError(f"no entry with {secret}")) == "RuntimeError: no entry with [key]"
     for ascii_only in (True, False):
         written = json.dumps({"said": secret}, ensure_ascii=ascii_only)
-        assert credentials_of(config).masked(written) == '{"said": "[key]"}'
+        assert Credentials(config).masked(written) == '{"said": "[key]"}'
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", LATEST, "2026-07-28"])
-async def test_servers_of_every_version_of_the_protocol_are_listed_and_called(tmp_path, version):
-    async with pool_of(raw_server(version), tmp_path) as pool:
+async def test_a_server_without_a_handshake_is_listed_and_called(tmp_path):
+    async with pool_of(raw_server("2026-07-28"), tmp_path) as pool:
         assert [tool.name for tool in (await pool.source_server()).tools] == ["act"]
         async with pool.lease() as session:
             assert "FAR" in await said_to(session, "far")
-
-
-async def test_text_that_a_server_prints_between_its_messages_is_no_answer(tmp_path):
-    async with session_of(raw_server(LATEST, "chatter"), tmp_path) as session:
-        assert await said_to(session, "far") == '{"answer": "FAR"}'
 
 
 @pytest.mark.parametrize("text", ["refuse", "refuse with the code of a closed connection"])
@@ -169,9 +150,11 @@ async def test_an_answer_that_breaks_the_protocol_rejects_the_trajectory_and_not
             assert not (await session.call("act", {"text": "far"})).is_error
 
 
-async def test_tools_are_listed_page_by_page(tmp_path):
+async def test_tools_are_listed_page_by_page_and_text_between_messages_is_no_answer(tmp_path):
     async with pool_of(raw_server(LATEST, "list-in-pages"), tmp_path) as pool:
         assert [tool.name for tool in (await pool.source_server()).tools] == ["act_first", "act"]
+        async with pool.lease() as session:
+            assert await said_to(session, "far") == '{"answer": "FAR"}'
 
 
 @pytest.mark.parametrize(
@@ -198,18 +181,19 @@ async def test_a_session_whose_call_was_given_up_is_not_lent_again(tmp_path):
             assert await said_to(other, "count") == '{"answer": "1"}'
 
 
-async def test_servers_that_were_killed_while_they_waited_cost_a_task_one_try(tmp_path):
-    async with pool_of(raw_server(LATEST, max_sessions=3), tmp_path) as pool:
+async def test_servers_that_ended_in_a_call_or_while_they_waited_cost_a_task_one_try(tmp_path):
+    async with pool_of(raw_server(LATEST, max_sessions=3), tmp_path) as pool, asyncio.timeout(30):
         async with pool.lease(), pool.lease(), pool.lease():
             servers = processes(str(RAW_SERVER))
         assert len(servers) == 3
         for process in servers:
             process.kill()
-        with pytest.raises(ToolServerDied):
+        for text in ("far", "die"):
+            with pytest.raises(ToolServerDied):
+                async with pool.lease() as session:
+                    await said_to(session, text)
             async with pool.lease() as session:
-                await said_to(session, "far")
-        async with pool.lease() as session:
-            assert not (await session.call("act", {"text": "far"})).is_error
+                assert not (await session.call("act", {"text": "far"})).is_error
 
 
 @pytest.mark.parametrize(("alone", "counts"), [(False, ["1", "2"]), (True, ["1", "1"])])
@@ -221,15 +205,3 @@ async def test_a_server_that_remembers_its_calls_can_be_started_for_every_task(t
                 found.append(await said_to(session, "count"))
         assert found == [f'{{"answer": "{count}"}}' for count in counts]
         assert len(list(tmp_path.glob("*/session-*"))) == (0 if alone else 1)
-
-
-async def test_a_server_is_told_where_its_workspace_is_by_argument_and_by_environment(tmp_path):
-    body = "return ' '.join([os.getcwd(), sys.argv[1], os.environ['NOTES']])"
-    config = scripted_server(tmp_path, body, environment={"NOTES": "{workspace}/notes"})
-    config = config.model_copy(update={"command": (*config.command, "--in={workspace}")})
-    async with session_of(config, tmp_path) as session:
-        assert await said_to(session, "") == ". --in=. notes"
-
-
-def test_a_setting_left_at_its_default_does_not_change_the_fingerprint():
-    assert "one_task_per_process" not in GIT.model_dump(mode="json")

@@ -12,20 +12,16 @@ from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.parameter_completion import CompletedParameter, CompletedParameters, CompleteParameters
-from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument, ToolDocument, Trajectory
-from synthesis.stage import NothingKept, Rejected
-from synthesis.teacher.asking import reply_schema
+from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.ingestion import synthesize_tools
 from synthesis.tools.parameter_completion import UNKNOWN, complete_tool, with_completed_tools
 from synthesis.tools.sources import read_servers
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.statistics import trajectory_statistics
-from tests.shared_data import shared_data
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TITLE: dict[str, Any] = {
@@ -67,12 +63,6 @@ def server_of(path: Path, *tools: dict[str, Any]) -> ServerDocument:
 def test_a_tool_of_unknown_parameters_is_no_tool_without_parameters(tmp_path, said, status):
     tool = {"name": "create_issue", "description": "Create a new issue in a project."} | said
     assert server_of(tmp_path, tool).tools[0].parameters_status == status
-
-
-def test_a_document_of_stated_parameters_has_no_further_field(tmp_path):
-    (tool,) = server_of(tmp_path, STATED[0]).tools
-    assert list(tool.model_dump(mode="json")) == ["name", "description", "parameters", "output_schema", "original_name"]
-    assert "parameters_status" not in json.dumps(reply_schema(WriteToolDocument.reply_type))
 
 
 @pytest.mark.parametrize(
@@ -160,56 +150,3 @@ def test_a_completed_tool_is_offered_called_and_counted_and_stays_so_under_anoth
     again = run(source, tmp_path / "out", ScriptedTeacher({}), reward_thresholds={"every_axis": 0.45})
     assert again
     assert trajectory_statistics(tmp_path / "out").tools_of_unknown_parameters == {"completed": 1}
-
-
-def test_where_every_tool_stays_unknown_the_run_says_so(tmp_path):
-    source = written(tmp_path / "a.json", *(UNSAID | {"name": f"create_{n}"} for n in "xyz"))
-    with pytest.raises(NothingKept, match=UNKNOWN):
-        run(source, tmp_path / "out", ProceduralTeacher())
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "out.work").exists()
-
-
-def test_ingestion_counts_parameters_that_documents_leave_open(tmp_path):
-    source = written(
-        tmp_path / "a.json", UNSAID, *STATED,
-        {"name": "ping", "description": "Ping the server.", "input_schema": {"type": "object", "properties": {}}},
-        {"name": "list", "description": "List all issues.", "input_schema": {
-            "type": "object", "properties": {"limit": {"type": "string", "description": "At most"}}}},
-    )  # fmt: skip
-    asyncio.run(synthesize_tools([source], tmp_path / "out"))
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["tools"] == {
-        "tools": 6, "tools_without_parameters": 1, "tools_of_unknown_parameters": 1, "parameters": 4,
-        "parameters_without_description": 3, "numbers_typed_as_strings": 1,
-    }  # fmt: skip
-
-
-def test_a_number_that_a_page_calls_a_string_is_a_number(tmp_path):
-    names = ["query", "limit", "page_size", "maxResults", "phone_number", "page"]
-    tool = UNSAID | {"parameters": [{"name": name, "type": "string"} for name in names]}
-    server = server_of(tmp_path, tool)
-    types = {name: schema["type"] for name, schema in server.tools[0].parameters["properties"].items()}
-    assert [name for name, found in types.items() if found == "number"] == ["limit", "page_size", "maxResults"]
-    assert "number read off a parameter's name" in server.repairs
-
-
-def test_of_the_real_crawled_documents_no_tool_without_parameters_is_taken_for_one_that_needs_none():
-    folder = shared_data("tool_documents")
-    unknown: set[str] = set()
-    for path in sorted(folder.glob("*.json")):
-        shown = {
-            tool["name"]: tool
-            for tool in json.loads(path.read_text(encoding="utf-8"))["metadata"]["server_info_crawled"]["tools"]
-        }
-        for found in read_servers(path):
-            assert isinstance(found, SourceServer)
-            try:
-                tools = normalise_server(found, ToolDocumentFilters()).tools
-            except Rejected:
-                continue
-            for tool in tools:
-                source = shown[tool.original_name or tool.name]
-                if not tool.parameters["properties"] and "properties" not in (source.get("input_schema") or {}):
-                    assert tool.parameters_status == "unknown" or source["input_schema"].keys() - {"type"}, tool.name
-                    unknown.add(tool.name)
-    assert {"create_merge_request", "drive_restore"} <= unknown

@@ -200,7 +200,7 @@ async def test_no_key_no_header_and_no_path_of_the_machine_is_in_a_record(tmp_pa
     git = {
         "name": "Git",
         "command": ["python", "-m", "mcp_server_git", "--repository", "."],
-        "prepare": ["python", "-m", "synthesis.tools.demo_repositories"],
+        "prepare": ["python", "-m", "astra_jax.recipes.tool_servers", "repositories"],
         "environment": {"GIT_TOKEN": "ghp-other-secret"},
         "argument_values": {
             "repo_path": ["notes"],

@@ -192,10 +192,8 @@ def test_nothing_of_a_run_that_kept_nothing_is_thrown_away(tmp_path):
     assert len(rejected_in(tmp_path / "out")) == 8
 
 
-def test_replies_are_kept_beside_the_output_unless_another_place_or_none_is_named(tmp_path):
+def test_replies_are_kept_beside_the_output_X(tmp_path):
     config = OpenAITeacherConfig(model="m")
     assert config.with_replies_beside(tmp_path / "out").cache == tmp_path / "out.replies.sqlite"
     named = OpenAITeacherConfig(model="m", cache=tmp_path / "else.sqlite")
     assert named.with_replies_beside(tmp_path / "out").cache == tmp_path / "else.sqlite"
-    none = OpenAITeacherConfig(model="m", keep_replies=False)
-    assert none.with_replies_beside(tmp_path / "out").cache is None
