@@ -207,7 +207,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
     sample = min(_SAMPLE_TRAJECTORIES, config.count)
     teacher = MeteringTeacher(config=config.teacher)
     with TemporaryDirectory() as folder:
-        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
+        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate"})
         await synthesize_trajectories(small, teacher, progress=io.StringIO())
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
 
@@ -223,7 +223,7 @@ async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) ->
     with TemporaryDirectory() as folder:
         # An estimate opens no embedding model, and the directories in `disjoint_from` need not exist yet.
         out = Path(folder) / "estimate"
-        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": (), "ray": None}
+        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": ()}
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 

@@ -63,11 +63,10 @@ class Rejected(SynthesisError):
     """
 
     def __init__(self, reason: str, detail: str = "", made: JsonObject | None = None):
-        super().__init__(reason, detail, made)  # all, so that a node of a cluster can send it pickled
+        super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
         self.made = made or {}
-        self.second_tries: tuple[SecondTry, ...] = ()  # of the work that it ends, if that was done on another node
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason

@@ -16,7 +16,6 @@ from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.teacher.usage import Usage, cost_so_far
 from synthesis.track.journal import Journal, run_stage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.workers import RayConfig
 from tests.synthesis.teacher.asking import SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
@@ -98,12 +97,6 @@ def test_a_budget_in_dollars_needs_prices_of_every_role():
 def test_a_budget_is_refused_if_no_command_would_know_the_spending_of_the_one_before(limit):
     with pytest.raises(ValidationError, match="expected keep_replies beside max_usd or max_tokens"):
         OpenAITeacherConfig(model="m", keep_replies=False, **limit, **PRICES)
-
-
-def test_a_budget_is_refused_where_nodes_would_each_count_alone(tmp_path):
-    teacher = OpenAITeacherConfig(model="m", max_tokens=1)
-    with pytest.raises(ValidationError, match=r"expected no teacher\.max_usd or max_tokens with ray"):
-        TrajectoriesConfig(count=1, out=tmp_path, teacher=teacher, ray=RayConfig())
 
 
 class Terminal(io.StringIO):

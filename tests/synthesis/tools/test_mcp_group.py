@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import pickle
 
 import pytest
 
@@ -17,7 +16,6 @@ from synthesis.tools.documents import SourceServer, SourceTool, ToolDocumentFilt
 from synthesis.tools.mcp_group import McpGroup, Route, joined
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.trajectories.worker import opened_worker
 from tests.synthesis.tools.servers import GIT, TIME, at, pool_of, scripted_server
 
 TOGETHER = McpServerGroup(name="Both", servers=("one", "two"))
@@ -138,17 +136,3 @@ async def test_conversations_of_a_group_use_tools_of_each_of_its_servers_and_end
     tools = [tool.name for record in records for tool in record.tools]
     assert {"get_current_time", "git_log"} <= set(tools)
     assert records == await run("again")
-
-
-async def test_a_worker_elsewhere_opens_the_servers_of_a_group_by_their_configs(tmp_path, serving, unused_tcp_port):
-    near = scripted_server(tmp_path, "return text + ' near'")
-    async with serving(unused_tcp_port, "http"):
-        async with pool_of(near, tmp_path) as one, pool_of(at(unused_tcp_port), tmp_path) as other:
-            sent = pickle.loads(pickle.dumps(McpGroup([one, other], ROUTES).routed))
-        config = TrajectoriesConfig(count=1, out=tmp_path / "out")
-        async with (
-            opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker,
-            worker._groups["server-1"].lease() as backend,
-        ):
-            answers = [(await backend.call("c", tool, {"text": "x"})).content for tool in DOCUMENTS[:2]]
-    assert answers == ["x near", "X"]
