@@ -24,7 +24,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import MadeOtherwise, require_same
 from synthesis.run.row_digests import digest_in_sql, row_digest
-from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
+from synthesis.stage import Rejected, StageReport, noted_second_tries
 
 Item = TypeVar("Item")
 
@@ -215,7 +215,7 @@ async def run_stage(
     report.kept += len(items)
     for index, outcome in journal.notable():
         if index < len(items):
-            report.add_second_tries(SecondTry(*noted) for noted in outcome.get("second_tries", ()))
+            report.add_second_tries(outcome.get("second_tries", ()))
             if "result" not in outcome:
                 report.kept -= 1
                 report.reject(Rejected(outcome["rejected"], outcome["detail"]))

@@ -19,7 +19,7 @@ from synthesis.records import Chain, Language, Persona, ServerDocument, Task
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.documents import language_of
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.tasks import check_text, is_stated
 
 
@@ -79,8 +79,6 @@ async def augment_task(
 
     Raises:
         Rejected: the variant lost a fact, told a hidden one, changed the language, named a tool, or is no variant.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     speaker = persona if axis == "persona" else task.persona
     request = AugmentTask(server=server, task=task, chain=chain, axis=axis, persona=speaker)

@@ -260,8 +260,6 @@ async def vote_on_chain(chain: Chain, server: ServerDocument, teacher: Teacher, 
 
     Raises:
         Rejected: the majority finds the chain incoherent.
-        BadReply: a vote stayed unusable; it counts for nothing, least of all as a yes.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     documents: Mapping[str, ToolDocument] = {tool.name: tool for tool in server.tools}
     request = VoteOnChain(language=server.language, tools=tuple(documents[name] for name in chain.tools), chain=chain)

@@ -48,7 +48,6 @@ async def collect_conversation(
     Raises:
         Rejected: the simulated user left out a fact, fell out of role or spoke another language, a real tool server
             broke the protocol, or a reply stayed unusable; the error holds the messages so far.
-        TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
     messages = [

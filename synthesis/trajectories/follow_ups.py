@@ -18,8 +18,7 @@ from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.track.language import require_language
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
 from synthesis.trajectories.tasks import (
@@ -29,6 +28,7 @@ from synthesis.trajectories.tasks import (
     leaked_tool_names,
     terms_of,
 )
+from synthesis.written_language import require_language
 
 MAX_REQUESTS: Final = 3
 
@@ -79,8 +79,6 @@ async def write_follow_ups(
 
     Raises:
         Rejected: a follow-up leaves a new fact out, names a tool, or states a value that the schema does not allow.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     for ordinal, num_calls in enumerate(calls):
         assert task.chain is not None
@@ -124,8 +122,6 @@ async def next_request(
 
     Raises:
         Rejected: the user left out a value that the follow-up states, or named a tool.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     said = task_so_far(task, messages)
     if len(said.follow_ups) == len(task.follow_ups):
@@ -155,8 +151,6 @@ async def answer_of_user(
 
     Raises:
         Rejected: the user says it in another language.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
 
     def checked(reply: UserReply) -> str:

@@ -39,7 +39,7 @@ from synthesis.tools.parameter_completion import tools_of_unknown_parameters, wi
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
-from synthesis.track.metering import metered_item
+from synthesis.track.replies import metered_item
 from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig

@@ -138,9 +138,7 @@ async def judge_axes(
     """Score a whole conversation on the seven axes.
 
     Raises:
-        BadReply: a judgement stayed unusable.
         Rejected: a task that needs tools was answered without any.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     status = tool_call_status(messages)
     if status is None and task.expectation != "refuse":

@@ -38,7 +38,7 @@ from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_group import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task, draw_persona
 from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments

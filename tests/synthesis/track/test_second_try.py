@@ -19,11 +19,11 @@ from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition, ToolDocument
-from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
+from synthesis.stage import Rejected, StageReport, noted_second_tries
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.chains import bind_chain, usable_proposals
 from synthesis.trajectories.tasks import write_task
 from tests.synthesis.trajectories.servers import HOTELS
@@ -46,7 +46,7 @@ async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_cou
     with noted_second_tries() as tries:
         task, asked = await written(CHINESE, GOOD)
     assert task == GOOD
-    assert tries == [SecondTry("task in another language", True)]
+    assert tries == [("task in another language", True)]
     shown = asked[1].messages()
     assert json.loads(shown[-2]["content"])["text"] == CHINESE.text
     assert "task in another language: expected English" in shown[-1]["content"]
@@ -59,7 +59,7 @@ async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_cou
 async def test_the_second_one_decides_and_there_is_no_third(second, error):
     with noted_second_tries() as tries, pytest.raises((Rejected, BadReply), match=error):
         await written(CHINESE, second, GOOD)
-    assert tries == [SecondTry("task in another language", False)]
+    assert tries == [("task in another language", False)]
 
 
 async def test_the_embedded_teacher_which_reads_no_reason_is_not_asked_again():
@@ -117,7 +117,7 @@ async def test_a_question_that_breaks_a_rule_is_asked_for_once_more(changes, rea
     teacher = ScriptedTeacher({WriteQAInstance: [instance(**changes), instance()]})
     with noted_second_tries() as tries:
         assert await write_qa_instance(teacher, KITES, plan, max_hops=5, seed=0) == instance()
-    assert tries == [SecondTry(reason, True)]
+    assert tries == [(reason, True)]
     assert reason in teacher.asked[1].messages()[-1]["content"]
 
 
@@ -141,7 +141,7 @@ async def test_a_description_in_another_language_is_asked_for_once_more():
         teacher = ScriptedTeacher({WriteToolDocument: [wrong, right]})
         with noted_second_tries() as tries:
             assert await write_document(teacher, knowledge, instance().nodes[1], seed=0, scaled=0.0) == right
-        assert tries == [SecondTry("description in another language", True)]
+        assert tries == [("description in another language", True)]
 
 
 async def test_proposals_of_tools_that_are_not_there_are_dropped_and_asked_for_again_where_none_is_left():
