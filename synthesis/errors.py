@@ -11,7 +11,6 @@ SynthesisError
 ├── AnotherRun               another run is at work in the same folder                                        usage
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── ExportImpossible         records have no form in the requested format
-├── RowUnreadable            a line of a file of rows is not a row
 ├── MessageRefused           a message or tool in OpenAI's form cannot be taken as it is
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now

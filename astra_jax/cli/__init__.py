@@ -12,8 +12,7 @@ evaluate       `astra evaluate`: held-out figures of a policy, and its episodes;
                `benchmarks.py`.
 plan           `astra plan`: memory, FLOPs and roofline of a pod that is not there.
 quickstart     `astra quickstart`: the whole recipe with a tiny Qwen3.
-records        `astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import
-               records.
+records        `astra records show|stats|verify|audit|export`: print, count, verify, audit and export records.
 replay         `astra replay`: runs logged episodes again, and compares every token.
 report         `astra report`: one self-contained HTML page.
 rescore        `astra rescore`: other rewards for episodes that are logged already.

@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import records."""
+"""`astra records show|stats|verify|audit|export`: print, count, verify, audit and export records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synthesis.records import KeptRecord
 
 def add_records(commands: Commands) -> None:
     """Add the six commands."""
-    parser = commands.add_parser("records", help="look at, count, verify, audit, export and import records")
+    parser = commands.add_parser("records", help="look at, count, verify, audit and export records")
     records = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
@@ -40,10 +40,6 @@ def add_records(commands: Commands) -> None:
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     export.set_defaults(run=_export)
-    read = records.add_parser("import", help="read environments from rows of the format astra")
-    read.add_argument("file", type=Path, metavar="FILE")
-    read.add_argument("--out", type=Path, required=True, metavar="DIR")
-    read.set_defaults(run=_import)
     for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
 
@@ -144,16 +140,6 @@ def _export(options: argparse.Namespace) -> None:
         options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
     )
     print(f"exported {count} records -> {options.out}")
-
-
-def _import(options: argparse.Namespace) -> None:
-    from synthesis.export.astra_rows import read_astra_rows
-    from synthesis.record_io import write_records
-    from synthesis.run.destination import records_of, require_destination
-
-    require_destination(options.out, records_of("environment"), sources=[options.file])
-    card = write_records(options.out, read_astra_rows(options.file), kind="environment")
-    print(f"imported {card.count} records -> {options.out}")
 
 
 def _record_source(directory: Path):  # type: ignore[no-untyped-def]

@@ -110,7 +110,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             "`prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict` are the columns of ASTRA's published RL data.",
             "They carry question, tools, code and the sub-answers as text, under the tool that returns them. Which "
             "call finds an answer, what depends on what, which tools are distractors, the state and the types of "
-            "answers stand in `environment`; only `astra records import` reads it.",
+            "answers stand in `environment`.",
         ),
     ),
     "verl": Format(

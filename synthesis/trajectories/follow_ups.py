@@ -8,8 +8,7 @@ in words that fit, or stops if the earlier wish was not done. Agent and judges k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -21,13 +20,7 @@ from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
-from synthesis.trajectories.tasks import (
-    check_facts,
-    check_text,
-    is_stated,
-    leaked_tool_names,
-    terms_of,
-)
+from synthesis.trajectories.tasks import Needed, check_facts, check_text, is_stated, leaked_tool_names, terms_of
 from synthesis.written_language import require_language
 
 MAX_REQUESTS: Final = 3
@@ -93,8 +86,13 @@ async def write_follow_ups(
         )
         # A fact that an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
-        check = partial(_checked, new=new, said=task.slots, server=server)
-        written = await accepted_reply(teacher, request, check, seed=derived_seed(seed, "follow-up", ordinal))
+
+        def checked(reply: WrittenFollowUp, new: Needed = new, said: JsonObject = task.slots) -> WrittenFollowUp:
+            check_facts(reply.text, reply.slots, new)
+            check_text(reply.text, server, {**said, **reply.slots})
+            return reply
+
+        written = await accepted_reply(teacher, request, checked, seed=derived_seed(seed, "follow-up", ordinal))
         extended = {
             "chain": asked_for,
             "slots": task.slots | {slot: written.slots[slot] for slot in new},
@@ -102,17 +100,6 @@ async def write_follow_ups(
         }
         task = task.model_copy(update=extended)
     return task
-
-
-def _checked(
-    written: WrittenFollowUp,
-    new: Mapping[str, tuple[ToolDocument, str, JsonObject]],
-    said: JsonObject,
-    server: ServerDocument,
-) -> WrittenFollowUp:
-    check_facts(written.text, written.slots, new)
-    check_text(written.text, server, {**said, **written.slots})
-    return written
 
 
 async def next_request(

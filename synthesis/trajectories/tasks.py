@@ -28,6 +28,8 @@ from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
 from synthesis.written_language import require_language
 
 MAX_TASK_CHARACTERS: Final = 4000
+Needed = Mapping[str, tuple[ToolDocument, str, JsonObject]]
+"""Facts that a request must state, as `chains.task_slots` returns them."""
 
 
 async def write_task(
@@ -59,15 +61,8 @@ async def write_task(
     return await accepted_reply(teacher, request, checked, seed=seed)
 
 
-def check_facts(
-    text: str,
-    slots: JsonObject,
-    needed: Mapping[str, tuple[ToolDocument, str, JsonObject]],
-    hidden_slots: tuple[str, ...] = (),
-) -> None:
+def check_facts(text: str, slots: JsonObject, needed: Needed, hidden_slots: tuple[str, ...] = ()) -> None:
     """Check that a request states every needed slot with an allowed value, and no hidden one.
-
-    `needed` is of the form that `chains.task_slots` returns.
 
     Raises:
         Rejected: the error names the slot and its fault.

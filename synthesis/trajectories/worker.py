@@ -48,7 +48,7 @@ from synthesis.trajectories.follow_ups import calls_per_request, first_calls, re
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.selection import SampleLength
 from synthesis.trajectories.tasks import askable_slots, score_task, write_task
-from synthesis.trajectories.tool_graph import as_json, build_tool_graph, proposals_per_draw, sample_candidate_chains
+from synthesis.trajectories.tool_graph import build_tool_graph, proposals_per_draw, sample_candidate_chains
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
     CompleteParameters, ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser,
@@ -116,7 +116,7 @@ class TrajectoriesWorker:
                 chains.append(chain.model_dump(mode="json", exclude_defaults=True))
             except (Rejected, BadReply) as failed:  # costs this chain, not the server's others
                 dropped[failed.reason if isinstance(failed, Rejected) else "unusable reply"] += 1
-        return {"chains": chains, "dropped": dropped, "graph": as_json(graph)}
+        return {"chains": chains, "dropped": dropped, "graph": graph.as_json()}
 
     async def task(self, slot: int, server: ServerDocument, chains: Sequence[Chain]) -> JsonObject:
         """Write, vary and score the task of one slot."""
