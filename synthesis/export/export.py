@@ -35,12 +35,6 @@ def _write_lines(folder: Path, split: str, _: type[BaseModel], rows: Iterator[Ba
     return file
 
 
-def _write_parquet(folder: Path, split: str, row_type: type[BaseModel], rows: Iterator[BaseModel]) -> Path:
-    file = folder / f"{split}.parquet"
-    write_parquet(file, row_type, rows)
-    return file
-
-
 @dataclass(frozen=True)
 class Format:
     """A form that records are exported in."""
@@ -80,7 +74,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             "The file has the types of its columns; `json` is Arrow's type of that name, text of JSON. Whole numbers "
             "of more than 64 bits in it are read by Python's `json`, and refused by `datasets`.",
         ),
-        write=_write_parquet,
+        write=write_parquet,
     ),
     "tfds": Format(
         {"trajectory": TrajectoryExample, "environment": EnvironmentExample},

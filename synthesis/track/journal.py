@@ -71,9 +71,11 @@ class Journal:
         # With WAL, NORMAL waits for the disk at checkpoints alone: a power cut may take the last items, a kill none.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
-        outcomes = "outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL, digest TEXT)"
-        database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
+        with database:  # both tables or none: a kill in between would leave a file that is no journal
+            outcomes = "outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL, digest TEXT)"
+            database.execute("BEGIN")
+            database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
+            database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
         damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
         num_damaged, num_items = database.execute(
             f"SELECT count(*) FILTER (WHERE {damaged}), count(*) FROM outcomes"

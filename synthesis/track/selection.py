@@ -91,7 +91,7 @@ class Selection(Generic[Kept, Other]):
             OSError: the disk is full or not writable.
         """
         card = read_card(run.out)
-        report = StageReport(run.name, read=card.read, repaired=card.repaired, out=str(run.out))
+        report = StageReport(run.name, read=card.read, out=str(run.out))
         kept: list[Kept] = []
         rejected: dict[int, Other] = {}
         rejected_before: dict[int, Other] = {}

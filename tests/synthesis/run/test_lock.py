@@ -18,9 +18,6 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli.command import main
-from astra_jax.metrics_file import read_metrics
-from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
-from synthesis.record_io import write_records
 from synthesis.run.destination import DestinationRefused
 from synthesis.run.lock import AnotherRun, run_lock
 from tests.synthesis.journals import num_finished
@@ -83,56 +80,6 @@ def test_a_second_synthesis_is_refused_until_the_first_is_killed(tmp_path):
     assert main(list(command)) == 0
     assert main([*TRAJECTORIES, f"out={tmp_path}/undisturbed/out"]) == 0
     assert contents(folder) == contents(tmp_path / "undisturbed")
-
-
-def sft_command(folder: Path, *overrides: str) -> list[str]:
-    """A run of seconds in `folder`/run, on records beside it."""
-    write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
-    tokenizer = tiny_tokenizer()
-    tokenizer.save(folder / "tokenizer", model_max_length=1024)
-    changes = {
-        "out": folder / "run", "tokenizer": folder / "tokenizer", "environments": [str(folder / "environments")],
-        "trajectories": [], "irrelevant_per_band": {}, "length_buckets": [320], "batch_tokens": 1280, "steps": 10_000,
-        "checkpoint_every_steps": 10_000,
-    }  # fmt: skip
-    # The quickstart's, but from random weights.
-    lines = (CONFIGS / "tiny_sft.toml").read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if not line.startswith(("init = ", "conversations = "))]
-    model = tiny_model_config(tokenizer.vocab_size).model_copy(update={"num_layers": 1, "hidden_size": 32})
-    sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
-    table = ["[model]", *(f"{name} = {getattr(model, name)}" for name in sizes), "tie_word_embeddings = true"]
-    config = folder / "sft.toml"
-    config.write_text("\n".join([*kept, *table]) + "\n", encoding="utf-8")
-    return ["sft", str(config), *(f"{key}={value}" for key, value in changes.items()), *overrides]
-
-
-@pytest.mark.slow
-def test_a_second_training_is_refused_until_the_first_is_killed(tmp_path):
-    command, out = sft_command(tmp_path, "steps=60"), tmp_path / "run"
-    first = astra(*command)
-    with stopped_at_work([first], lambda: len(read_metrics(out / "metrics.jsonl")) >= 5):
-        before = contents(tmp_path)
-        assert_refused(astra(*command), out / ".lock", first)
-        assert contents(tmp_path) == before
-    assert main(command) == 0
-    assert len(read_metrics(out / "metrics.jsonl")) == 60
-    assert not (out / ".lock").exists()
-
-
-@pytest.mark.slow
-def test_every_host_of_a_second_training_is_refused(tmp_path):
-    command, out = sft_command(tmp_path, "mesh.fsdp=2"), tmp_path / "run"
-
-    def hosts() -> list[subprocess.Popen[str]]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            job = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
-        return [astra(*command, **job, JAX_PROCESS_ID=str(host), XLA_FLAGS="") for host in range(2)]
-
-    first = hosts()
-    with stopped_at_work(first, lambda: len(read_metrics(out / "metrics.jsonl")) >= 2):
-        for process, folder, holder in zip(hosts(), (out, out / "hosts" / "1"), first, strict=True):
-            assert_refused(process, folder / ".lock", holder)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from synthesis.trajectories.reward_axes import judge_axes
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
-from tests.synthesis.trajectories.test_pipeline import bytes_of, synthesize
+from tests.synthesis.trajectories.test_pipeline import synthesize
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
 FIRST = task("find_hotel", slots={"city": "Oslo"}, text="Find a hotel in Oslo.")
@@ -194,15 +194,3 @@ def test_in_a_synthesised_set_no_call_comes_before_the_request_for_it(several_re
             assert messages[end - 1].role == "assistant"
             assert not messages[end - 1].tool_calls
         assert record.reward.mean > 0.8
-
-
-async def test_the_share_decides_how_many_and_zero_changes_nothing(tmp_path):
-    await synthesize(tmp_path / "default")
-    await synthesize(tmp_path / "none", follow_up_share=0.0)
-    await synthesize(tmp_path / "half", follow_up_share=0.5)
-    assert bytes_of(tmp_path / "default") == bytes_of(tmp_path / "none")
-    records = list(RecordSource(tmp_path / "half", Trajectory))
-    can_have = [r for r in records if r.task.expectation == "answer" and len(r.task.chain.tools) > 1]
-    share = sum(bool(r.task.follow_ups) for r in can_have if r.task.mode == "chain") / len(can_have)
-    assert 0.2 < share < 0.8
-    assert '"follow_ups"' not in "".join(r.model_dump_json() for r in records if not r.task.follow_ups)
