@@ -47,8 +47,6 @@ class Format:
     """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
     """Function that writes rows of a class as a split into a folder, and returns the file or folder that holds them."""
-    has_reader: bool = True
-    """Whether the hub and `datasets` read the file."""
 
 
 _GROUND_TRUTH: Final = (
@@ -85,7 +83,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             "the one that holds both. Texts come as bytes. `record` is the whole record as JSON text.",
         ),
         write=write_tfds,
-        has_reader=False,
     ),
     "openai": Format(
         {"trajectory": OpenAIRow, "environment": OpenAIRow},
@@ -174,7 +171,6 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             format_name=format_name,
             notes=form.notes,
             file=file,
-            has_reader=form.has_reader,
             split=split,
             licence=licence,
         )

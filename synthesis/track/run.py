@@ -44,11 +44,6 @@ class TrackRun:
         if not (out / "dataset.json").is_file():
             return None
         card = read_card(out)
-        if not card.made_with:
-            raise MadeOtherwise(
-                f"{out}: these records have no fingerprint of their config, inputs and code, as an older version or "
-                "another program wrote them; name another `out`, or move them away"
-            )
         require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
         for stage, path in self.journal_paths.items():
             if path.is_file():

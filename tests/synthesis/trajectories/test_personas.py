@@ -10,7 +10,7 @@ from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
 from synthesis.prompts.tasks import AugmentTask, WriteTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
-from synthesis.trajectories.augmentation import _traits, draw_persona
+from synthesis.trajectories.augmentation import draw_persona, traits_of
 from synthesis.written_language import foreign_passages
 from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.test_pipeline import synthesize
@@ -26,12 +26,12 @@ def test_the_same_seed_draws_the_same_person_and_others_draw_others(language):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_trait_is_in_its_language_and_is_drawn(language):
-    traits = _traits()[language]
+    traits = traits_of(language)
     drawn = [draw_persona(language, Random(seed)) for seed in range(3000)]
     for field in ("who", "purpose", "manner"):
-        assert {getattr(persona, field) for persona in drawn} == set(getattr(traits, field))
-        assert [text for text in getattr(traits, field) if foreign_passages(text, language)] == []
-    assert len({persona.knows for persona in drawn}) == len(traits.knowledge)
+        assert {getattr(persona, field) for persona in drawn} == set(traits[field])
+        assert [text for text in traits[field] if foreign_passages(text, language)] == []
+    assert len({persona.knows for persona in drawn}) == len(traits["knowledge"])
 
 
 class Model(Otherwise):
