@@ -129,6 +129,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         {name: scores[name] for name in names if name in scores} for names in (_AXES, TaskScores.model_fields)
     )
     unknown, weights = _run_report(directory)
+    counted: dict[str, Any] = {name: dict(counts.most_common()) for name, counts in kinds.items()}
+    counted |= {name: dict(sorted(counts.items())) for name, counts in numbers.items()}
     return TrajectoryStatistics(
         trajectories=count,
         messages=messages,
@@ -142,8 +144,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         tools_of_unknown_parameters=unknown,
         edges_by_weight=weights,
         servers=len({server for server, _ in offered}),
-        **{name: dict(counts.most_common()) for name, counts in kinds.items()},
-        **{name: dict(sorted(counts.items())) for name, counts in numbers.items()},
+        **counted,
         injected_failure_rate=injected / emulated_calls if emulated_calls else None,
         reward={name: fmean(found) for name, found in axes.items()},
         reward_tenths={name: _tenths(found) for name, found in axes.items()},

@@ -12,7 +12,6 @@ import yaml
 from synthesis.export import export
 from synthesis.export.export import FORMATS, export_records
 from synthesis.export.openai_rows import ExportImpossible
-from synthesis.record_io import write_records
 from synthesis.records import JsonObject
 from synthesis.run.destination import DestinationRefused
 from tests.synthesis.export.examples import conversation, environments, trajectory
@@ -121,28 +120,6 @@ def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[
     assert "licence was not stated" not in text
     other = exported(directories["trajectory"], tmp_path / "other", "jsonl")
     assert "licence was not stated" in (other / "README.md").read_text()
-
-
-def test_the_card_says_which_rows_are_made_by_templates(directories: dict[str, Path], tmp_path: Path) -> None:
-    other, *_ = environments()
-    embedded = other.provenance.model_copy(update={"teacher": "procedural"})
-    records = [other, other.model_copy(update={"id": "made", "digest": "", "provenance": embedded})]
-    write_records(tmp_path / "records", records, kind="environment")
-    text = (exported(tmp_path / "records", tmp_path / "out", "jsonl") / "README.md").read_text()
-    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
-    assert f"**The rows are in part {notice}.**" in text
-    without = (exported(directories["environment"], tmp_path / "other", "jsonl") / "README.md").read_text()
-    assert "templates" not in without
-
-
-def test_names_of_tools_with_several_documents_are_counted(tmp_path: Path) -> None:
-    plain = environments()[0]
-    tool = plain.tools[0]
-    other = tool.model_copy(update={"document": tool.document.model_copy(update={"description": "Another."})})
-    records = [plain, plain.model_copy(update={"tools": (other, *plain.tools[1:])})]
-    write_records(tmp_path / "records", records, kind="environment")
-    card = exported(tmp_path / "records", tmp_path / "out", "verl") / "README.md"
-    assert "Of 2 names of tools 1 have several documents" in card.read_text()
 
 
 def test_an_export_that_fails_half_way_leaves_the_earlier_one(

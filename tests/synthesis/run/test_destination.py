@@ -83,6 +83,7 @@ def test_a_kill_at_any_rename_loses_nothing_and_the_next_result_tidies_up(tmp_pa
         replace(source, target)
 
     with monkeypatch.context() as patch:
+        patch.setattr(destination, "_REMOVALS", 1)
         patch.setattr(destination.os, "replace", dying)
         patch.setattr(destination.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Killed):

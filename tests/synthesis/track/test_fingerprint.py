@@ -14,7 +14,6 @@ import pytest
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.record_io import read_card
 from synthesis.run import code
 from synthesis.run.code import source_of
 from synthesis.run.fingerprint import MadeOtherwise
@@ -122,14 +121,6 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]
-
-
-def test_records_without_a_fingerprint_are_not_replaced(tmp_path):
-    trajectories(tmp_path / "out")
-    card = tmp_path / "out" / "dataset.json"
-    card.write_text(read_card(card.parent).model_dump_json(exclude={"made_with"}))
-    with pytest.raises(MadeOtherwise, match="acyclic_chains: absent before, True now"):
-        trajectories(tmp_path / "out")
 
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path):

@@ -9,16 +9,14 @@ from contextlib import closing
 import pytest
 
 from synthesis.environments.questions.qa_instances import write_qa_instance
-from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tasks import WriteTask, WrittenTask
-from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Composition, ToolDocument
+from synthesis.records import Composition
 from synthesis.stage import Rejected, StageReport, noted_second_tries
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
@@ -26,6 +24,7 @@ from synthesis.track.journal import Journal, run_stage
 from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.chains import bind_chain, usable_proposals
 from synthesis.trajectories.tasks import write_task
+from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.servers import HOTELS
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
@@ -133,17 +132,6 @@ async def test_a_question_of_another_size_or_scenario_than_planned_is_asked_for_
         assert len(teacher.asked) == 2
 
 
-async def test_a_description_in_another_language_is_asked_for_once_more():
-    english = ToolDocument(name="get_kites", description="Number of kites of a person", parameters={})
-    chinese = english.model_copy(update={"description": "某人的风筝数量"})
-    for language, wrong, right in (("en", chinese, english), ("zh", english, chinese)):
-        knowledge = KITES.model_copy(update={"language": language})
-        teacher = ScriptedTeacher({WriteToolDocument: [wrong, right]})
-        with noted_second_tries() as tries:
-            assert await write_document(teacher, knowledge, instance().nodes[1], seed=0, scaled=0.0) == right
-        assert tries == [("description in another language", True)]
-
-
 async def test_proposals_of_tools_that_are_not_there_are_dropped_and_asked_for_again_where_none_is_left():
     known, unknown = (ProposedChain(task="x", tools=tools) for tools in (("find_hotel",), ("find_motel",)))
     assert usable_proposals(HOTELS, ProposedChains(proposals=(known, unknown))) == [known]
@@ -180,20 +168,12 @@ async def test_the_report_counts_second_tries_and_mended_ones_by_reason(tmp_path
 
 
 async def test_a_run_reports_the_second_tries_of_all_its_stages(tmp_path):
-    class Careless(ProceduralTeacher):
-        """Writes every other request in another language at first, and answers the second question as it should."""
+    def careless(request, reply, seed):
+        is_wrong = seed % 2 and not request.failure and request.server.language == "en"
+        return reply.model_copy(update={"text": "你好，" + reply.text}) if is_wrong else reply
 
-        name = "model"
-
-        async def ask(self, request, *, seed):
-            reply = await super().ask(request, seed=seed)
-            if isinstance(request, WriteTask) and not request.failure and seed % 2:
-                other = "你好，" if request.server.language == "en" else "Please do this for me: "
-                return reply.model_copy(update={"text": other + reply.text})
-            return reply
-
-    report = await synthesize(tmp_path / "out", Careless(), count=20, seed=3)
-    assert report.kept == 20
-    asked, mended = report.asked_again["task in another language"], report.mended["task in another language"]
-    assert asked == mended > 5
-    assert f"asked again {asked}, {mended} mended" in report.closing_line()
+    teacher = Otherwise({WriteTask: careless})
+    teacher.name = "model"  # the embedded one is not asked again
+    report = await synthesize(tmp_path / "out", teacher, count=20, seed=3)
+    asked = report.asked_again["task in another language"]
+    assert asked == report.mended["task in another language"] > 2

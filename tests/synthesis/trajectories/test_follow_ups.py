@@ -19,7 +19,6 @@ from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.collection import collect_conversation
 from synthesis.trajectories.follow_ups import (
     calls_per_request,
-    first_calls,
     request_positions,
     task_so_far,
     write_follow_ups,
@@ -58,11 +57,6 @@ def test_every_call_of_a_chain_is_asked_for_in_two_or_three_requests(num_calls, 
     assert sum(calls) == num_calls
     assert 2 <= len(calls) <= 3
     assert min(calls) >= 1
-
-
-def test_the_first_calls_of_a_chain_need_nothing_of_the_later_ones():
-    assert first_calls(CHAIN, 1) == bind_chain(HOTELS, ["find_hotel"])
-    assert first_calls(CHAIN, 2) == CHAIN
 
 
 async def followed(text: str, slots: dict) -> Task:
@@ -113,14 +107,6 @@ async def test_the_user_hears_what_the_agent_says_and_nothing_of_what_it_thinks(
         assert "There is one." in shown
         assert "enough" not in shown
         assert "reasoning" not in shown
-
-
-async def test_a_user_whose_wish_was_not_done_stops_and_the_task_is_what_was_said():
-    conversation, _ = await converse(SEARCH, FOUND, user=[UserTurn(continues=False)])
-    assert conversation.stop_reason == "no_tool_call"
-    assert [message.role for message in conversation.messages].count("user") == 1
-    said = task_so_far(WHOLE, conversation.messages)
-    assert (said.chain.tools, said.follow_ups) == (("find_hotel",), ())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
 from synthesis.prompts.tasks import AugmentTask, WriteTask
 from synthesis.record_io import RecordSource
@@ -69,14 +68,3 @@ async def test_the_axis_persona_lets_another_one_speak_and_the_others_the_same(t
     kept = {trajectory.task.id: trajectory.task for trajectory in RecordSource(tmp_path / "out", Trajectory)}
     spoke = {request.task.id: request.persona for request in augmented}
     assert all(task.persona == spoke[name] for name, task in kept.items() if task.augmentation != "original")
-
-
-async def test_the_same_seed_gives_the_same_personas_and_the_embedded_teacher_none(tmp_path):
-    for name, teacher in (("a", Model()), ("b", Model()), ("c", ProceduralTeacher())):
-        await synthesize(tmp_path / name, teacher, count=10)
-    a, b, c = ([one.task.persona for one in RecordSource(tmp_path / name, Trajectory)] for name in "abc")
-    assert a == b
-    assert None not in a
-    assert set(c) == {None}
-    # Where there is none the record does not speak of it, so that records of before keep their digests.
-    assert '"persona"' not in next(iter(RecordSource(tmp_path / "c", Trajectory))).model_dump_json()
