@@ -165,11 +165,7 @@ def num_tokens(text: str) -> int:
 
 
 async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
-    """Estimate calls and tokens of the trajectories track.
-
-    Raises:
-        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: the run itself would raise them, too.
-    """
+    """Estimate calls and tokens of the trajectories track; raise what the run itself would."""
     sample = min(_SAMPLE_TRAJECTORIES, config.count)
     teacher = MeteringTeacher(config=config.teacher)
     with TemporaryDirectory() as folder:
@@ -179,11 +175,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
 
 
 async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
-    """Estimate calls and tokens of the environments track.
-
-    Raises:
-        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: the run itself would raise them, too.
-    """
+    """Estimate calls and tokens of the environments track; raise what the run itself would."""
     sample = min(_SAMPLE_ENVIRONMENTS, config.count)
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:

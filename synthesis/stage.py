@@ -136,9 +136,8 @@ class StageReport:
 
     def nothing_kept(self, expected: str) -> str:
         """Return the message for a stage that kept nothing: the items expected, the number read, and the reasons."""
-        return "; ".join(
-            [f"expected {expected}, found none in {self.read} read{self._reasons()}", *self.first_rejections]
-        )
+        found = f"none in {self.read} read{self._reasons()}"
+        return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
 
     def _reasons(self) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))

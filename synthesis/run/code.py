@@ -66,7 +66,8 @@ def digest_of_code(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             # A module without docstring, a function of nothing but one: both bodies are empty.
-            node.body = [each for each in body if not (isinstance(each, ast.Expr) and _is_text(each.value))]  # type: ignore[attr-defined]
+            kept = [each for each in body if not (isinstance(each, ast.Expr) and _is_text(each.value))]
+            node.body = kept  # type: ignore[attr-defined]
     return sha256(_written(tree).encode()).hexdigest()[:16]
 
 
@@ -106,13 +107,11 @@ def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]
         if top not in _PACKAGES and (folder is None or (followed is not None and top not in followed)):
             continue
         path = (folder if folder is not None and top not in _PACKAGES else ROOT).joinpath(*name.split("."))
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file():
-                if file not in found:
-                    found.add(file)
-                    waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import
-                    waiting += _imported_names(file)
-                break
+        file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+        if file is not None and file not in found:
+            found.add(file)
+            waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
+            waiting += _imported_names(file)
     return frozenset(found)
 
 
