@@ -25,6 +25,5 @@ tools/            Tool documents from anywhere, normalised, and the tools behind
 track/            The parts that both tracks share: journals, seeds, fingerprint, and the records at the end.
 trajectories/     The trajectories track: from tool documents to judged conversations.
 verification      Verification of a record directory: the number of sound records, and the failures.
-workers           The workers of a stage: in this process, or on every node of a Ray cluster.
-written_language  The test whether a text is written in its language, and its passages in another one.
+written_language  The test whether a text is written in its language, and the rejection of one that is not.
 """

@@ -22,11 +22,18 @@ _NO_MODEL: Final = "no language model was asked: tokens, cost and speed say noth
 
 def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, JsonValue]) -> list[str]:
     """Return the sentences about a set of environments, one for each figure."""
-    said = shares_by_quota(made_with)
-    if notice := made_by(counted.teachers):
-        said.append(notice)
-    if _is_embedded(counted.teachers):
-        said += [own_judgement({"all four quality scores": counted.quality_mean}), _NO_MODEL]
+    said = []
+    if any(name.startswith("scenarios.") for name in made_with):
+        # Files bring their own languages and domains.
+        is_planned = made_with.get("knowledge") == digest([])
+        shares = "languages, domains and scenarios" if is_planned else "scenarios"
+        said.append(f"shares of {shares} are set by quotas: {_SHOWS_NOTHING}")
+    if any(name.startswith("lookups.") for name in made_with):
+        said.append(
+            "numbers of sub-questions and tool calls, and how many of these can run parallel, come from quotas, "
+            f"in configs/paper_environments.toml such as give the paper's means: {_SHOWS_NOTHING}"
+        )
+    said += _of_the_teacher(counted.teachers, {"all four quality scores": counted.quality_mean})
     if counted.similarity == "lexical":
         said.append(
             "irrelevant tools are near by shared letters (similarity is lexical), which know no synonyms; `embedding` "
@@ -42,46 +49,15 @@ def of_trajectories(counted: TrajectoryStatistics, made_with: Mapping[str, JsonV
     said = []
     if counted.injected_failure_rate is not None and "failure_rate" in made_with:
         said.append(f"emulated calls are made to fail at a rate that is set ({made_with['failure_rate']})")
-    if notice := made_by(counted.teachers):
-        said.append(notice)
-    if _is_embedded(counted.teachers):
-        axes = {axis: mean for axis, mean in counted.reward.items() if axis != "mean"}
-        said += [own_judgement(axes | counted.task_scores), _NO_MODEL]
+    axes = {axis: mean for axis, mean in counted.reward.items() if axis != "mean"}
+    return said + _of_the_teacher(counted.teachers, axes | counted.task_scores)
+
+
+def _of_the_teacher(teachers: Mapping[str, int], means: Mapping[str, float]) -> list[str]:
+    """Return the sentences about a teacher that judges its own work; `means` are those of its scores, by name."""
+    said = [notice] if (notice := made_by(teachers)) else []
+    if set(teachers) == {EMBEDDED}:
+        never_fall = [name.replace("_", " ") for name, mean in means.items() if mean == 1.0]
+        found = f", here with 1.0 on every record for {', '.join(never_fall)}" if never_fall else ""
+        said += [f"the embedded teacher judges its own work{found} ({CATCH_RATES})", _NO_MODEL]
     return said
-
-
-def shares_by_quota(made_with: Mapping[str, JsonValue]) -> list[str]:
-    """Return the sentences about figures of environments that quotas set, by the settings of the run.
-
-    >>> [sentence.partition(":")[0] for sentence in shares_by_quota({"scenarios.multi_hop": 1})]
-    ['shares of scenarios are set by quotas']
-    >>> shares_by_quota({})
-    []
-    """
-    said = []
-    if any(name.startswith("scenarios.") for name in made_with):
-        # Files bring their own languages and domains.
-        is_planned = made_with.get("knowledge") == digest([])
-        shares = "languages, domains and scenarios" if is_planned else "scenarios"
-        said.append(f"shares of {shares} are set by quotas: {_SHOWS_NOTHING}")
-    if any(name.startswith("lookups.") for name in made_with):
-        said.append(
-            "numbers of sub-questions and tool calls, and how many of these can run parallel, come from quotas, "
-            f"in configs/paper_environments.toml such as give the paper's means: {_SHOWS_NOTHING}"
-        )
-    return said
-
-
-def own_judgement(means: Mapping[str, float]) -> str:
-    """Return the sentence about a teacher that judges its own work, and its scores that never fall, by their means.
-
-    >>> own_judgement({"planning": 1.0, "final_answer": 0.97}).partition(" (")[0]
-    'the embedded teacher judges its own work, here with 1.0 on every record for planning'
-    """
-    never_fall = [name.replace("_", " ") for name, mean in means.items() if mean == 1.0]
-    found = f", here with 1.0 on every record for {', '.join(never_fall)}" if never_fall else ""
-    return f"the embedded teacher judges its own work{found} ({CATCH_RATES})"
-
-
-def _is_embedded(teachers: Mapping[str, int]) -> bool:
-    return set(teachers) == {EMBEDDED}

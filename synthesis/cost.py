@@ -12,7 +12,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, get_args
@@ -49,15 +49,11 @@ class Questions:
     completion_tokens: int = 0
 
     def __add__(self, other: Questions) -> Questions:
-        return Questions(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
+        return Questions(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def scaled(self, factor: float) -> Questions:
         """Return the calls and tokens of a run `factor` times as large."""
-        return Questions(*(round(amount * factor) for amount in asdict(self).values()))
+        return Questions(*(round(amount * factor) for amount in astuple(self)))
 
 
 @dataclass(frozen=True)
@@ -72,46 +68,26 @@ class CostEstimate:
         """Calls and tokens of all kinds together."""
         return sum(self.questions.values(), Questions())
 
-    @property
-    def by_role(self) -> dict[Role, Questions]:
-        """Calls and tokens by role, for the roles that are asked a question."""
-        return {
-            role: sum((asked for name, asked in self.questions.items() if self.roles[name] == role), Questions())
-            for role in get_args(Role)
-            if role in self.roles.values()
-        }
-
     def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
         """Return the estimate of a larger run; the questions in `fixed` keep their calls and tokens."""
         scaled = {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
         return CostEstimate(scaled, self.roles)
 
     def table(self, prices: OpenAITeacherConfig | None) -> str:
-        """Return the estimate for a person to read: a line per kind of question and per role, then the cost.
+        """Return the estimate for a person to read: a line per kind of question, then the cost.
 
         >>> asked = {"WriteTask": Questions(1000, 250_000, 30_000)}
         >>> print(CostEstimate(asked, {"WriteTask": "task_writer"}).table(None))
         question                         calls  prompt tokens  completion tokens
         WriteTask                        1,000        250,000             30,000
         total                            1,000        250,000             30,000
-        role
-        task_writer                      1,000        250,000             30,000
         a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens
-        >>> "USD" in CostEstimate(asked, {"WriteTask": "task_writer"}).table(OpenAITeacherConfig(model="m"))
-        False
         """
-
-        def line(name: str, asked: Questions) -> str:
-            return f"{name:28}{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}"
-
-        costs, total = self._costs(prices), self.cost_usd(prices)
         lines = [f"{'question':28}{'calls':>10}{'prompt tokens':>15}{'completion tokens':>19}"]
-        lines += [line(name, asked) for name, asked in (*sorted(self.questions.items()), ("total", self.total))]
-        lines.append("role")
-        for role, asked in self.by_role.items():
-            lines.append(line(role, asked) + (f"{costs[role]:>14,.2f} USD" if role in costs else ""))
-        lines.append(_NO_PRICES if total is None else f"cost: {total:,.2f} USD")
-        return "\n".join(lines)
+        for name, asked in (*sorted(self.questions.items()), ("total", self.total)):
+            lines.append(f"{name:28}{asked.calls:>10,}{asked.prompt_tokens:>15,}{asked.completion_tokens:>19,}")
+        cost = self.cost_usd(prices)
+        return "\n".join([*lines, _NO_PRICES if cost is None else f"cost: {cost:,.2f} USD"])
 
     def cost_usd(self, prices: OpenAITeacherConfig | None) -> float | None:
         """Return the cost of all questions in US dollars, each role at its own prices; None without prices.
@@ -121,25 +97,18 @@ class CostEstimate:
         >>> estimate.cost_usd(OpenAITeacherConfig(model="m", **prices))
         2.0
         """
-        costs = self._costs(prices)
-        return sum(costs.values()) if costs else None
-
-    def _costs(self, prices: OpenAITeacherConfig | None) -> dict[Role, float]:
-        """Return the cost of each role in US dollars; empty if no role has a price."""
         if prices is None or not any(prices.of(role).has_price for role in get_args(Role)):
-            return {}
-        return {
-            role: prices.of(role).cost_usd(asked.prompt_tokens, asked.completion_tokens)
-            for role, asked in self.by_role.items()
-        }
+            return None
+        return sum(
+            prices.of(self.roles[name]).cost_usd(asked.prompt_tokens, asked.completion_tokens)
+            for name, asked in self.questions.items()
+        )
 
     def json_line(self, stage: str, prices: OpenAITeacherConfig | None) -> str:
         """Return the machine-readable line of `astra synthesize … --estimate --json`; a cost without prices is null."""
         questions = {name: asdict(asked) for name, asked in sorted(self.questions.items())}
         total = {**asdict(self.total), "cost_usd": self.cost_usd(prices)}
-        costs = self._costs(prices)
-        roles = {role: {**asdict(asked), "cost_usd": costs.get(role)} for role, asked in self.by_role.items()}
-        return json.dumps({"stage": stage, "estimate": total, "questions": questions, "roles": roles})
+        return json.dumps({"stage": stage, "estimate": total, "questions": questions})
 
 
 @dataclass
@@ -156,24 +125,21 @@ class MeteringTeacher:
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question as the embedded teacher, and count its tokens."""
-        self._meter(request, Questions(1, num_tokens(_read_by_a_model(request, self.config)), 0))
-        reply: Reply = await ProceduralTeacher().ask(self.stand_in(request), seed=seed)
-        self._meter(request, Questions(0, 0, num_tokens(reply.model_dump_json())))
-        return reply
+        return (await self._answered(request, [(request, seed)]))[0]
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
         """Answer questions that a language model is asked in one call, and count that call's tokens."""
-        joint = type(requests[0][0]).together([request for request, _ in requests])
+        return await self._answered(type(requests[0][0]).together([request for request, _ in requests]), requests)
+
+    async def _answered(self, asked: Request[Any], requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
+        """Answer each of some questions, which are `asked` in one call."""
         replies: list[Reply] = [
             await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
         ]
-        completion_tokens = sum(num_tokens(reply.model_dump_json()) for reply in replies)
-        self._meter(joint, Questions(1, num_tokens(_read_by_a_model(joint, self.config)), completion_tokens))
+        kind, written = type(asked).__name__, sum(num_tokens(reply.model_dump_json()) for reply in replies)
+        self._asked[kind] += Questions(1, num_tokens(_read_by_a_model(asked, self.config)), written)
+        self._roles[kind] = asked.role
         return replies
-
-    def _meter(self, request: Request[Any], asked: Questions) -> None:
-        self._asked[type(request).__name__] += asked
-        self._roles[type(request).__name__] = request.role
 
     def estimate(self) -> CostEstimate:
         """Return the calls and tokens of everything asked so far."""
@@ -199,31 +165,23 @@ def num_tokens(text: str) -> int:
 
 
 async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
-    """Estimate calls and tokens of the trajectories track.
-
-    Raises:
-        SourceMissing, ToolServerUnavailable, NoToolDocuments, NothingKept: the run itself would raise them, too.
-    """
+    """Estimate calls and tokens of the trajectories track; raise what the run itself would."""
     sample = min(_SAMPLE_TRAJECTORIES, config.count)
     teacher = MeteringTeacher(config=config.teacher)
     with TemporaryDirectory() as folder:
-        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate", "ray": None})
+        small = config.model_copy(update={"count": sample, "out": Path(folder) / "estimate"})
         await synthesize_trajectories(small, teacher, progress=io.StringIO())
     return teacher.estimate().scaled(config.count / sample, fixed=_PER_SERVER)
 
 
 async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
-    """Estimate calls and tokens of the environments track.
-
-    Raises:
-        KnowledgeError, PlanImpossible, NothingKept, SandboxUnavailable: the run itself would raise them, too.
-    """
+    """Estimate calls and tokens of the environments track; raise what the run itself would."""
     sample = min(_SAMPLE_ENVIRONMENTS, config.count)
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:
         # An estimate opens no embedding model, and the directories in `disjoint_from` need not exist yet.
         out = Path(folder) / "estimate"
-        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": (), "ray": None}
+        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": ()}
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 

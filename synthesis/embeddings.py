@@ -48,11 +48,7 @@ class EmbeddingModel(BaseModel):
     """Folder of the model."""
 
     def contents(self) -> JsonValue:
-        """Return a digest of the model, independent of its folder.
-
-        Raises:
-            EmbeddingModelMissing: the folder holds no model, or the package that reads it is missing.
-        """
+        """Return a digest of the model, independent of its folder; an `EmbeddingModelMissing` if it cannot be read."""
         _opened(self.folder.resolve())
         return digest_of_files(self.folder / name for name in _MODEL_FILES)
 

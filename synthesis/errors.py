@@ -11,12 +11,10 @@ SynthesisError
 ├── AnotherRun               another run is at work in the same folder                                        usage
 ├── RecordDirectoryError     a record directory is missing, damaged or of another kind
 ├── ExportImpossible         records have no form in the requested format
-├── RowUnreadable            a line of a file of rows is not a row
 ├── MessageRefused           a message or tool in OpenAI's form cannot be taken as it is
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written
-├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
 ├── PackageNotHere           a package that tools may import is not installed where their code is checked
 ├── TokenizerMissing         there is no tokenizer at the place of the student's
 ├── EmbeddingModelMissing    there is no embedding model at its place, or no library that reads it

@@ -6,6 +6,8 @@ thoughts   once, whether a field, parts of type thinking or a `<think>` block ho
 calls      under `tool_calls`; a call that is written into the text is refused where it would be learnt or doubled
 nulls      left out of tools and arguments where they only fill columns, as Arrow and Parquet fill them
 
+Each function raises `MessageRefused` for a value that it cannot take; `place` is the value's field in that message.
+
 Decided: docs/decisions/sft.md, “Messages of others pass one gate”.
 """
 
@@ -59,9 +61,6 @@ def read_messages(entries: Sequence[JsonValue], tools: Mapping[str, JsonObject],
     >>> said = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "9"}]
     >>> [message.content or message.tool_calls for message in read_messages(said, {}, is_learnt=False)]
     [(ToolCall(id='a', name='rent', arguments={'flat': 7}),), '9']
-
-    Raises:
-        MessageRefused: one of the messages cannot be taken.
     """
     messages = [_message(entry, f"messages.{place}", tools, is_learnt) for place, entry in enumerate(entries)]
     if messages and messages[0].role == "tool":
@@ -82,9 +81,6 @@ def read_tool(entry: JsonValue, place: str) -> JsonObject:
     >>> schema = {"properties": {"flat": {"type": "string", "enum": None}, "limit": None}, "required": None}
     >>> read_tool({"function": {"name": "rent", "parameters": schema}}, "tools.0")
     {'function': {'name': 'rent', 'parameters': {'properties': {'flat': {'type': 'string'}}}}}
-
-    Raises:
-        MessageRefused: it is no function with a name, or not strict JSON.
     """
     function = entry.get("function") if isinstance(entry, dict) else None
     if not isinstance(function, dict) or entry.get("type") not in (None, "function"):
@@ -95,11 +91,7 @@ def read_tool(entry: JsonValue, place: str) -> JsonObject:
 
 
 def strict_json(text: str, place: str, expected: str) -> JsonValue:
-    """Return the value of a JSON text.
-
-    Raises:
-        MessageRefused: it is no JSON, has a number that is not finite or half of a character, or nests too deep.
-    """
+    """Return the value of a JSON text."""
     try:
         value = from_json(text.encode(), allow_inf_nan=False)
     except ValueError as error:
@@ -114,9 +106,6 @@ def said_of(message: Mapping[str, JsonValue], place: str, *, may_think: bool = T
     ('Yes.', 'So.', '')
     >>> said_of({"content": "<think>So.</think>Yes."}, "messages.0")
     ('Yes.', 'So.', '<think>So.</think>')
-
-    Raises:
-        MessageRefused: a part is neither text nor thoughts, thoughts do not end, or two of them differ.
     """
     fields = {f"{place}.{key}": message[key] for key in _THOUGHTS if message.get(key) not in (None, "")}
     told = {where: _thoughts(value, where) for where, value in fields.items()}
@@ -137,33 +126,21 @@ def said_of(message: Mapping[str, JsonValue], place: str, *, may_think: bool = T
 
 
 def require_untagged(text: str, place: str) -> None:
-    """Require that a text has no tag of a call, a result or thoughts, which would be read as one.
-
-    Raises:
-        MessageRefused: it has one.
-    """
+    """Require that a text has no tag of a call, a result or thoughts, which would be read as one."""
     if tag := next((tag for tag in _TAGS if tag in text), None):
         advice = "calls go under tool_calls, results into messages of role tool, thoughts under reasoning_content"
         raise MessageRefused(place, f"text without {tag} ({advice})", text)
 
 
 def require_name(name: JsonValue, place: str) -> str:
-    """Return a tool's name, which the chat format writes into JSON as it is.
-
-    Raises:
-        MessageRefused: it is no name, or JSON would write it with an escape.
-    """
+    """Return a tool's name, which the chat format writes into JSON as it is."""
     if not name or not isinstance(name, str) or json.dumps(_strict(name, place), ensure_ascii=False) != f'"{name}"':
         raise MessageRefused(place, "a name without quotes, backslashes and control characters", name)
     return name
 
 
 def require_arguments_named(function: Mapping[str, JsonValue], arguments: JsonObject, place: str) -> None:
-    """Require that a call without arguments has none under another name, such as `parameters`.
-
-    Raises:
-        MessageRefused: it has.
-    """
+    """Require that a call without arguments has none under another name, such as `parameters`."""
     others = {key: value for key, value in function.items() if key not in ("name", "arguments")}
     if not arguments and any(value and isinstance(value, dict | list | str) for value in others.values()):
         raise MessageRefused(place, "the arguments under this name", others)
@@ -173,17 +150,16 @@ def _message(entry: JsonValue, place: str, tools: Mapping[str, JsonObject], is_l
     if not isinstance(entry, dict):
         raise MessageRefused(place, "an object with role and content", entry)
     role, entries = _ROLES.get(str(entry.get("role"))), entry.get("tool_calls")
-    if role is None:
-        raise MessageRefused(f"{place}.role", f"one of {', '.join(_ROLES)}", entry.get("role"))
-    for key in ("function_call", "audio"):
-        if entry.get(key) is not None:
-            raise MessageRefused(f"{place}.{key}", "none, it is not read", entry[key])
-    if is_learnt and entry.get("weight") not in (None, 1):
-        raise MessageRefused(f"{place}.weight", "1, every assistant message is learnt", entry["weight"])
-    if entries is not None and not isinstance(entries, list):
-        raise MessageRefused(f"{place}.tool_calls", "a list of calls", entries)
-    if entries and role != "assistant":
-        raise MessageRefused(f"{place}.tool_calls", f"none in a message of role {role}", entries)
+    for is_wrong, key, expected in (
+        (role is None, "role", f"one of {', '.join(_ROLES)}"),
+        (entry.get("function_call") is not None, "function_call", "none, it is not read"),
+        (entry.get("audio") is not None, "audio", "none, it is not read"),
+        (is_learnt and entry.get("weight") not in (None, 1), "weight", "1, every assistant message is learnt"),
+        (entries is not None and not isinstance(entries, list), "tool_calls", "a list of calls"),
+        (entries and role != "assistant", "tool_calls", f"none in a message of role {role}"),
+    ):
+        if is_wrong:
+            raise MessageRefused(f"{place}.{key}", expected, entry.get(key))
     calls = [_call(call, f"{place}.tool_calls.{at}", tools, is_learnt) for at, call in enumerate(entries or ())]
     content, thoughts, block = said_of(entry, place, may_think=role == "assistant")
     if is_learnt:
@@ -319,11 +295,7 @@ def _without_nulls(schema: JsonValue, *, has_names: bool = False) -> JsonValue:
 
 
 def _without_filling(value: JsonValue, schema: JsonValue, definitions: JsonObject, place: str) -> JsonValue:
-    """Return arguments without the nulls that the schema has no place for.
-
-    Raises:
-        MessageRefused: null stands for a required argument, or the schema does not say whether it is a value.
-    """
+    """Return arguments without the nulls that the schema has no place for."""
     schema = schema if isinstance(schema, dict) else {}
     if isinstance(value, list):
         return [

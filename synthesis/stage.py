@@ -9,20 +9,13 @@ from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject
 
-
-class SecondTry(NamedTuple):
-    """One reply that broke a rule and was asked for once more."""
-
-    reason: str
-    """Reason for which the first reply was rejected."""
-    is_accepted: bool
-    """Whether the second reply broke no rule."""
-
+SecondTry = tuple[str, bool]
+"""Reason for which a reply was rejected and asked for once more, and whether the second reply broke no rule."""
 
 _noted: ContextVar[list[SecondTry] | None] = ContextVar("second tries", default=None)
 
@@ -32,9 +25,9 @@ def noted_second_tries() -> Iterator[list[SecondTry]]:
     """Collect the second tries of the work inside the block, and of the tasks that it starts.
 
     >>> with noted_second_tries() as tries:
-    ...     note_second_tries([SecondTry("wrong hops", True)])
+    ...     note_second_try("wrong hops", True)
     >>> tries
-    [SecondTry(reason='wrong hops', is_accepted=True)]
+    [('wrong hops', True)]
     """
     tries: list[SecondTry] = []
     token = _noted.set(tries)
@@ -44,13 +37,12 @@ def noted_second_tries() -> Iterator[list[SecondTry]]:
         _noted.reset(token)
 
 
-def note_second_tries(tries: Iterable[SecondTry]) -> None:
-    """Count second tries for the work at hand, if it is noted."""
+def note_second_try(reason: str, is_accepted: bool) -> None:
+    """Note a second try for the work at hand, if its second tries are collected."""
     if (noted := _noted.get()) is not None:
-        noted.extend(tries)
+        noted.append((reason, is_accepted))
 
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _REASONS_IN_FULL: Final = 3
@@ -63,11 +55,10 @@ class Rejected(SynthesisError):
     """
 
     def __init__(self, reason: str, detail: str = "", made: JsonObject | None = None):
-        super().__init__(reason, detail, made)  # all, so that a node of a cluster can send it pickled
+        super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
         self.made = made or {}
-        self.second_tries: tuple[SecondTry, ...] = ()  # of the work that it ends, if that was done on another node
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
@@ -145,17 +136,12 @@ class StageReport:
 
     def nothing_kept(self, expected: str) -> str:
         """Return the message for a stage that kept nothing: the items expected, the number read, and the reasons."""
-        found = f"none in {self.read} read" + (f" ({self._reasons()})" if self.rejected else "")
+        found = f"none in {self.read} read{self._reasons()}"
         return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
 
     def _reasons(self) -> str:
-        return ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
-
-    def _second_tries(self) -> JsonObject:
-        return {
-            reason: {"asked": asked, "mended": self.mended[reason]}
-            for reason, asked in sorted(self.asked_again.items())
-        }
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))
+        return f" ({reasons})" if reasons else ""
 
     def closing_line(self) -> str:
         """Return the one line a stage ends with.
@@ -163,7 +149,7 @@ class StageReport:
         >>> StageReport("chains", read=5, kept=3, rejected=Counter({"incoherent": 2}), out="runs/x").closing_line()
         'chains: kept 3 of 5, rejected 2 (incoherent 2) -> runs/x [0.0 s]'
         """
-        rejected = f", rejected {self.rejected.total()}" + (f" ({self._reasons()})" if self.rejected else "")
+        rejected = f", rejected {self.rejected.total()}{self._reasons()}"
         repaired = f", repaired {self.repaired}" if self.repaired else ""
         again = f", asked again {self.asked_again.total()}, {self.mended.total()} mended" if self.asked_again else ""
         where = f" -> {self.out}" if self.out else ""
@@ -174,21 +160,18 @@ class StageReport:
 
     def json_line(self) -> str:
         """Return the machine-readable last line of `astra synthesize … --json`."""
-        return json.dumps(
-            {
-                "stage": self.stage,
-                "read": self.read,
-                "kept": self.kept,
-                "repaired": self.repaired,
-                "rejected": dict(sorted(self.rejected.items())),
-                "out": self.out,
-                "seconds": round(self.seconds, 3),
-                **({"asked_again": self._second_tries()} if self.asked_again else {}),
-                **({"usage": self.usage} if self.usage else {}),
-                **({"made_by": self.made_by} if self.made_by else {}),
-                **({"already_complete": True} if self.already_complete else {}),
-            }
-        )
+        always = {name: getattr(self, name) for name in ("stage", "read", "kept", "repaired")}
+        always |= {"rejected": dict(sorted(self.rejected.items())), "out": self.out, "seconds": round(self.seconds, 3)}
+        if_any = {
+            "asked_again": {
+                reason: {"asked": asked, "mended": self.mended[reason]}
+                for reason, asked in sorted(self.asked_again.items())
+            },
+            "usage": self.usage,
+            "made_by": self.made_by,
+            "already_complete": self.already_complete,
+        }
+        return json.dumps(always | {name: value for name, value in if_any.items() if value})
 
 
 async def all_in_order(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""The test whether a text is written in its language, and its passages in another one.
+"""The test whether a text is written in its language, and the rejection of one that is not.
 
     English   no word in another script than Latin
     Chinese   no English phrase, no English word that could be avoided, no third script
@@ -17,7 +17,9 @@ from functools import lru_cache
 from typing import Final
 
 from synthesis.nfkc import nfkc
-from synthesis.records import Language
+from synthesis.records import JsonValue, Language
+from synthesis.run.json_values import texts_in
+from synthesis.stage import Rejected
 
 _HAN: Final = r"\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _LATIN: Final = r"A-Za-z\u00aa\u00b5\u00ba\u00c0-\u024f\u1e00-\u1eff"
@@ -60,6 +62,21 @@ _TERMS: Final = frozenset({
     "plus", "vs", "logo", "demo", "blog", "ai", "iot",
 })  # fmt: skip
 """English words that Chinese texts use as they are."""
+
+
+def require_language(
+    text: str, language: Language, given: JsonValue, *, what: str, terms: Iterable[str] = (), where: str = ""
+) -> None:
+    """Require that a text is in a language; names and texts in `given` may be in any.
+
+    `what` names the text in the reason, and `where` is put behind the words that are found.
+
+    Raises:
+        Rejected: it is not; the error has the words of another language.
+    """
+    if foreign := foreign_passages(text, language, given=texts_in(given), terms=terms):
+        expected = "English" if language == "en" else "Chinese"
+        raise Rejected(f"{what} in another language", f"expected {expected}, found {'; '.join(foreign)[:80]!r}{where}")
 
 
 def foreign_passages(

@@ -29,8 +29,8 @@ _FLOORS = {
         packages isolation worker pool execution client contract self_test endpoints server local
     """,
     "synthesis": """
-        errors python_source run records record_io nfkc written_language diversity stage verification answers
-        foreign_messages questions teacher embeddings workers prompts track tools trajectories environments audit
+        errors python_source run records record_io nfkc stage written_language diversity verification answers
+        foreign_messages questions teacher embeddings prompts track tools trajectories environments audit
         procedural by_construction export cost
     """,
     "synthesis.trajectories": """
@@ -200,7 +200,7 @@ def modules_of_synthesis_and_the_sandbox() -> list[str]:
         ),
         pytest.param(
             ["synthesis.trajectories.pipeline", "synthesis.procedural.teacher"],
-            ["httpx", "networkx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp", "ray", "datasketch"],
+            ["httpx", "networkx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp"],
             id="trajectories of the embedded teacher, whose memory is measured",
         ),
         pytest.param(

@@ -80,7 +80,7 @@ def _add_synthesize(commands: Commands) -> None:
 
 
 def _add_records(commands: Commands) -> None:
-    records = group(commands, "records", "look at, count, verify, audit, export and import records", "ACTION")
+    records = group(commands, "records", "look at, count, verify, audit and export records", "ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
@@ -100,10 +100,6 @@ def _add_records(commands: Commands) -> None:
     for command in (show, stats, verify, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.set_defaults(run=f"records:{command.prog.split()[-1]}")
-    read = records.add_parser("import", help="read environments from rows of the format astra")
-    read.add_argument("file", type=Path, metavar="FILE")
-    read.add_argument("--out", type=Path, required=True, metavar="DIR")
-    read.set_defaults(run="records:import_rows")
 
 
 def _split(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export|import`: print, count, verify, audit, export and import records."""
+"""`astra records show|stats|verify|audit|export`: print, count, verify, audit and export records."""
 
 from __future__ import annotations
 
@@ -86,16 +86,6 @@ def export(options: argparse.Namespace) -> None:
         options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
     )
     print(f"exported {count} records -> {options.out}")
-
-
-def import_rows(options: argparse.Namespace) -> None:
-    """Read environments from rows of the format astra."""
-    from synthesis.export.astra_rows import read_astra_rows
-    from synthesis.run.destination import records_of, require_destination
-
-    require_destination(options.out, records_of("environment"), sources=[options.file])
-    card = write_records(options.out, read_astra_rows(options.file), kind="environment")
-    print(f"imported {card.count} records -> {options.out}")
 
 
 def _record_source(directory: Path):  # type: ignore[no-untyped-def]

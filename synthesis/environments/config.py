@@ -19,8 +19,7 @@ from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.selection.quotas import Variety
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
-from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
-from synthesis.workers import RayConfig
+from synthesis.teacher.config import OpenAITeacherConfig
 
 RL_SPLIT: Final = "rl_environments"
 NUM_RL: Final = 640
@@ -113,8 +112,6 @@ class EnvironmentsConfig(BaseModel):
     let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
     """Number of items that are worked on at once."""
-    ray: RayConfig | None = None
-    """A cluster to work on; without one this machine does all the work. The records are the same."""
 
     @model_validator(mode="after")
     def _unseen_by_some_split(self) -> EnvironmentsConfig:
@@ -138,11 +135,6 @@ class EnvironmentsConfig(BaseModel):
                 'expected difficulty = "plain" with unseen tools, unseen domains or stateful varieties, found "hard"; '
                 "leave one out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_purse(self) -> EnvironmentsConfig:
-        require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self
 
 

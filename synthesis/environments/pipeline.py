@@ -6,7 +6,7 @@
            ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of `mixed`
            ─► record directory
 
-This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
+This file says in which order; `worker.py` does the work on one item.
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
 again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here,
 nor their tools or domains where `unseen` says so: an instance that shares one is drawn again, and after `MAX_DRAWS`
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -41,9 +41,8 @@ from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.protocol import Teacher, made_by
 from synthesis.teacher.usage import cost_so_far
 from synthesis.track.fingerprint import synthesis_fingerprint
-from synthesis.track.journal import Journal, StageResults, run_stage
+from synthesis.track.journal import Journal, run_stage
 from synthesis.track.run import TrackRun, rejected_beside
-from synthesis.workers import WorkerHere, Workers, workers_on_ray
 
 __all__ = ["ENVIRONMENTS", "EnvironmentsConfig", "fingerprint_of", "synthesize_environments"]
 
@@ -60,8 +59,7 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     Raises:
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
             something else (`MadeOtherwise`).
-        TeacherUnavailable, SandboxUnavailable, WorkersUnavailable: the run stops; finished work is kept for the
-            next one.
+        TeacherUnavailable, SandboxUnavailable: the run stops; finished work is kept for the next one.
         KnowledgeError: a file of `knowledge` is missing or cannot be read.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged, or the `dataset.json` of the earlier
             result in `config.out` is.
@@ -99,13 +97,9 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     report = StageReport("environments", out=str(config.out), made_by=made_by([teacher.name]))
     async with AsyncExitStack() as stack:
         journals = stack.enter_context(track_run.open_journals())
-        opened = partial(opened_worker, config, TakenValues(config.disjoint_from, config.unseen), sandbox_url)
-        workers: Workers[EnvironmentsWorker]
-        if config.ray is None:
-            workers = WorkerHere(await stack.enter_async_context(opened(teacher)))
-        else:
-            workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        run = _Run(config, workers, report, partial(cost_so_far, teacher))
+        taken = TakenValues(config.disjoint_from, config.unseen)
+        worker = await stack.enter_async_context(opened_worker(config, taken, sandbox_url, teacher))
+        run = _Run(config, worker, report, partial(cost_so_far, teacher))
         drafts = await run.draft_all(plans, journals[0])
         proven = await run.prove_all(drafts, journals[1])
         mixed = await run.mix_all(proven, journals[2])
@@ -122,11 +116,11 @@ class _Run:
     def __init__(
         self,
         config: EnvironmentsConfig,
-        workers: Workers[EnvironmentsWorker],
+        worker: EnvironmentsWorker,
         report: StageReport,
         cost: Callable[[], str],
     ):
-        self.config, self.workers, self.report, self.cost = config, workers, report, cost
+        self.config, self.worker, self.report, self.cost = config, worker, report, cost
         self.sources = read_knowledge(config.knowledge) if config.knowledge else []
         self.rejected: dict[int, RejectedEnvironment] = {}
 
@@ -138,15 +132,13 @@ class _Run:
         async def write(plan: EnvironmentPlan) -> JsonValue:
             if plan.variety == "stateful":
                 return {"index": plan.index, "draft": None}
-            draft = await self.workers.do(EnvironmentsWorker.draft, plan, self._source(plan))
+            draft = await self.worker.draft(plan, self._source(plan))
             return {"index": plan.index, "draft": draft.model_dump(mode="json")}
 
-        results = await run_stage(
-            self.report, plans, write, journal=journal, concurrency=self.config.concurrency, cost=self.cost
-        )
+        await run_stage(self.report, plans, write, journal=journal, concurrency=self.config.concurrency, cost=self.cost)
         self._note_rejected(journal, [(plan.index, {}) for plan in plans])
         good: list[tuple[EnvironmentPlan, Draft | None]] = []
-        for result in results:
+        for result in journal.results(len(plans)):
             # Rejected items are left out of the results, so each result names its plan.
             plan, draft = plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])
             if draft is None or draft.quality.mean >= self.config.quality_threshold:
@@ -164,24 +156,22 @@ class _Run:
 
         async def prove(item: tuple[EnvironmentPlan, Draft | None]) -> JsonValue:
             plan, draft = item
-            environment = await self.workers.do(EnvironmentsWorker.prove, plan, draft, self._source(plan))
+            environment = await self.worker.prove(plan, draft, self._source(plan))
             dumped = environment.model_dump(mode="json")
             return {"index": plan.index, "environment": dumped, "variety": plan.variety}
 
         proving = StageReport("proofs")
-        results = await run_stage(
-            proving, drafts, prove, journal=journal, concurrency=self.config.concurrency, cost=self.cost
-        )
+        await run_stage(proving, drafts, prove, journal=journal, concurrency=self.config.concurrency, cost=self.cost)
         self.report.add_rejections(proving)
         self._note_rejected(journal, [(plan.index, _drafted(draft)) for plan, draft in drafts])
         return [
             (result["index"], Environment.model_validate(result["environment"]), result["variety"])
-            for result in results
+            for result in journal.results(len(drafts))
         ]
 
     async def mix_all(
         self, proven: Sequence[tuple[int, Environment, Variety]], journal: Journal
-    ) -> StageResults[tuple[int, Environment, Variety]]:
+    ) -> Iterator[JsonValue]:
         """Draw distractors for each environment, withhold a tool where that is planned, replay the result.
 
         The report counts the failures of this stage as well.
@@ -205,19 +195,19 @@ class _Run:
             # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
             if variety == "withheld_tool":
                 mixed = withhold_tool(mixed, rng)
-            await self.workers.do(EnvironmentsWorker.replay, mixed)
+            await self.worker.replay(mixed)
             habit = draw_habit(mixed, config.demonstrations, rng)
             if habit is not None:
-                mixed = await self.workers.do(EnvironmentsWorker.demonstrate, mixed, habit)
+                mixed = await self.worker.demonstrate(mixed, habit)
             return mixed.model_dump(mode="json")
 
         mixing = StageReport("irrelevant tools")
-        results = await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
+        await run_stage(mixing, proven, mix, journal=journal, concurrency=config.concurrency)
         self.report.kept = mixing.kept  # until now the number of drafts that were written
         self.report.add_rejections(mixing)
         made = [(slot, {"environment": found, "quality": found.quality}) for slot, found, _ in proven]
         self._note_rejected(journal, made)
-        return results
+        return journal.results(len(proven))
 
     def _source(self, plan: EnvironmentPlan) -> Knowledge:
         config = self.config

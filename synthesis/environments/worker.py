@@ -39,7 +39,7 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
-from synthesis.track.metering import metered_item
+from synthesis.track.replies import metered_item
 
 Made = TypeVar("Made")
 

@@ -1,6 +1,6 @@
 """Exports: records as rows for other trainers, in a folder with their schema and a data card.
 
-astra_rows    Environments in the columns of ASTRA's published RL data, and back.
+astra_rows    Environments in the columns of ASTRA's published RL data, and a fifth column for the rest of the record.
 columns       The columns of rows: their types, read from the class of a row, and Parquet files of rows.
 data_card     The data card of an export: `README.md` with the YAML head that the Hugging Face hub reads.
 export        The export of a record directory: a folder with rows for another trainer, their schema and a data card.

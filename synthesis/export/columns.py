@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -64,8 +64,8 @@ def _type_of_all(values: tuple[Any, ...]) -> Any:
 _ROWS_AT_ONCE: Final = 1024
 
 
-def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseModel]) -> None:
-    """Write rows of one class; the same rows give the same bytes.
+def write_parquet(folder: Path, split: str, row_type: type[BaseModel], rows: Iterable[BaseModel]) -> Path:
+    """Write rows of one class as the file of a split, and return it; the same rows give the same bytes.
 
     Raises:
         ExportImpossible: pyarrow is missing, or a value has no place in its column, such as a whole number of more than
@@ -83,7 +83,7 @@ def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseMode
     as_text, typed = (
         pyarrow.schema(_arrow_type(columns, json_type)) for json_type in (pyarrow.string(), pyarrow.json_())
     )
-    remaining = iter(rows)
+    remaining, file = iter(rows), folder / f"{split}.parquet"
     with pyarrow.parquet.ParquetWriter(file, typed, compression="zstd") as writer:
         while batch := list(islice(remaining, _ROWS_AT_ONCE)):
             values = [_stored(row.model_dump(mode="json"), columns) for row in batch]
@@ -95,6 +95,7 @@ def write_parquet(file: Path, row_type: type[BaseModel], rows: Iterable[BaseMode
                     f"{str(error).splitlines()[0]}; the format jsonl holds any"
                 ) from error
             writer.write_table(table)
+    return file
 
 
 def _arrow_type(feature: JsonValue, json_type: Any) -> Any:
@@ -114,16 +115,9 @@ def _stored(value: JsonValue, feature: JsonValue) -> JsonValue:
     if value is None:
         return None
     if isinstance(feature, list):
-        return dict(_parts(value, feature))
+        return {column["name"]: _stored(value.get(column["name"]), column) for column in feature}
     if isinstance(feature, dict):
         if "list" in feature:
             return [_stored(item, feature["list"]) for item in value]
         return _stored(value, feature["struct"] if "struct" in feature else feature["dtype"])
     return json.dumps(value, ensure_ascii=False) if feature == "json" else value
-
-
-def _parts(value: JsonObject, columns: list[JsonObject]) -> Iterator[tuple[str, JsonValue]]:
-    if unknown := sorted(value.keys() - {column["name"] for column in columns}):
-        raise ExportImpossible(f"expected the columns of the row's class, found {unknown} besides")
-    for column in columns:
-        yield column["name"], _stored(value.get(column["name"]), column)

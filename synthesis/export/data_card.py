@@ -57,16 +57,16 @@ def data_card(
     format_name: str,
     notes: Sequence[str],
     file: Path,
-    has_reader: bool,
     split: str,
     licence: str,
 ) -> str:
     """Return the Markdown of the data card of a `file` of rows that were made from records with this `card`.
 
-    The head names the file where the hub has a reader for it.
+    The head names the file unless it is a folder, for which the hub has no reader.
 
     It says nothing of when or where it was written: the same records have the same card.
     """
+    has_reader = file.is_file()
     size = next((name for below, name in _SIZES.items() if card.count < below), "n>1M")
     head: JsonObject = {
         "license": licence,

@@ -35,12 +35,6 @@ def _write_lines(folder: Path, split: str, _: type[BaseModel], rows: Iterator[Ba
     return file
 
 
-def _write_parquet(folder: Path, split: str, row_type: type[BaseModel], rows: Iterator[BaseModel]) -> Path:
-    file = folder / f"{split}.parquet"
-    write_parquet(file, row_type, rows)
-    return file
-
-
 @dataclass(frozen=True)
 class Format:
     """A form that records are exported in."""
@@ -53,8 +47,6 @@ class Format:
     """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
     """Function that writes rows of a class as a split into a folder, and returns the file or folder that holds them."""
-    has_reader: bool = True
-    """Whether the hub and `datasets` read the file."""
 
 
 _GROUND_TRUTH: Final = (
@@ -80,7 +72,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             "The file has the types of its columns; `json` is Arrow's type of that name, text of JSON. Whole numbers "
             "of more than 64 bits in it are read by Python's `json`, and refused by `datasets`.",
         ),
-        write=_write_parquet,
+        write=write_parquet,
     ),
     "tfds": Format(
         {"trajectory": TrajectoryExample, "environment": EnvironmentExample},
@@ -91,7 +83,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             "the one that holds both. Texts come as bytes. `record` is the whole record as JSON text.",
         ),
         write=write_tfds,
-        has_reader=False,
     ),
     "openai": Format(
         {"trajectory": OpenAIRow, "environment": OpenAIRow},
@@ -110,7 +101,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             "`prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict` are the columns of ASTRA's published RL data.",
             "They carry question, tools, code and the sub-answers as text, under the tool that returns them. Which "
             "call finds an answer, what depends on what, which tools are distractors, the state and the types of "
-            "answers stand in `environment`; only `astra records import` reads it.",
+            "answers stand in `environment`.",
         ),
     ),
     "verl": Format(
@@ -180,7 +171,6 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             format_name=format_name,
             notes=form.notes,
             file=file,
-            has_reader=form.has_reader,
             split=split,
             licence=licence,
         )

@@ -6,7 +6,7 @@ A run that goes on compares these digests. They are found from the imports, so t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -35,18 +35,18 @@ def source_of(*modules: str, own: Mapping[str, Path] = MappingProxyType({})) -> 
         SyntaxError: a file on the way is not Python.
     """
     files = imported_files(*modules)
+    folders = {file.parent for file in files}
+    folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
+    named = {file: digest_of_code(file.read_text(encoding="utf-8")) for file in files}
+    named |= {table: digest_of_files([table]) for folder in folders for table in folder.glob("*.toml")}
     digests = {
-        f"source of {path.relative_to(folder).as_posix()}": digest_of_code(path.read_text(encoding="utf-8"))
+        path.relative_to(folder): digest_of_code(path.read_text(encoding="utf-8"))
         for module, folder in own.items()
         for path in imported_files(module, folder=folder)
         if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in _PACKAGES
     }
-    folders = {file.parent for file in files}
-    folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
-    tables = {table for folder in folders for table in folder.glob("*.toml")}
-    named = {file: digest_of_code(file.read_text(encoding="utf-8")) for file in files}
-    named |= {table: digest_of_files([table]) for table in tables}
-    return digests | {f"source of {path.relative_to(ROOT).as_posix()}": named[path] for path in sorted(named)}
+    digests |= {path.relative_to(ROOT): named[path] for path in sorted(named)}
+    return {f"source of {path.as_posix()}": digest for path, digest in digests.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -66,8 +66,13 @@ def digest_of_code(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             # A module without docstring, a function of nothing but one: both bodies are empty.
-            node.body = [statement for statement in body if not _is_bare_text(statement)]  # type: ignore[attr-defined]
+            kept = [each for each in body if not (isinstance(each, ast.Expr) and _is_text(each.value))]
+            node.body = kept  # type: ignore[attr-defined]
     return sha256(_written(tree).encode()).hexdigest()[:16]
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _written(value: object) -> str:
@@ -82,13 +87,9 @@ def _written(value: object) -> str:
         return repr(value)
     fields = {name: getattr(value, name, None) for name in value._fields if name != "kind"}  # `kind`: the u of u"text"
     if isinstance(value, ast.JoinedStr):
-        fields["values"] = [part for part in value.values if not _is_empty_text(part)]
+        fields["values"] = [part for part in value.values if not (isinstance(part, ast.Constant) and part.value == "")]
     held = (f"{name}={_written(field)}" for name, field in fields.items() if field is not None and field != [])
     return f"{type(value).__name__}({','.join(held)})"
-
-
-def _is_empty_text(part: ast.expr) -> bool:
-    return isinstance(part, ast.Constant) and part.value == ""
 
 
 def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]:
@@ -103,54 +104,32 @@ def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]
     while waiting:
         name = waiting.pop()
         top = name.split(".")[0]
-        if top in _PACKAGES:
-            path = _file_of(name, ROOT)
-        elif folder is not None and (followed is None or top in followed):
-            path = _file_of(name, folder)
-        else:
+        if top not in _PACKAGES and (folder is None or (followed is not None and top not in followed)):
             continue
-        if path is None or path in found:
-            continue
-        found.add(path)
-        waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
-        waiting += _imported_names(path)
+        path = (folder if folder is not None and top not in _PACKAGES else ROOT).joinpath(*name.split("."))
+        file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+        if file is not None and file not in found:
+            found.add(file)
+            waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
+            waiting += _imported_names(file)
     return frozenset(found)
-
-
-def _imported_names(path: Path) -> list[str]:
-    """Return all that a file imports; an imported name may be a module, or something that a module defines."""
-    names: list[str] = []
-    for node in _statements(syntax_tree(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
-
-
-def _is_bare_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
 
 
 def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").exists()
 
 
-def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement of a module, those inside of others too; expressions hold no import."""
-    waiting = [tree]
+def _imported_names(path: Path) -> list[str]:
+    """Return all that a file imports; an imported name may be a module, or something that a module defines."""
+    names: list[str] = []
+    waiting: list[ast.AST] = [syntax_tree(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
-        yield node
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):  # expressions hold no import
             inner = getattr(node, block, ())
             waiting += inner if isinstance(inner, list) else ()
-
-
-def _file_of(module: str, folder: Path) -> Path | None:
-    path = folder.joinpath(*module.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    return names

@@ -98,15 +98,13 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
             raise _refused(out, f"nothing but an earlier {result.name}, which is to be replaced,", f"{foreign} besides")
 
 
-def require_file_destination(
-    out: Path, name: str, is_earlier: Callable[[Path], bool], *, sources: Iterable[Path] = ()
-) -> None:
+def require_file_destination(out: Path, name: str, is_earlier: Callable[[Path], bool]) -> None:
     """Refuse a file to write that is neither new, nor empty, nor an earlier one, as `is_earlier` says.
 
     Raises:
         DestinationRefused: as `require_destination`.
     """
-    place = _place(out, sources)
+    place = _place(out, ())
     if place.is_dir():
         raise _refused(out, f"a file for a {name}", "a folder")
     if place.exists() and (not place.is_file() or (place.stat().st_size and not is_earlier(place))):
@@ -130,12 +128,13 @@ def whole_folder(out: str | os.PathLike[str], result: Result) -> Iterator[Path]:
     out = Path(out)
     require_destination(out, result)
     place = out.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
     for left in _siblings(place, "partial"):
         # The mark of a killed process, or a whole result that lost its mark and was killed before it was renamed.
         if (left / _UNFINISHED).is_file() or is_earlier_result(left, result):
             shutil.rmtree(left)
     partial = _new_sibling(place, "partial")
-    partial.mkdir(parents=True)
+    partial.mkdir()
     try:
         (partial / _UNFINISHED).touch()
         yield partial
@@ -269,7 +268,5 @@ def _new_sibling(place: Path, suffix: str) -> Path:
 
 def _siblings(place: Path, suffix: str) -> list[Path]:
     """Return the folders beside a place that have a name as `_new_sibling` gives it."""
-    if not place.parent.is_dir():
-        return []
     name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{32}}\.{suffix}")
     return sorted(entry for entry in place.parent.iterdir() if name.fullmatch(entry.name) and entry.is_dir())

@@ -152,15 +152,3 @@ class OpenAITeacherConfig(BaseModel):
         """Return the fields of a call that control sampling."""
         fields = self.model_dump(include={"temperature", "max_completion_tokens", "top_p"}, exclude_none=True)
         return fields | self.extra_body
-
-
-def require_one_purse(config: OpenAITeacherConfig | None, *, is_on_ray: bool) -> None:
-    """Require that a budget is counted in one place.
-
-    Raises:
-        ValueError: the nodes of a cluster would each count alone.
-    """
-    if is_on_ray and config is not None and (config.max_usd is not None or config.max_tokens is not None):
-        raise ValueError(
-            "expected no teacher.max_usd or max_tokens with ray, whose nodes each count alone; leave one out"
-        )

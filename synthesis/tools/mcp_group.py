@@ -12,7 +12,7 @@ from synthesis.records import InjectedFailure, JsonObject, JsonValue, ToolDocume
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import SourceServer, object_in
 from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, McpServerGroup, ToolServerUnavailable
+from synthesis.tools.mcp_servers import ORIGIN, McpServerGroup, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.names import legal_names, words_of
 
@@ -26,25 +26,12 @@ class Route(NamedTuple):
     """The name that the server knows."""
 
 
-@dataclass(frozen=True)
-class RoutedServers:
-    """The configs of the servers of a conversation and the server of each tool, to open them on another machine."""
-
-    servers: tuple[McpServerConfig, ...]
-    routes: Mapping[str, Route]
-    """The routes by the names in the group's listing; a server by itself needs none."""
-
-
 class McpGroup:
     """The pools of the servers of a conversation, leased together."""
 
     def __init__(self, pools: Sequence[McpPool], routes: Mapping[str, Route]):
+        """`routes` go by the names in the group's listing; a server by itself needs none."""
         self._pools, self._routes = tuple(pools), routes
-
-    @property
-    def routed(self) -> RoutedServers:
-        """The servers in the form that travels to another machine."""
-        return RoutedServers(tuple(pool.config for pool in self._pools), self._routes)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[McpBackend]:

@@ -18,7 +18,7 @@ def synthesis_fingerprint(
 ) -> Fingerprint:
     """Return the fingerprint of the records of a track, whose pipeline is the module `track`.
 
-    It holds the config without destination, machines, concurrency and prices; `contents`, which stand for the paths
+    It holds the config without destination, concurrency and prices; `contents`, which stand for the paths
     under the keys of these names; the teacher; and the code of the track and of the teacher, prompts included.
     """
     settings = getattr(config, "teacher", None)
@@ -27,7 +27,7 @@ def synthesis_fingerprint(
     teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
     return {
         "schema_version": SCHEMA_VERSION,
-        **flattened(config.model_dump(mode="json"), leave_out={"out", "concurrency", "ray", "teacher", *contents}),
+        **flattened(config.model_dump(mode="json"), leave_out={"out", "concurrency", "teacher", *contents}),
         **{name: digest(content) for name, content in contents.items()},
         **flattened({"teacher": {"name": teacher.name, **asked}}),
         **source_of(track, *sorted(teachers)),

@@ -15,9 +15,8 @@ import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -25,7 +24,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue
 from synthesis.run.fingerprint import MadeOtherwise, require_same
 from synthesis.run.row_digests import digest_in_sql, row_digest
-from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
+from synthesis.stage import Rejected, StageReport, noted_second_tries
 
 Item = TypeVar("Item")
 
@@ -38,7 +37,7 @@ class Journal:
     """An SQLite file of finished items, each with its `result` or the reason why it was `rejected`.
 
     It holds the fingerprint of its items. If that is another one than a run's, the journal is refused and left as it
-    is: its items may have been paid for.
+    is: its items may have been paid for. Any method raises a `JournalError` if the file is damaged or not writable.
     """
 
     def __init__(self, path: Path, stage: str, fingerprint: Mapping[str, JsonValue]):
@@ -50,20 +49,76 @@ class Journal:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        with _told_of(path):
-            self._database = _opened(path, stage, fingerprint)
+        with self._faults_told():
+            self._database = sqlite3.connect(path, isolation_level=None)  # autocommit: an item is a transaction
+            try:
+                self._require_purpose(stage, fingerprint)
+            except BaseException:
+                self._database.close()
+                raise
+
+    def _require_purpose(self, stage: str, fingerprint: Mapping[str, JsonValue]) -> None:
+        path, database = self._path, self._database
+        afresh = (
+            "To start afresh, name another `out`, or delete the journals: this file, and those of its kind beside it"
+        )
+        try:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        except sqlite3.DatabaseError as error:
+            raise MadeOtherwise(f"{path}: expected a journal of finished work, found another file ({error})") from error
+        if tables and not {"purpose", "outcomes"} <= tables:
+            raise MadeOtherwise(f"{path}: expected a journal of finished work, found another database. {afresh}")
+        # With WAL, NORMAL waits for the disk at checkpoints alone: a power cut may take the last items, a kill none.
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        with database:  # both tables or none: a kill in between would leave a file that is no journal
+            outcomes = "outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL, digest TEXT)"
+            database.execute("BEGIN")
+            database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
+            database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
+        damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
+        num_damaged, num_items = database.execute(
+            f"SELECT count(*) FILTER (WHERE {damaged}), count(*) FROM outcomes"
+        ).fetchone()
+        if not num_items:  # it has cost nothing, so it is taken over, even if it was another stage's
+            purpose = json.dumps({"stage": stage, "fingerprint": dict(fingerprint)})
+            with database:
+                database.execute("BEGIN")
+                database.execute("DELETE FROM purpose")
+                database.execute("INSERT INTO purpose VALUES (?)", (purpose,))
+            return
+        row = database.execute("SELECT text FROM purpose").fetchone()
+        try:
+            found = json.loads(row[0]) if row else {}
+        except ValueError:
+            found = {}
+        if found.get("stage") != stage:
+            raise MadeOtherwise(f"{path}: expected a journal of {stage!r}, found that of another version. {afresh}")
+        require_same(path, found.get("fingerprint", {}), fingerprint, advice=afresh)
+        if num_damaged:
+            raise JournalError(
+                f"{path}: {num_damaged} of {num_items} finished items are damaged; put back an undamaged copy of the "
+                f"journal. {afresh}; items whose replies are kept cost nothing to make again"
+            )
+
+    @contextlib.contextmanager
+    def _faults_told(self) -> Iterator[None]:
+        """Turn a fault of SQLite inside the block into one that names the file."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise JournalError(
+                f"cannot keep the journal of finished items {self._path}: {error}; make room or give rights and run "
+                "the same command again, or, if the file is damaged, take it away"
+            ) from error
 
     def __contains__(self, item: int) -> bool:
-        with _told_of(self._path):
+        with self._faults_told():
             return self._database.execute("SELECT 1 FROM outcomes WHERE item = ?", (item,)).fetchone() is not None
 
     def append(self, item: int, outcome: dict[str, JsonValue]) -> None:
-        """Write down the outcome of a finished item; it survives the death of this process.
-
-        Raises:
-            JournalError: the file is damaged, or the disk is full or not writable.
-        """
-        with _told_of(self._path):
+        """Write down the outcome of a finished item; it survives the death of this process."""
+        with self._faults_told():
             values = (item, json.dumps(outcome, ensure_ascii=False))
             self._database.execute("INSERT INTO outcomes VALUES (?, ?, ?)", (*values, row_digest(*values)))
 
@@ -72,36 +127,27 @@ class Journal:
 
         Raises:
             KeyError: the item is not finished.
-            JournalError: the file is damaged.
         """
-        with _told_of(self._path):
+        with self._faults_told():
             row = self._database.execute("SELECT outcome FROM outcomes WHERE item = ?", (item,)).fetchone()
         if row is None:
             raise KeyError(item)
         return json.loads(row[0])
 
+    def results(self, count: int) -> Iterator[JsonValue]:
+        """Yield the results of the items below `count` that were not rejected, in order."""
+        for item in range(count):
+            outcome = self.read(item)
+            if "result" in outcome:
+                yield outcome["result"]
+
     def rejected(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
-        """Yield each finished item that was rejected, in order, with its outcome; results are not even parsed.
+        """Yield each finished item that was rejected, in order, with its outcome; results are not even parsed."""
+        return ((item, outcome) for item, outcome in self.notable() if "result" not in outcome)
 
-        Raises:
-            JournalError: the file is damaged.
-        """
-        for item, outcome in self._not_plain():
-            if "result" not in outcome:
-                yield item, outcome
-
-    def second_tries(self) -> Iterator[tuple[int, list[SecondTry]]]:
-        """Yield each finished item with second tries, in order, with these.
-
-        Raises:
-            JournalError: the file is damaged.
-        """
-        for item, outcome in self._not_plain():
-            if "second_tries" in outcome:
-                yield item, [SecondTry(*noted) for noted in outcome["second_tries"]]
-
-    def _not_plain(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
-        with _told_of(self._path):
+    def notable(self) -> Iterator[tuple[int, dict[str, JsonValue]]]:
+        """Yield, in order, each finished item that was rejected or needed a second try, with its outcome."""
+        with self._faults_told():
             # If `result` is the only key, the text begins with it.
             rows = self._database.execute(
                 """SELECT item, outcome FROM outcomes WHERE outcome NOT GLOB '{"result":*' ORDER BY item"""
@@ -111,93 +157,12 @@ class Journal:
 
     def num_finished(self, below: int) -> int:
         """Return the number of finished items among those below an index."""
-        with _told_of(self._path):
+        with self._faults_told():
             return self._database.execute("SELECT count(*) FROM outcomes WHERE item < ?", (below,)).fetchone()[0]
 
     def close(self) -> None:
         """Close the file; it stays on disk until its stage has written its records."""
         self._database.close()
-
-
-@contextlib.contextmanager
-def _told_of(path: Path) -> Iterator[None]:
-    """Turn a fault of SQLite inside the block into one that names the file.
-
-    Raises:
-        JournalError: SQLite could not work on it.
-    """
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise JournalError(
-            f"cannot keep the journal of finished items {path}: {error}; make room or give rights and run the same "
-            "command again, or, if the file is damaged, take it away"
-        ) from error
-
-
-def _opened(path: Path, stage: str, fingerprint: Mapping[str, JsonValue]) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None)  # autocommit: each finished item is a transaction
-    try:
-        _require_purpose(database, path, stage, fingerprint)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _require_purpose(
-    database: sqlite3.Connection, path: Path, stage: str, fingerprint: Mapping[str, JsonValue]
-) -> None:
-    afresh = "To start afresh, name another `out`, or delete the journals: this file, and those of its kind beside it"
-    try:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.DatabaseError as error:
-        raise MadeOtherwise(f"{path}: expected a journal of finished work, found another file ({error})") from error
-    if tables and not {"purpose", "outcomes"} <= tables:
-        raise MadeOtherwise(f"{path}: expected a journal of finished work, found another database. {afresh}")
-    # With WAL, NORMAL waits for the disk at checkpoints alone: a power cut may take the last items, a kill none.
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=NORMAL")
-    database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
-    outcomes = "outcomes (item INTEGER UNIQUE NOT NULL, outcome TEXT NOT NULL, digest TEXT)"
-    database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
-    purpose = {"stage": stage, "fingerprint": dict(fingerprint)}
-    row = database.execute("SELECT text FROM purpose").fetchone()
-    # A journal without a finished item has cost nothing, so it is taken over, even if it was another stage's.
-    if database.execute("SELECT 1 FROM outcomes").fetchone() is not None:
-        try:
-            found = json.loads(row[0]) if row else {}
-        except ValueError:
-            found = {}
-        if found.get("stage") != stage:
-            raise MadeOtherwise(f"{path}: expected a journal of {stage!r}, found that of another version. {afresh}")
-        require_same(path, found.get("fingerprint", {}), fingerprint, advice=afresh)
-        damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
-        counts = database.execute(f"SELECT count(*) FILTER (WHERE {damaged}), count(*) FROM outcomes").fetchone()
-        if counts[0]:
-            raise JournalError(
-                f"{path}: {counts[0]} of {counts[1]} finished items are damaged; put back an undamaged copy of the "
-                f"journal. {afresh}; items whose replies are kept cost nothing to make again"
-            )
-        return
-    database.execute("BEGIN")
-    database.execute("DELETE FROM purpose")
-    database.execute("INSERT INTO purpose VALUES (?)", (json.dumps(purpose),))
-    database.execute("COMMIT")
-
-
-@dataclass(frozen=True)
-class StageResults(Generic[Item]):
-    """The outcomes of a stage, read from its journal in the order of the items."""
-
-    journal: Journal
-    count: int
-
-    def __iter__(self) -> Iterator[JsonValue]:
-        for item in range(self.count):
-            outcome = self.journal.read(item)
-            if "result" in outcome:
-                yield outcome["result"]
 
 
 async def run_stage(
@@ -209,7 +174,7 @@ async def run_stage(
     concurrency: int,
     progress: TextIO | None = None,
     cost: Callable[[], str] = str,
-) -> StageResults[Item]:
+) -> None:
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
@@ -247,16 +212,13 @@ async def run_stage(
         raise failed.exceptions[0] from None
     finally:
         bar.close()
-    report.read += len(items)
     # Counted from the journal, in order: a resumed run reports the same as one that was never stopped.
-    for index, tries in journal.second_tries():
+    report.read += len(items)
+    report.kept += len(items)
+    for index, outcome in journal.notable():
         if index < len(items):
-            report.add_second_tries(tries)
-    num_rejected = 0
-    for index, outcome in journal.rejected():
-        if index < len(items):
-            num_rejected += 1
-            report.reject(Rejected(outcome["rejected"], outcome["detail"]))
-    report.kept += len(items) - num_rejected
+            report.add_second_tries(outcome.get("second_tries", ()))
+            if "result" not in outcome:
+                report.kept -= 1
+                report.reject(Rejected(outcome["rejected"], outcome["detail"]))
     report.seconds += time.monotonic() - started
-    return StageResults(journal, len(items))

@@ -44,11 +44,6 @@ class TrackRun:
         if not (out / "dataset.json").is_file():
             return None
         card = read_card(out)
-        if not card.made_with:
-            raise MadeOtherwise(
-                f"{out}: these records have no fingerprint of their config, inputs and code, as an older version or "
-                "another program wrote them; name another `out`, or move them away"
-            )
         require_same(out, card.made_with, self.fingerprint, advice="Name another `out`, or move these records away")
         for stage, path in self.journal_paths.items():
             if path.is_file():
@@ -56,9 +51,8 @@ class TrackRun:
                 with suppress(MadeOtherwise, JournalError):
                     Journal(path, stage, self.fingerprint).close()
                     _delete_journal(path)
-        return StageReport(
-            self.name, card.read, card.count, card.repaired, Counter(card.rejected), out=str(out), already_complete=True
-        )
+        rejected = Counter(card.rejected)
+        return StageReport(self.name, card.read, card.count, rejected=rejected, out=str(out), already_complete=True)
 
     @contextmanager
     def open_journals(self) -> Iterator[list[Journal]]:
@@ -82,17 +76,7 @@ class TrackRun:
             OSError: the disk is full or not writable.
         """
         if report.kept:
-            write_records(
-                self.out,
-                records,
-                kind=self.kind,
-                config_hash=digest(self.fingerprint),
-                rejected=report.rejected,
-                read=report.read,
-                repaired=report.repaired,
-                made_with=self.fingerprint,
-                report=run_report,
-            )
+            self._write(self.out, self.kind, records, report, run_report)
 
     def write_rejected(self, report: StageReport, records: Iterable[RejectedRecord], kind: str) -> None:
         """Write rejected items with their scores and reasons into a directory of their own beside the records.
@@ -105,16 +89,21 @@ class TrackRun:
         """
         if not report.kept:
             records = list(records)
-            if not any(record.has_content for record in records):
-                return
+        if report.kept or any(record.has_content for record in records):
+            self._write(rejected_beside(self.out), kind, records, report)
+
+    def _write(
+        self, out: Path, kind: str, records: Iterable[KeptRecord], report: StageReport, run_report: str | None = None
+    ) -> None:
         write_records(
-            rejected_beside(self.out),
+            out,
             records,
             kind=kind,
             config_hash=digest(self.fingerprint),
             rejected=report.rejected,
             read=report.read,
             made_with=self.fingerprint,
+            report=run_report,
         )
 
     def close(self, report: StageReport) -> None:

@@ -8,7 +8,7 @@ An item is in `out.rejected` before it leaves `out`: a run that is killed in bet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -53,63 +53,55 @@ class Selection(Generic[Kept, Other]):
         changed = [name for name in one.keys() | other.keys() if one.get(name) != other.get(name)]
         return all(name.startswith(self.thresholds) for name in changed)
 
-    def items(self, run: TrackRun) -> Iterator[tuple[int, Kept | Other]]:
-        """Yield the item of each slot; slots without a rejection have the kept records, in order.
-
-        Raises:
-            RecordDirectoryError: one of the directories is damaged, or of another run.
-        """
-        before, beside = read_card(run.out).made_with, read_card(rejected_beside(run.out)).made_with
-        if not self._is_same_work(before, beside):
+    def _items(self, run: TrackRun) -> Iterator[Kept | Other]:
+        """Yield the item of each slot; slots without a rejection have the kept records, in order."""
+        out, beside = run.out, rejected_beside(run.out)
+        if not self._is_same_work(read_card(out).made_with, read_card(beside).made_with):
             raise RecordDirectoryError(
-                f"{rejected_beside(run.out)} has the rejected items of another run than {run.out}; put those of this "
-                "run there"
+                f"{beside} has the rejected items of another run than {out}; put those of this run there"
             )
-        kept = list(RecordSource(run.out, self.kept_type))
+        kept = list(RecordSource(out, self.kept_type))
         ids = {record.id for record in kept}
         # In both where an earlier selection was killed: then the records hold.
         rejected = {
             item.slot: item
-            for item in RecordSource(rejected_beside(run.out), self.rejected_type)
+            for item in RecordSource(beside, self.rejected_type)
             if (whole := self.whole(item)) is None or whole.id not in ids
         }
-        if len(kept) + len(rejected) != (count := read_card(run.out).read):
+        if len(kept) + len(rejected) != (count := read_card(out).read):
             raise RecordDirectoryError(
-                f"expected {count} items in {run.out} and {rejected_beside(run.out)} together, found {len(kept)} and "
-                f"{len(rejected)}; one of them is of another run"
+                f"expected {count} items in {out} and {beside} together, found {len(kept)} and {len(rejected)}; one of "
+                "them is of another run"
             )
         in_order = iter(kept)
-        for slot in range(count):
-            yield slot, rejected.get(slot) or next(in_order)
+        return (rejected.get(slot) or next(in_order) for slot in range(count))
 
     def again(self, run: TrackRun) -> StageReport:
         """Apply the thresholds to all items, and write both directories again.
 
         Raises:
             NothingKept: no item reaches them; both directories stay as they are.
-            RecordDirectoryError: one of the directories is damaged.
+            RecordDirectoryError: one of the directories is damaged, or of another run.
             OSError: the disk is full or not writable.
         """
-        card = read_card(run.out)
-        report = StageReport(run.name, read=card.read, repaired=card.repaired, out=str(run.out))
+        report = StageReport(run.name, read=read_card(run.out).read, out=str(run.out))
         kept: list[Kept] = []
         rejected: dict[int, Other] = {}
-        rejected_before: dict[int, Other] = {}
-        for slot, item in self.items(run):
+        both: dict[int, Other] = {}
+        for slot, item in enumerate(self._items(run)):
             if isinstance(item, self.rejected_type):
-                rejected_before[slot] = item
+                both[slot] = item
             try:
                 kept.append(self.kept(item, len(kept)))
             except Rejected as reason:
                 report.reject(reason)
-                rejected[slot] = self.rejection(slot, reason, item)
+                rejected[slot] = both[slot] = self.rejection(slot, reason, item)
         report.kept = len(kept)
         report.require_kept(f"at least one {run.kind}")
-        self._write_rejected(run, rejected_before | rejected, report)  # an item that moves is in both until the end
         beside = run.out / "report.json"  # its figures are of the stages before the thresholds
-        run.write(report, kept, beside.read_text(encoding="utf-8") if beside.is_file() else None)
-        self._write_rejected(run, rejected, report)
+        text = beside.read_text(encoding="utf-8") if beside.is_file() else None
+        # An item that moves is in both directories until the end.
+        run.write_rejected(report, (both[slot] for slot in sorted(both)), self.rejected_kind)
+        run.write(report, kept, text)
+        run.write_rejected(report, rejected.values(), self.rejected_kind)
         return report
-
-    def _write_rejected(self, run: TrackRun, rejected: Mapping[int, Other], report: StageReport) -> None:
-        run.write_rejected(report, (rejected[slot] for slot in sorted(rejected)), self.rejected_kind)

@@ -12,39 +12,19 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from pydantic import BaseModel, ConfigDict
-
 from synthesis.prompts.tasks import AugmentedTask, AugmentTask, Axis
-from synthesis.records import Chain, Language, Persona, ServerDocument, Task
+from synthesis.records import Chain, JsonObject, Language, Persona, ServerDocument, Task
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.documents import language_of
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.tasks import check_text, is_stated
 
 
-class _Knowledge(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    knows: str
-    does_not_know: str
-
-
-class _Traits(BaseModel):
-    """The traits that personas of one language are drawn from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    who: tuple[str, ...]
-    purpose: tuple[str, ...]
-    manner: tuple[str, ...]
-    knowledge: tuple[_Knowledge, ...]
-
-
 @cache
-def _traits() -> dict[str, _Traits]:
-    table = tomllib.loads(Path(__file__).with_name("personas.toml").read_text(encoding="utf-8"))
-    return {language: _Traits.model_validate(traits) for language, traits in table.items()}
+def traits_of(language: Language) -> JsonObject:
+    """Return the traits that personas of a language are drawn from: lists by name."""
+    return tomllib.loads(Path(__file__).with_name("personas.toml").read_text(encoding="utf-8"))[language]
 
 
 def draw_persona(language: Language, rng: Random) -> Persona:
@@ -53,16 +33,10 @@ def draw_persona(language: Language, rng: Random) -> Persona:
     >>> draw_persona("en", Random(0)) == draw_persona("en", Random(0)), draw_persona("zh", Random(0)).language
     (True, 'zh')
     """
-    traits = _traits()[language]
-    knowledge = rng.choice(traits.knowledge)
-    return Persona(
-        who=rng.choice(traits.who),
-        purpose=rng.choice(traits.purpose),
-        manner=rng.choice(traits.manner),
-        language=language,
-        knows=knowledge.knows,
-        does_not_know=knowledge.does_not_know,
-    )
+    traits = traits_of(language)
+    knowledge = rng.choice(traits["knowledge"])
+    drawn = {name: rng.choice(traits[name]) for name in ("who", "purpose", "manner")}
+    return Persona(**drawn, language=language, **knowledge)
 
 
 async def augment_task(
@@ -79,8 +53,6 @@ async def augment_task(
 
     Raises:
         Rejected: the variant lost a fact, told a hidden one, changed the language, named a tool, or is no variant.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     speaker = persona if axis == "persona" else task.persona
     request = AugmentTask(server=server, task=task, chain=chain, axis=axis, persona=speaker)

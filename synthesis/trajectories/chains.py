@@ -44,8 +44,7 @@ def scalar_type(schema: JsonValue) -> str | None:
     if isinstance(types, str) and types in _SCALARS:  # as nearly all are
         return types
     named = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
-    # Of several types the first one counts: a call can be made with it.
-    if named and named[0] in _SCALARS:
+    if named and named[0] in _SCALARS:  # of several types the first one counts: a call can be made with it
         return named[0]
     if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
         return "string"
@@ -124,56 +123,50 @@ def bind_chain(server: ServerDocument, names: Sequence[str]) -> Chain:
     for index, tool in enumerate(tools):
         properties = tool.parameters.get("properties", {})
         for argument in tool.required:
-            bindings.append(_bind(server, tools, index, argument, properties.get(argument, {}), slots))
+            origin = _origin_of(server, tool, tools[:index], argument, properties.get(argument, {}), slots)
+            bindings.append(ArgumentBinding(tool_index=index, argument=argument, **origin))
     return Chain(tools=tuple(names), bindings=tuple(bindings))
 
 
-def _bind(
+def _origin_of(
     server: ServerDocument,
-    tools: Sequence[ToolDocument],
-    index: int,
+    tool: ToolDocument,
+    earlier: Sequence[ToolDocument],
     argument: str,
     schema: JsonObject,
     slots: dict[str, str | None],
-) -> ArgumentBinding:
-    """Bind one argument; `slots` are the facts that the task states so far, with their types, and grow by a new one.
+) -> JsonObject:
+    """Return the source of an argument and its place there, as fields of its binding.
+
+    `slots` are the facts that the task states so far, with their types; a new one is added.
 
     Raises:
         Rejected: nothing satisfies the argument.
     """
     if "const" in schema or len(schema.get("enum", ())) == 1:
-        constant = schema["const"] if "const" in schema else schema["enum"][0]
-        return ArgumentBinding(tool_index=index, argument=argument, source="constant", constant=constant)
+        return {"source": "constant", "constant": schema["const"] if "const" in schema else schema["enum"][0]}
     slot = slot_name(argument)
     # A fact that was stated already comes before an output: two calls on one order mean the same order.
     if slot in slots and slots[slot] == scalar_type(schema):
-        return ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot)
-    for earlier in reversed(range(index)):  # the latest call that returns such a value
-        for pointer, owner, output in outputs_of(tools[earlier]):
+        return {"source": "task", "slot": slot}
+    for index in reversed(range(len(earlier))):  # the latest call that returns such a value
+        for pointer, owner, output in outputs_of(earlier[index]):
             if fits(argument, schema, pointer, owner, output):
-                return ArgumentBinding(
-                    tool_index=index,
-                    argument=argument,
-                    source="earlier_output",
-                    earlier_tool_index=earlier,
-                    earlier_output_path=pointer,
-                )
+                return {"source": "earlier_output", "earlier_tool_index": index, "earlier_output_path": pointer}
+    wanted = f"{tool.name}.{argument} of {server.name!r}"
     if not is_statable(argument, schema):
-        raise Rejected("argument that nothing satisfies", f"{tools[index].name}.{argument} of {server.name!r}")
-    known = server.argument_values
+        raise Rejected("argument that nothing satisfies", wanted)
     # A user knows an id only from the server. If a tool gives it out, the chain must call that tool first, unless the
     # operator lists ids that exist.
-    if argument not in known and f"{tools[index].name}.{argument}" not in known:
-        for tool in server.tools:
-            if tool.name != tools[index].name and _issues_identifier(tool, argument, schema):
-                detail = (
-                    f"{tools[index].name}.{argument} of {server.name!r} comes from {tool.name}, which is not called"
-                )
+    if not {argument, f"{tool.name}.{argument}"} & server.argument_values.keys():
+        for other in server.tools:
+            if other.name != tool.name and _issues_identifier(other, argument, schema):
+                detail = f"{wanted} comes from {other.name}, which is not called"
                 raise Rejected("argument that nothing satisfies", detail)
     if slot in slots:  # the same name with another type is another fact
-        slot = f"{slot_name(tools[index].name)}_{slot}"
+        slot = f"{slot_name(tool.name)}_{slot}"
     slots[slot] = scalar_type(schema)
-    return ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot)
+    return {"source": "task", "slot": slot}
 
 
 def fits(argument: str, schema: JsonObject, pointer: str, owner: str, output: JsonObject) -> bool:
@@ -234,10 +227,9 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
         properties = documents[name].parameters.get("properties", {})
         likely = share if documents[name].required else max(share, 0.5)
         for argument, schema in properties.items():
-            optional = (
-                argument not in documents[name].required and scalar_type(schema) and is_statable(argument, schema)
-            )
-            if optional and rng.random() < likely and (slot := slot_name(argument)) not in slots:
+            if argument in documents[name].required or not (scalar_type(schema) and is_statable(argument, schema)):
+                continue
+            if rng.random() < likely and (slot := slot_name(argument)) not in slots:
                 slots.add(slot)
                 bindings.append(ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot))
     bindings.sort(key=lambda binding: binding.tool_index)  # stable: of one call, required arguments come first
@@ -260,8 +252,6 @@ async def vote_on_chain(chain: Chain, server: ServerDocument, teacher: Teacher, 
 
     Raises:
         Rejected: the majority finds the chain incoherent.
-        BadReply: a vote stayed unusable; it counts for nothing, least of all as a yes.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     documents: Mapping[str, ToolDocument] = {tool.name: tool for tool in server.tools}
     request = VoteOnChain(language=server.language, tools=tuple(documents[name] for name in chain.tools), chain=chain)

@@ -48,7 +48,6 @@ async def collect_conversation(
     Raises:
         Rejected: the simulated user left out a fact, fell out of role or spoke another language, a real tool server
             broke the protocol, or a reply stayed unusable; the error holds the messages so far.
-        TeacherUnavailable: the teacher cannot be asked.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
     messages = [
@@ -105,7 +104,10 @@ async def _converse(
             )
         )
         for call in calls:  # one after the other: a later call may read the writes of an earlier one
-            response = await _respond(call, documents, backend)
+            if error := call_error(call, documents):
+                response = ToolResponse(json.dumps({"error": error}, ensure_ascii=False), is_error=True)
+            else:
+                response = await backend.call(call.id, documents[call.name], call.arguments)
             messages.append(
                 Message(role="tool", content=response.content, tool_call_id=call.id, is_error=response.is_error)
             )
@@ -127,12 +129,6 @@ async def _said_by_user(
             return None
         return await answer_of_user(task, messages, tools, teacher, seed=seed)
     return await next_request(task, messages, tools, teacher, seed=seed)
-
-
-async def _respond(call: ToolCall, documents: dict[str, ToolDocument], backend: ToolBackend) -> ToolResponse:
-    if error := call_error(call, documents):
-        return ToolResponse(json.dumps({"error": error}, ensure_ascii=False), is_error=True)
-    return await backend.call(call.id, documents[call.name], call.arguments)
 
 
 def call_error(call: ToolCall, documents: Mapping[str, ToolDocument]) -> str | None:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.teacher.config import OpenAITeacherConfig, require_one_purse
+from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.documents import ToolDocumentFilters
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require_groups_of
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.tasks import TaskThresholds
-from synthesis.workers import RayConfig
 
 
 class TrajectoriesConfig(BaseModel):
@@ -93,8 +92,6 @@ class TrajectoriesConfig(BaseModel):
     """A language model as the teacher; without one the embedded teacher answers."""
     concurrency: int = Field(default=64, ge=1)
     """Number of items that are worked on at once."""
-    ray: RayConfig | None = None
-    """A cluster to work on; without one this machine does all the work. The records are the same."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)
     """Maximum number of tasks per wanted trajectory; after these the run ends with the trajectories that it has."""
 
@@ -105,9 +102,4 @@ class TrajectoriesConfig(BaseModel):
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
         require_groups_of(self.mcp_server_groups, self.mcp_servers)
-        return self
-
-    @model_validator(mode="after")
-    def _one_purse(self) -> TrajectoriesConfig:
-        require_one_purse(self.teacher, is_on_ray=self.ray is not None)
         return self

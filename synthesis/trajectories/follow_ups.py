@@ -8,8 +8,7 @@ in words that fit, or stops if the earlier wish was not done. Agent and judges k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -18,17 +17,11 @@ from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
 from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.track.language import require_language
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
-from synthesis.trajectories.tasks import (
-    check_facts,
-    check_text,
-    is_stated,
-    leaked_tool_names,
-    terms_of,
-)
+from synthesis.trajectories.tasks import Needed, check_facts, check_text, is_stated, leaked_tool_names, terms_of
+from synthesis.written_language import require_language
 
 MAX_REQUESTS: Final = 3
 
@@ -79,8 +72,6 @@ async def write_follow_ups(
 
     Raises:
         Rejected: a follow-up leaves a new fact out, names a tool, or states a value that the schema does not allow.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     for ordinal, num_calls in enumerate(calls):
         assert task.chain is not None
@@ -95,8 +86,13 @@ async def write_follow_ups(
         )
         # A fact that an earlier request stated need not be said again.
         new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
-        check = partial(_checked, new=new, said=task.slots, server=server)
-        written = await accepted_reply(teacher, request, check, seed=derived_seed(seed, "follow-up", ordinal))
+
+        def checked(reply: WrittenFollowUp, new: Needed = new, said: JsonObject = task.slots) -> WrittenFollowUp:
+            check_facts(reply.text, reply.slots, new)
+            check_text(reply.text, server, {**said, **reply.slots})
+            return reply
+
+        written = await accepted_reply(teacher, request, checked, seed=derived_seed(seed, "follow-up", ordinal))
         extended = {
             "chain": asked_for,
             "slots": task.slots | {slot: written.slots[slot] for slot in new},
@@ -106,17 +102,6 @@ async def write_follow_ups(
     return task
 
 
-def _checked(
-    written: WrittenFollowUp,
-    new: Mapping[str, tuple[ToolDocument, str, JsonObject]],
-    said: JsonObject,
-    server: ServerDocument,
-) -> WrittenFollowUp:
-    check_facts(written.text, written.slots, new)
-    check_text(written.text, server, {**said, **written.slots})
-    return written
-
-
 async def next_request(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str | None:
@@ -124,8 +109,6 @@ async def next_request(
 
     Raises:
         Rejected: the user left out a value that the follow-up states, or named a tool.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     said = task_so_far(task, messages)
     if len(said.follow_ups) == len(task.follow_ups):
@@ -155,8 +138,6 @@ async def answer_of_user(
 
     Raises:
         Rejected: the user says it in another language.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
 
     def checked(reply: UserReply) -> str:

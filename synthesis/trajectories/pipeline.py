@@ -2,7 +2,7 @@
 
     tool documents ─► tools completed ─► tool graph, chains ─► tasks ─► conversations, reward axes ─► trajectory records
 
-This file says in which order; `worker.py` does the work on one item, in this process or on the nodes of a Ray cluster.
+This file says in which order; `worker.py` does the work on one item.
 Work that is finished is journalled beside `out`; the same command after a crash goes on where it stopped and writes the
 same bytes. An item's outcome depends on the configuration, the seed and the item alone, never on the order of work.
 """
@@ -15,9 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
-from hashlib import sha256
 from typing import Final, TextIO
 
 from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, ToolDocument, Trajectory
@@ -29,7 +28,6 @@ from synthesis.teacher.usage import cost_so_far
 from synthesis.tools.ingestion import (
     JOURNALS,
     NoToolDocuments,
-    Servers,
     clear_workspaces,
     gather_servers,
     require_servers,
@@ -41,13 +39,13 @@ from synthesis.tools.parameter_completion import tools_of_unknown_parameters, wi
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
+from synthesis.track.replies import metered_item
 from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
-from synthesis.trajectories.selection import REJECTED_KIND, contents_of, near_duplicates, rejection, selection_of
-from synthesis.trajectories.worker import TrajectoriesWorker, opened_worker
-from synthesis.workers import WorkerHere, Workers, workers_on_ray
+from synthesis.trajectories.selection import REJECTED_KIND, contents_of, duplicates, rejection, selection_of
+from synthesis.trajectories.worker import TrajectoriesWorker
 
 __all__ = ["TRAJECTORIES", "NoToolDocuments", "TrajectoriesConfig", "synthesize_tools", "synthesize_trajectories"]
 
@@ -71,7 +69,7 @@ async def synthesize_trajectories(
         JournalError: a journal is damaged, or the disk is full or not writable.
         TokenizerMissing: there is no tokenizer in `config.student`.
         NothingKept: no trajectory was kept; an earlier `out` stays, and the same command starts anew.
-        TeacherUnavailable, WorkersUnavailable: the run stops; finished work is kept for the next one.
+        TeacherUnavailable: the run stops; finished work is kept for the next one.
     """
     started, progress = time.monotonic(), progress or sys.stderr
     require_destination(config.out, TRAJECTORIES, sources=config.tool_documents)
@@ -99,22 +97,9 @@ async def synthesize_trajectories(
         if finished is not None:
             finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
             return finished
-        workers: Workers[TrajectoriesWorker]
-        if config.ray is None:
-            workers = WorkerHere(TrajectoriesWorker(config, teacher, servers.groups))
-        else:
-            mcp_servers = {server_id: group.routed for server_id, group in servers.groups.items()}
-            opened = partial(opened_worker, config, mcp_servers)
-            workers = await stack.enter_async_context(workers_on_ray(config.ray, opened, teacher))
-        run = _Run(
-            config,
-            servers,
-            workers,
-            stack.enter_context(track_run.open_journals()),
-            progress,
-            partial(cost_so_far, teacher),
-        )
-        unknown, completed = await run.complete_tools()
+        journals = stack.enter_context(track_run.open_journals())
+        run = _Run(config, TrajectoriesWorker(config, teacher, servers.groups), journals, progress, teacher)
+        unknown, completed = await run.complete_tools(servers.documents)
         if completed.kept:
             await run.propose_chains()
             report = await run.collect_trajectories()
@@ -160,15 +145,14 @@ class _Run:
     def __init__(
         self,
         config: TrajectoriesConfig,
-        servers: Servers,
-        workers: Workers[TrajectoriesWorker],
+        worker: TrajectoriesWorker,
         journals: Sequence[Journal],
         progress: TextIO,
-        cost: Callable[[], str],
+        teacher: Teacher,
     ):
-        self.config, self.servers, self.workers = config, servers, workers
-        self.progress, self.cost = progress, cost
-        self._completions_journal, self._chains_journal, self._tasks_journal, self._trajectories_journal = journals
+        self._config, self._worker, self._progress = config, worker, progress
+        self._cost = partial(cost_so_far, teacher)
+        self._completions, self._chains_journal, self._tasks, self._trajectories = journals
         self._documents: list[ServerDocument] = []
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
@@ -182,69 +166,87 @@ class _Run:
     async def _stage(
         self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
     ) -> StageReport:
-        report, concurrency = StageReport(name), self.config.concurrency
+        """Do the work on every item below `count`; its outcome gets the cost of the replies that it took."""
+
+        async def metered(item: int) -> JsonObject:
+            async with metered_item() as usage:
+                try:
+                    return {**await work(item), "usage": asdict(usage)}
+                except Rejected as rejected:
+                    raise Rejected(
+                        rejected.reason, rejected.detail, {**rejected.made, "usage": asdict(usage)}
+                    ) from rejected
+
+        report = StageReport(name)
         await run_stage(
-            report, range(count), work, journal=journal, concurrency=concurrency, progress=self.progress, cost=self.cost
+            report,
+            range(count),
+            metered,
+            journal=journal,
+            concurrency=self._config.concurrency,
+            progress=self._progress,
+            cost=self._cost,
         )
         return report
 
-    # --- tools of unknown parameters ---
-
-    async def complete_tools(self) -> tuple[StageReport, StageReport]:
+    async def complete_tools(self, documents: Sequence[ServerDocument]) -> tuple[StageReport, StageReport]:
         """Have the parameters written of every tool without known parameters; leave out tools that stay without.
 
         Returns the outcomes of these tools, and of all servers.
         """
-        config, documents = self.config, self.servers.documents
-        unknown = [
-            (index, tool) for index, server in enumerate(documents) for tool in tools_of_unknown_parameters(server)
-        ]
+        unknown = [(server, tool) for server in documents for tool in tools_of_unknown_parameters(server)]
+        completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server in documents}
 
         async def complete(item: int) -> JsonObject:
-            index, tool = unknown[item]
-            return await self.workers.do(TrajectoriesWorker.completion, documents[index], tool)
+            return await self._worker.completion(*unknown[item])
 
-        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions_journal)
-        servers = StageReport("servers")
-        completed: dict[int, dict[str, ToolDocument]] = {}
-        for item, (index, _) in enumerate(unknown):
-            if "result" in (outcome := self._completions_journal.read(item)):
-                tool = ToolDocument.model_validate(outcome["result"]["tool"])
-                completed.setdefault(index, {})[tool.name] = tool
-        for index, server in enumerate(documents):
-            servers.read += 1
+        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions)
+        for item, (server, tool) in enumerate(unknown):
+            if "result" in (outcome := self._completions.read(item)):
+                completed[server.id][tool.name] = ToolDocument.model_validate(outcome["result"]["tool"])
+        servers = StageReport("servers", read=len(documents))
+        for server in documents:
             try:
-                self._documents.append(with_completed_tools(server, completed.get(index, {}), config.filters))
+                self._documents.append(with_completed_tools(server, completed[server.id], self._config.filters))
                 servers.kept += 1
             except Rejected as rejected:
                 servers.reject(rejected)
         if unknown:
-            print(tools.closing_line(), servers.closing_line(), sep="\n", file=self.progress)
+            print(tools.closing_line(), servers.closing_line(), sep="\n", file=self._progress)
         self._order = list(range(len(self._documents)))
         # A run with fewer slots than servers takes a fair draw of them, not the first sources.
-        derived_random(config.seed, "order of servers").shuffle(self._order)
+        derived_random(self._config.seed, "order of servers").shuffle(self._order)
         return tools, servers
-
-    # --- chains ---
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""
-        servers = self._documents
 
         async def chains_of(index: int) -> JsonObject:
-            return await self.workers.do(TrajectoriesWorker.chains, servers[index])
+            return await self._worker.chains(self._documents[index])
 
-        report = await self._stage("chains", len(servers), chains_of, self._chains_journal)
-        for index in range(len(servers)):
+        self._chains_report = await self._stage("chains", len(self._documents), chains_of, self._chains_journal)
+        for index, server in enumerate(self._documents):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
             result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
             if result["graph"] is not None:
-                self.tool_graphs.append({"server": servers[index].name, **result["graph"]})
-        print(report.closing_line(), file=self.progress)
-        self._chains_report = report
+                self.tool_graphs.append({"server": server.name, **result["graph"]})
+        print(self._chains_report.closing_line(), file=self._progress)
 
-    # --- tasks ---
+    async def collect_trajectories(self) -> StageReport:
+        """Add tasks and have them worked on until `count` trajectories are kept, or the attempts are used up."""
+        count = self._config.count
+        report = StageReport("trajectories")
+        while report.kept < count and self._num_slots < count * self._config.max_attempts_per_trajectory:
+            # As many slots more as trajectories are missing. The stages run over all; the journals hold those done.
+            self._num_slots += count - report.kept
+            tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks)
+            self._mark_duplicates()
+            report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories)
+        print(tasks.closing_line(), file=self._progress)
+        for stage in (self._chains_report, tasks):  # second tries are counted once, at the end of the run
+            report.add_second_tries_of(stage)
+        return report
 
     def _server_of(self, slot: int) -> int:
         """Return the index of the slot's server: slots go round the servers."""
@@ -252,66 +254,37 @@ class _Run:
 
     async def _task(self, slot: int) -> JsonObject:
         index = self._server_of(slot)
-        server, chains = self._documents[index], self._chains[index]
-        return await self.workers.do(TrajectoriesWorker.task, slot, server, chains)
+        return await self._worker.task(slot, self._documents[index], self._chains[index])
 
-    def _mark_duplicates(self, num_slots: int) -> None:
-        """Mark every task that a server's earlier slot has in the same words, or in nearly the same."""
+    def _mark_duplicates(self) -> None:
+        """Mark every task that repeats an earlier one of its server."""
         # Over all slots in every round, in their order, so that marks depend on the tasks alone.
         for place in range(len(self._order)):
-            seen: set[bytes] = set()
-            distinct = []
-            for slot in range(place, num_slots, len(self._order)):
-                outcome = self._tasks_journal.read(slot)
-                if "result" in outcome:
-                    text = "\n".join(requests_of(Task.model_validate(outcome["result"]["task"])))
-                    words = sha256("".join(text.casefold().split()).encode()).digest()
-                    if words in seen:
-                        self._duplicates[slot] = "duplicate task"
-                    else:
-                        seen.add(words)
-                        distinct.append((slot, text))
-            if (similarity := self.config.near_duplicate_similarity) is not None:
-                self._duplicates |= dict.fromkeys(near_duplicates(distinct, similarity), "near-duplicate task")
-
-    # --- conversations ---
-
-    async def collect_trajectories(self) -> StageReport:
-        """Add tasks and have them worked on until `count` trajectories are kept, or the attempts are used up."""
-        count = self.config.count
-        report = StageReport("trajectories")
-        while report.kept < count and self._num_slots < count * self.config.max_attempts_per_trajectory:
-            # As many slots more as trajectories are missing. The stages run over all; the journals hold those done.
-            self._num_slots += count - report.kept
-            tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks_journal)
-            self._mark_duplicates(self._num_slots)
-            report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories_journal)
-        print(tasks.closing_line(), file=self.progress)
-        for stage in (self._chains_report, tasks):  # second tries are counted once, at the end of the run
-            report.add_second_tries_of(stage)
-        return report
+            slots = range(place, self._num_slots, len(self._order))
+            written = ((slot, outcome["result"]) for slot in slots if "result" in (outcome := self._tasks.read(slot)))
+            texts = ((slot, "\n".join(requests_of(Task.model_validate(made["task"])))) for slot, made in written)
+            self._duplicates |= duplicates(texts, self._config.near_duplicate_similarity)
 
     async def _trajectory(self, slot: int) -> JsonObject:
         """Have one task worked on, if it was written and is no duplicate."""
-        outcome = self._tasks_journal.read(slot)
+        outcome = self._tasks.read(slot)
         if "rejected" in outcome:
             raise Rejected(outcome["rejected"], outcome["detail"], outcome.get("made"))
         task = Task.model_validate(outcome["result"]["task"])
         if slot in self._duplicates:
             raise Rejected(self._duplicates[slot], task.text, {"task": outcome["result"]["task"]})
-        server = self._documents[self._server_of(slot)]
-        return await self.workers.do(TrajectoriesWorker.trajectory, slot, server, task)
+        return await self._worker.trajectory(slot, self._documents[self._server_of(slot)], task)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Read the kept trajectories from the journal, in the order of the slots."""
         for slot in range(self._num_slots):
-            outcome: JsonObject = self._trajectories_journal.read(slot)
+            outcome: JsonObject = self._trajectories.read(slot)
             if "result" in outcome:
                 yield self._with_cost(slot, outcome["result"])
 
     def rejected(self) -> Iterator[RejectedTrajectory]:
         """Read the rejected items with their unfinished parts from the journal, in the order of the slots."""
-        for slot, outcome in self._trajectories_journal.rejected():
+        for slot, outcome in self._trajectories.rejected():
             made = outcome.get("made", {})
             judged = {"trajectory": self._with_cost(slot, made)} if "trajectory" in made else {}
             yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
@@ -320,6 +293,6 @@ class _Run:
         """Return the trajectory of a slot with the cost of its task added; servers share chains, whose cost is left
         out."""
         trajectory = Trajectory.model_validate(made["trajectory"])
-        task_usage = self._tasks_journal.read(slot)["result"]["usage"]
+        task_usage = self._tasks.read(slot)["result"]["usage"]
         total = {name: spent + task_usage[name] for name, spent in made["usage"].items()}
         return trajectory.model_copy(update={"provenance": trajectory.provenance.model_copy(update=total)})

@@ -30,7 +30,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from synthesis.prompts import judges
-from synthesis.records import Language, Message, RewardAxes, Task, ToolDocument, canonical_json
+from synthesis.records import Message, RewardAxes, Task, ToolDocument, canonical_json
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, ask_together
 from synthesis.track.seeds import derived_seed
@@ -40,7 +40,6 @@ from synthesis.written_language import foreign_passages
 # Bounded and possessive, to stay fast: a list of more than 401 numbers without a space is read from its end.
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d++(?:[.,:]\d++){0,400}+(?![\w]|[.,:]\d)")
 _URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
-
 
 Judge = type[judges.JudgeConversation]
 
@@ -115,17 +114,6 @@ def _is_point_of_a_number(beside: str) -> bool:
     return beside[:1] in (".", ",") and beside[1:].isdecimal()
 
 
-def is_in_language(answer: str, language: Language, told: Sequence[str]) -> bool:
-    """Say whether an answer is in a language; words of a tool response may be in any.
-
-    >>> is_in_language("Done. 已完成。", "en", []), is_in_language("The guest is 李伟.", "en", ['{"guest": "李伟"}'])
-    (False, True)
-    >>> is_in_language("Result: 李伟.", "zh", ['{"guest": "李伟"}']), is_in_language("结果：AMZN, USD", "zh", [])
-    (False, True)
-    """
-    return not foreign_passages(answer, language, given=told)
-
-
 async def judge_axes(
     task: Task,
     tools: tuple[ToolDocument, ...],
@@ -138,9 +126,7 @@ async def judge_axes(
     """Score a whole conversation on the seven axes.
 
     Raises:
-        BadReply: a judgement stayed unusable.
         Rejected: a task that needs tools was answered without any.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     status = tool_call_status(messages)
     if status is None and task.expectation != "refuse":
@@ -210,12 +196,10 @@ async def _judged(
         # A judgement with the whole conversation in sight is another one, so it has another seed.
         return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if at_once else []))
 
-    places = [list(wanted)] if at_once else []
-    if not at_once:
-        # The earliest message first: the prompt of a call begins with that of the call before it.
-        places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
+    # The earliest message first: the prompt of a call begins with that of the call before it.
+    places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
     scores: dict[tuple[Judge, int], float] = {}
-    for place in places:
+    for place in [wanted] if at_once else places:
         judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
         scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
     return scores
@@ -226,7 +210,7 @@ def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
     # Names in another language that stand in a request may stand in its answer.
     told = [message.content for message in messages[:-1] if message.role in ("user", "tool")]
     answer = messages[-1].content
-    return bool(answer.strip()) and is_in_language(answer, task.language, told)
+    return bool(answer.strip()) and not foreign_passages(answer, task.language, given=told)
 
 
 def check_thresholds(reward: RewardAxes, thresholds: RewardThresholds) -> None:

@@ -1,14 +1,13 @@
 """Selection: near-duplicate tasks, conversations too long for a student, and thresholds of a finished run.
 
-MinHash signatures in bands (locality-sensitive hashing) name candidates for near-duplicates. The exact Jaccard
-similarity of their shingles decides, so no task is lost to a chance collision. Of two near-duplicates the first is
-kept. The length of a conversation is counted in tokens of the model that is to learn from it; ASTRA keeps at most 20k.
+The length of a conversation is counted in tokens of the model that is to learn from it; ASTRA keeps at most 20k.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -97,9 +96,6 @@ def _as_rendered(message: Message) -> JsonObject:
 
 _WORD: Final = re.compile(r"[^\W_\u3400-\u9fff]+|[\u3400-\u9fff]")
 _SHINGLE_WORDS: Final = 3
-_NUM_PERMUTATIONS: Final = 128
-_LEAST_RECALL: Final = 0.999
-"""Minimum share of the pairs at the similarity limit that the bands find; they find a larger share of closer pairs."""
 
 
 def shingles(text: str) -> frozenset[str]:
@@ -111,57 +107,42 @@ def shingles(text: str) -> frozenset[str]:
     ['查 天 气']
     """
     words = _WORD.findall(text.casefold())
-    # A text of fewer words is one shingle, even one of none: so no set is empty, and similarity never divides by 0.
+    # A text of fewer words is one shingle, even one of none: no set is empty.
     return frozenset(
         " ".join(words[start : start + _SHINGLE_WORDS]) for start in range(max(1, len(words) - _SHINGLE_WORDS + 1))
     )
 
 
-def similarity(some: frozenset[str], others: frozenset[str]) -> float:
-    """Return the Jaccard similarity of two sets of shingles: the size of their intersection over that of their union.
+def duplicates(tasks: Iterable[tuple[int, str]], least_similarity: float | None) -> dict[int, str]:
+    """Return the reason to drop each task, given as (number, text), that repeats an earlier one that was kept.
 
-    >>> similarity(frozenset("abc"), frozenset("bcd"))
-    0.5
+    Texts repeat each other if they differ in spaces and letter case alone, or if the Jaccard similarity of their
+    shingles (the size of the intersection over that of the union) is `least_similarity` or more.
+
+    >>> duplicates([(1, "Book a room."), (2, "book a  room."), (3, "Book a room now.")], 0.5)
+    {2: 'duplicate task', 3: 'near-duplicate task'}
     """
-    return len(some & others) / len(some | others)
-
-
-def bands_and_rows(least_similarity: float) -> tuple[int, int]:
-    """Return the numbers of bands and of signature rows that find all but one in a thousand pairs of a similarity.
-
-    A pair of similarity s shares one band of r rows with probability s^r, and one of b bands with 1 - (1 - s^r)^b.
-
-    >>> bands_and_rows(0.8), bands_and_rows(0.5)
-    ((25, 5), (64, 2))
-    """
-    # As many rows as the recall allows: every further one makes chance candidates rarer. One row is the last resort.
-    rows = max(
-        rows
-        for rows in range(1, _NUM_PERMUTATIONS + 1)
-        if rows == 1 or 1 - (1 - least_similarity**rows) ** (_NUM_PERMUTATIONS // rows) >= _LEAST_RECALL
-    )
-    return _NUM_PERMUTATIONS // rows, rows
-
-
-def near_duplicates(tasks: Iterable[tuple[int, str]], least_similarity: float) -> Iterator[int]:
-    """Yield the number of every task, given as (number, text), that repeats an earlier one that was kept.
-
-    Two tasks are one from the Jaccard similarity `least_similarity` in (0, 1] on.
-    """
-    from datasketch import MinHash, MinHashLSH  # here: it takes a second to import, and few runs need it
-
-    index = MinHashLSH(num_perm=_NUM_PERMUTATIONS, params=bands_and_rows(least_similarity))
-    kept: dict[int, frozenset[str]] = {}
-    unmarked = MinHash(num_perm=_NUM_PERMUTATIONS)
+    reasons: dict[int, str] = {}
+    seen: set[str] = set()
+    sizes: dict[int, int] = {}
+    holders: defaultdict[str, list[int]] = defaultdict(list)  # shingle to the kept tasks that have it
     for number, text in tasks:
+        words = "".join(text.casefold().split())
+        if words in seen:
+            reasons[number] = "duplicate task"
+            continue
+        seen.add(words)
+        if least_similarity is None:
+            continue
         found = shingles(text)
-        signature = unmarked.copy()
-        signature.update_batch([shingle.encode() for shingle in found])
-        if any(similarity(found, kept[earlier]) >= least_similarity for earlier in index.query(signature)):
-            yield number
-        else:
-            kept[number] = found
-            index.insert(number, signature)
+        shared = Counter(earlier for shingle in found for earlier in holders[shingle])
+        if any(both / (len(found) + sizes[earlier] - both) >= least_similarity for earlier, both in shared.items()):
+            reasons[number] = "near-duplicate task"
+            continue
+        sizes[number] = len(found)
+        for shingle in found:
+            holders[shingle].append(number)
+    return reasons
 
 
 REJECTED_KIND: Final = "rejected_trajectory"

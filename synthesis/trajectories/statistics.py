@@ -30,6 +30,8 @@ PAPER: Final[Mapping[str, Any]] = {
 }
 """Figures of ASTRA's (arXiv 2601.21558) SFT data, under the names of `TrajectoryStatistics`."""
 
+_AXES: Final = (*RewardAxes.AXES, "mean")
+
 
 class TrajectoryStatistics(BaseModel):
     """Counts and shares over a set of trajectories."""
@@ -51,8 +53,6 @@ class TrajectoryStatistics(BaseModel):
     distinct_functions: int
     """Number of distinct (server, tool) pairs that were offered."""
     distinct_functions_called: int
-    functions_completed: int
-    """Number of offered tools with parameters that the teacher wrote, since their source has none."""
     tools_of_unknown_parameters: dict[str, int]
     """Number of tools of unknown parameters by outcome: `completed`, or the reason for which a tool was left out."""
     edges_by_weight: dict[int, int]
@@ -68,11 +68,8 @@ class TrajectoryStatistics(BaseModel):
     calls_by_number: dict[int, int]
     """Number of trajectories by their number of calls."""
     injected_failure_rate: float | None
-    """Injected failures per call that reached the emulator; None without any.
-
-    Conversations with many failures are rejected more often than others, so a set that was made at a rate of 0.2 lies a
-    little below it.
-    """
+    """Injected failures per call that reached the emulator; None without any. Conversations with many failures are
+    rejected more often, so a set that was made at a rate of 0.2 lies a little below it."""
     reward: dict[str, float]
     """Mean of each axis over the trajectories it was judged on, and of the whole reward (`mean`)."""
     reward_tenths: dict[str, tuple[int, ...]]
@@ -95,71 +92,64 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         raise RecordDirectoryError(f"expected at least one trajectory to count in {directory}, found none")
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     numbers: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    scores: defaultdict[str, list[float]] = defaultdict(list)
     offered: set[tuple[str, str]] = set()
     called: set[tuple[str, str]] = set()
-    completed: set[tuple[str, str]] = set()
     emulated_calls = injected = parallel = 0
-    axes: defaultdict[str, list[float]] = defaultdict(list)
-    task_scores: defaultdict[str, list[float]] = defaultdict(list)
     diversity = DiversityCounter()
     for trajectory in source:
         diversity.add_trajectory(trajectory)
         task, server = trajectory.task, trajectory.server
         documents = {tool.name: tool for tool in trajectory.tools}
         calls = [call for message in trajectory.messages for call in message.tool_calls]
-        kinds["role"].update(message.role for message in trajectory.messages)
-        kinds["teacher"][trajectory.provenance.teacher] += 1
-        kinds["domain"][trajectory.domain] += 1
-        kinds["language"][trajectory.language] += 1
-        kinds["expectation"][task.expectation] += 1
-        kinds["augmentation"][task.augmentation] += 1
-        kinds["backend"][trajectory.tool_backend] += 1
-        numbers["messages"][len(trajectory.messages)] += 1
-        numbers["calls"][len(calls)] += 1
-        numbers["requests"][1 + len(task.follow_ups)] += 1
+        kinds["roles"].update(message.role for message in trajectory.messages)
+        kinds["teachers"][trajectory.provenance.teacher] += 1
+        kinds["domains"][trajectory.domain] += 1
+        kinds["languages"][trajectory.language] += 1
+        kinds["expectations"][task.expectation] += 1
+        kinds["augmentations"][task.augmentation] += 1
+        kinds["tool_backends"][trajectory.tool_backend] += 1
+        numbers["messages_by_number"][len(trajectory.messages)] += 1
+        numbers["calls_by_number"][len(calls)] += 1
+        numbers["requests_by_number"][1 + len(task.follow_ups)] += 1
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         offered.update((server, name) for name in documents)
-        completed.update((server, tool.name) for tool in trajectory.tools if tool.parameters_status == "completed")
         called.update((server, call.name) for call in calls)
         if trajectory.tool_backend == "emulator":
             # Unknown tools and wrong arguments never reached the emulator, so it could not fail on them.
             emulated_calls += sum(call_error(call, documents) is None for call in calls)
         injected += len(trajectory.injected_failures)
-        for axis in (*RewardAxes.AXES, "mean"):
-            if (score := getattr(trajectory.reward, axis)) is not None:
-                axes[axis].append(score)
-        for name in TaskScores.model_fields:
-            task_scores[name].append(getattr(task.scores, name))
-    count, messages = len(source), kinds["role"].total()
+        for scored, names in ((trajectory.reward, _AXES), (task.scores, tuple(TaskScores.model_fields))):
+            for name in names:
+                if (score := getattr(scored, name)) is not None:
+                    scores[name].append(score)
+    roles, calls_by_number = kinds.pop("roles"), numbers["calls_by_number"]
+    count, messages = len(source), roles.total()
+    axes, qualities = (
+        {name: scores[name] for name in names if name in scores} for names in (_AXES, TaskScores.model_fields)
+    )
     unknown, weights = _run_report(directory)
+    counted: dict[str, Any] = {name: dict(counts.most_common()) for name, counts in kinds.items()}
+    counted |= {name: dict(sorted(counts.items())) for name, counts in numbers.items()}
     return TrajectoryStatistics(
         trajectories=count,
-        teachers=dict(kinds["teacher"].most_common()),
         messages=messages,
         messages_per_trajectory=messages / count,
-        tool_calls_per_trajectory=fmean(numbers["calls"].elements()),
-        share_with_1_to_5_calls=sum(numbers["calls"][n] for n in range(1, 6)) / count,
+        tool_calls_per_trajectory=fmean(calls_by_number.elements()),
+        share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count,
         share_with_parallel_calls=parallel / count,
-        requests_by_number=dict(sorted(numbers["requests"].items())),
-        roles={role: number / messages for role, number in kinds["role"].most_common()},
+        roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(offered),
         distinct_functions_called=len(called & offered),  # without the tools that an agent made up
-        functions_completed=len(completed),
         tools_of_unknown_parameters=unknown,
         edges_by_weight=weights,
         servers=len({server for server, _ in offered}),
-        domains=dict(kinds["domain"].most_common()),
-        languages=dict(kinds["language"].most_common()),
-        expectations=dict(kinds["expectation"].most_common()),
-        augmentations=dict(kinds["augmentation"].most_common()),
-        tool_backends=dict(kinds["backend"].most_common()),
-        messages_by_number=dict(sorted(numbers["messages"].items())),
-        calls_by_number=dict(sorted(numbers["calls"].items())),
+        **counted,
         injected_failure_rate=injected / emulated_calls if emulated_calls else None,
-        reward={axis: fmean(axes[axis]) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
-        reward_tenths={axis: _tenths(axes[axis]) for axis in (*RewardAxes.AXES, "mean") if axis in axes},
-        task_scores={name: fmean(scores) for name, scores in task_scores.items()},
-        task_score_tenths={name: _tenths(scores) for name, scores in task_scores.items()},
+        reward={name: fmean(found) for name, found in axes.items()},
+        reward_tenths={name: _tenths(found) for name, found in axes.items()},
+        task_scores={name: fmean(found) for name, found in qualities.items()},
+        task_score_tenths={name: _tenths(found) for name, found in qualities.items()},
         diversity=diversity.result(),
     )
 

@@ -23,11 +23,13 @@ from synthesis.records import (
 from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.track.language import require_language
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
+from synthesis.written_language import require_language
 
 MAX_TASK_CHARACTERS: Final = 4000
+Needed = Mapping[str, tuple[ToolDocument, str, JsonObject]]
+"""Facts that a request must state, as `chains.task_slots` returns them."""
 
 
 async def write_task(
@@ -47,8 +49,6 @@ async def write_task(
     Raises:
         Rejected: the text leaves a fact out, names a tool, is in another language, or states a value that the schema
             does not allow; or the author expects calls that cannot be bound.
-        BadReply: the teacher's reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots, persona=persona)
 
@@ -61,15 +61,8 @@ async def write_task(
     return await accepted_reply(teacher, request, checked, seed=seed)
 
 
-def check_facts(
-    text: str,
-    slots: JsonObject,
-    needed: Mapping[str, tuple[ToolDocument, str, JsonObject]],
-    hidden_slots: tuple[str, ...] = (),
-) -> None:
+def check_facts(text: str, slots: JsonObject, needed: Needed, hidden_slots: tuple[str, ...] = ()) -> None:
     """Check that a request states every needed slot with an allowed value, and no hidden one.
-
-    `needed` is of the form that `chains.task_slots` returns.
 
     Raises:
         Rejected: the error names the slot and its fault.
@@ -203,8 +196,6 @@ async def score_task(
 
     Raises:
         Rejected: a score stays below its threshold.
-        BadReply: the teacher's reply stayed unusable; there is no default score.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     tools = tuple(tool for tool in server.tools if tool.name in chain.tools)
     request = ScoreTask(text=text, language=server.language, slots=slots, hidden_slots=hidden_slots, tools=tools)

@@ -1,8 +1,7 @@
 """The tool graph: consecutive tools of proposed chains are edges, weighted by number of proposals.
 
 Candidate chains are length-bounded random walks on it, biased by edge weight (ASTRA, SFT data, step 2). Each walk costs
-time linear in its length; nothing is enumerated. It is networkx's weighted `DiGraph`: `starts` of a node says how often
-a proposal began with the tool, `weight` of an edge how often it was proposed.
+time linear in its length; nothing is enumerated.
 """
 
 from __future__ import annotations
@@ -11,41 +10,43 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import NamedTuple
 
 from synthesis.records import JsonObject
 
-if TYPE_CHECKING:
-    from networkx import DiGraph
 
-ToolGraph: TypeAlias = "DiGraph[str]"
+class ToolGraph(NamedTuple):
+    """A weighted directed graph; walks are drawn in the order of its tools."""
+
+    starts: Counter[str]
+    """Number of proposals that begin with a tool."""
+    edges: dict[str, Counter[str]]
+    """Tool to its successors, with the number of times that the two were proposed in a row."""
+
+    def as_json(self) -> JsonObject:
+        """Return the graph as JSON.
+
+        >>> build_tool_graph([["find", "book"]]).as_json()
+        {'starts': {'find': 1}, 'edges': [['find', 'book', 1]]}
+        """
+        edges = [[tool, *edge] for tool, successors in self.edges.items() for edge in successors.items()]
+        return {"starts": dict(self.starts), "edges": edges}
 
 
 def build_tool_graph(chains: Iterable[Sequence[str]]) -> ToolGraph:
     """Count starts and transitions of the proposed chains.
 
     >>> graph = build_tool_graph([["find", "book"], ["find", "book", "pay"], ["find", "rate"]])
-    >>> graph["find"], graph.nodes(data="starts", default=0)["find"]
-    (AtlasView({'book': {'weight': 2}, 'rate': {'weight': 1}}), 3)
+    >>> graph.starts["find"], graph.edges["find"]
+    (3, Counter({'book': 2, 'rate': 1}))
     """
-    import networkx  # here, so that only code with a graph pays for it
-
     chains = [chain for chain in chains if chain]
-    starts, edges = Counter(chain[0] for chain in chains), Counter(edge for chain in chains for edge in pairwise(chain))
-    graph: ToolGraph = networkx.DiGraph()
-    # The tools that begin come first, in their order: walks are drawn in the order of nodes and edges.
-    graph.add_nodes_from((tool, {"starts": count}) for tool, count in starts.items())
-    graph.add_weighted_edges_from((tool, successor, weight) for (tool, successor), weight in edges.items())
-    return graph
-
-
-def as_json(graph: ToolGraph) -> JsonObject:
-    """Return a graph as JSON.
-
-    >>> as_json(build_tool_graph([["find", "book"]]))
-    {'starts': {'find': 1}, 'edges': [['find', 'book', 1]]}
-    """
-    return {"starts": _starts(graph), "edges": [list(edge) for edge in graph.edges(data="weight")]}
+    starts = Counter(chain[0] for chain in chains)
+    edges: dict[str, Counter[str]] = {tool: Counter() for tool in starts}  # the tools that begin come first
+    for tool, successor in (edge for chain in chains for edge in pairwise(chain)):
+        edges.setdefault(tool, Counter())[successor] += 1
+        edges.setdefault(successor, Counter())
+    return ToolGraph(starts, edges)
 
 
 def proposals_per_draw(count: int, draws: int) -> list[int]:
@@ -64,13 +65,13 @@ def random_walk(
 
     The result is None where the walk ends before `min_length` tools. An acyclic walk uses no tool twice.
     """
-    starts = _starts(graph)
-    if not starts:
+    if not graph.starts:
         return None
     length = rng.randint(min_length, max_length)
-    walk = [_draw(starts, rng)]
+    walk = [_draw(graph.starts, rng)]
     while len(walk) < length:
-        open_ones = {tool: edge["weight"] for tool, edge in graph[walk[-1]].items() if not acyclic or tool not in walk}
+        successors = graph.edges[walk[-1]].items()
+        open_ones = {tool: weight for tool, weight in successors if not acyclic or tool not in walk}
         if not open_ones:
             break
         walk.append(_draw(open_ones, rng))
@@ -85,10 +86,6 @@ def sample_candidate_chains(
         random_walk(graph, rng, min_length=min_length, max_length=max_length, acyclic=acyclic) for _ in range(num_walks)
     )
     return list(dict.fromkeys(walk for walk in walks if walk is not None))
-
-
-def _starts(graph: ToolGraph) -> dict[str, int]:
-    return {tool: count for tool, count in graph.nodes(data="starts", default=0) if count}
 
 
 def _draw(weights: Mapping[str, int], rng: Random) -> str:

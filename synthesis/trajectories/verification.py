@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
@@ -52,11 +52,14 @@ async def verify_trajectory(trajectory: Trajectory, embedded: Teacher) -> None:
     """
     check_shape(trajectory)
     check_calls(trajectory)
-    _check_scores(trajectory)
+    task, tools, messages = trajectory.task, trajectory.tools, trajectory.messages
+    by_rule = {"tool_call_status": tool_call_status(messages), "tool_conciseness": tool_conciseness(messages, tools)}
+    _require_scores(trajectory.reward, by_rule)
     if trajectory.provenance.teacher == embedded.name:
         if trajectory.tool_backend == "emulator":
             await _replay_responses(trajectory, embedded)
-        await _judge_again(trajectory, embedded)
+        again = await judge_axes(task, tools, messages, embedded, seed=0)
+        _require_scores(trajectory.reward, {axis: getattr(again, axis) for axis in RewardAxes.AXES})
 
 
 def check_shape(trajectory: Trajectory) -> None:
@@ -111,20 +114,11 @@ def calls_and_responses(trajectory: Trajectory) -> Iterator[tuple[ToolCall, Mess
     return zip(calls, (message for message in trajectory.messages if message.role == "tool"), strict=True)
 
 
-def _check_scores(trajectory: Trajectory) -> None:
-    """Compare the axes that a rule alone decides."""
-    counted = {
-        "tool_call_status": tool_call_status(trajectory.messages),
-        "tool_conciseness": tool_conciseness(trajectory.messages, trajectory.tools),
-    }
-    for axis, value in counted.items():
-        _require_score(trajectory.reward, axis, value)
-
-
-def _require_score(reward: RewardAxes, axis: str, value: float | None) -> None:
-    found: float | None = getattr(reward, axis)
-    if (found is None) != (value is None) or not math.isclose(found or 0.0, value or 0.0, abs_tol=1e-9):
-        raise Rejected(f"another {axis.replace('_', ' ')}", f"expected {value}, found {found}")
+def _require_scores(reward: RewardAxes, expected: Mapping[str, float | None]) -> None:
+    for axis, value in expected.items():
+        found: float | None = getattr(reward, axis)
+        if (found is None) != (value is None) or not math.isclose(found or 0.0, value or 0.0, abs_tol=1e-9):
+            raise Rejected(f"another {axis.replace('_', ' ')}", f"expected {value}, found {found}")
 
 
 async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
@@ -148,9 +142,3 @@ async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
             raise Rejected(
                 "another response", f"{call.id}: expected {expected[:80]!r}, found {response.content[:80]!r}"
             )
-
-
-async def _judge_again(trajectory: Trajectory, embedded: Teacher) -> None:
-    reward = await judge_axes(trajectory.task, trajectory.tools, trajectory.messages, embedded, seed=0)
-    for axis in RewardAxes.AXES:
-        _require_score(trajectory.reward, axis, getattr(reward, axis))

@@ -1,14 +1,16 @@
-"""Work on one item of the track: a server's chains, a task, or a task's conversation and reward."""
+"""Work on one item of the track: a server's chains, a task, or a task's conversation and reward.
+
+Each method of the worker returns a JSON value for the journal. It raises `Rejected` if the item is not kept, `BadReply`
+if a reply stayed unusable, and `TeacherUnavailable`, which stops the run, if the teacher cannot be asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
-from functools import partial, wraps
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal, ParamSpec
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Final
 
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import ProposeChains, ProposedChain, VoteOnChain
@@ -22,7 +24,6 @@ from synthesis.records import (
     Chain,
     Expectation,
     JsonObject,
-    Language,
     Persona,
     Provenance,
     ServerDocument,
@@ -34,12 +35,10 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
-from synthesis.tools.mcp_group import McpGroup, RoutedServers
-from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_group import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
-from synthesis.track.metering import metered_item
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task, draw_persona
 from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
@@ -49,14 +48,7 @@ from synthesis.trajectories.follow_ups import calls_per_request, first_calls, re
 from synthesis.trajectories.reward_axes import check_thresholds, judge_axes
 from synthesis.trajectories.selection import SampleLength
 from synthesis.trajectories.tasks import askable_slots, score_task, write_task
-from synthesis.trajectories.tool_graph import (
-    as_json,
-    build_tool_graph,
-    proposals_per_draw,
-    sample_candidate_chains,
-)
-
-Item = ParamSpec("Item")
+from synthesis.trajectories.tool_graph import build_tool_graph, proposals_per_draw, sample_candidate_chains
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
     CompleteParameters, ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser,
@@ -74,48 +66,11 @@ _TRIES_PER_DEAD_SERVER: Final = 3
 
 
 def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
-    """Name the wording of every question that a run asks."""
+    """Name the wording of all questions that a run asks."""
     if not reads_prompts(teacher):  # and draws on ids that hold the version
         return _EMBEDDED_VERSIONS[config.follow_up_share > 0]
     prompts = PROMPTS + (FOLLOW_UP_PROMPTS if config.follow_up_share else ())
     return version_of("".join(prompt.prompt_version for prompt in prompts))
-
-
-@asynccontextmanager
-async def opened_worker(
-    config: TrajectoriesConfig, mcp_servers: Mapping[str, RoutedServers], teacher: Teacher
-) -> AsyncIterator[TrajectoriesWorker]:
-    """Open a worker with tool servers of its own, given by the ids of their documents.
-
-    Raises:
-        ToolServerUnavailable: the `prepare` command of a server failed, or a key of it is missing.
-    """
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="astra-tool-servers-")))
-        groups = {}
-        for ordinal, (server_id, routed) in enumerate(mcp_servers.items()):
-            pools = []
-            for place, server in enumerate(routed.servers):
-                pools.append(McpPool(server, folder / f"mcp-{ordinal}-{place}"))
-                stack.push_async_callback(pools[-1].close)
-            groups[server_id] = McpGroup(pools, routed.routes)
-        yield TrajectoriesWorker(config, teacher, groups)
-
-
-def _metered(work: Callable[Item, Awaitable[JsonObject]]) -> Callable[Item, Coroutine[Any, Any, JsonObject]]:
-    """Add the cost of the work to its result; an unusable reply rejects the item."""
-
-    @wraps(work)
-    async def metered(*item: Item.args, **named: Item.kwargs) -> JsonObject:
-        async with metered_item() as usage:
-            try:
-                return {**await work(*item, **named), "usage": asdict(usage)}
-            except Rejected as rejected:
-                raise Rejected(
-                    rejected.reason, rejected.detail, {**rejected.made, "usage": asdict(usage)}
-                ) from rejected
-
-    return metered
 
 
 class TrajectoriesWorker:
@@ -127,26 +82,14 @@ class TrajectoriesWorker:
         self._prompt_version = prompt_version_of(config, teacher)
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
-    @_metered
     async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
-        """Have the parameters written of a tool of which they are unknown.
-
-        Raises:
-            Rejected: the teacher has none to offer that can be used.
-            TeacherUnavailable: the teacher cannot be asked.
-        """
+        """Have the parameters written of a tool of which they are unknown."""
         seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
         completed = await complete_tool(self._teacher, server, tool, seed=seed)
         return {"tool": completed.model_dump(mode="json")}
 
-    @_metered
     async def chains(self, server: ServerDocument) -> JsonObject:
-        """Build a server's tool graph and keep the chains that pass verification.
-
-        Raises:
-            Rejected: the teacher's proposals stayed unusable.
-            TeacherUnavailable: the teacher cannot be asked.
-        """
+        """Build a server's tool graph and keep the chains that pass verification."""
         config = self._config
         proposals: list[ProposedChain] = []
         for draw, count in enumerate(proposals_per_draw(config.proposals_per_server, config.proposal_draws)):
@@ -163,56 +106,31 @@ class TrajectoriesWorker:
             max_length=config.max_chain_length,
             acyclic=config.acyclic_chains,
         )
-        chains: list[Chain] = []
-        dropped: dict[str, int] = {}
+        chains: list[JsonObject] = []
+        dropped: Counter[str] = Counter()
         for ordinal, candidate in enumerate(candidates):
             try:
                 chain = bind_chain(server, candidate)
                 seed = derived_seed(config.seed, "verify", server.id, ordinal)
                 await vote_on_chain(chain, server, self._teacher, seed=seed, votes=config.chain_votes)
+                chains.append(chain.model_dump(mode="json", exclude_defaults=True))
             except (Rejected, BadReply) as failed:  # costs this chain, not the server's others
-                reason = failed.reason if isinstance(failed, Rejected) else "unusable reply"
-                dropped[reason] = dropped.get(reason, 0) + 1
-            else:
-                chains.append(chain)
-        return {
-            "chains": [chain.model_dump(mode="json", exclude_defaults=True) for chain in chains],
-            "dropped": dropped,
-            "graph": as_json(graph),
-        }
+                dropped[failed.reason if isinstance(failed, Rejected) else "unusable reply"] += 1
+        return {"chains": chains, "dropped": dropped, "graph": graph.as_json()}
 
-    @_metered
     async def task(self, slot: int, server: ServerDocument, chains: Sequence[Chain]) -> JsonObject:
-        """Write, vary and score the task of one slot.
-
-        Raises:
-            Rejected: the task breaks a rule, scores too low, or a reply stayed unusable.
-            TeacherUnavailable: the teacher cannot be asked.
-        """
-        config = self._config
-        rng = derived_random(config.seed, "task", slot)
-        expectation = self._drawn_expectation(rng.random())
-        chain = None
-        # Only the facts of a chain can be hidden from the text, so a task that is to ask back gets one.
-        if chains and (rng.random() >= config.server_only_share or expectation == "ask_back"):
-            chain = rng.choice(chains)
-        mode: Literal["chain", "server"] = "server" if chain is None else "chain"
-        hidden: tuple[str, ...] = ()
-        if expectation == "ask_back":
-            askable = sorted(askable_slots(chain, server)) if chain is not None else []
-            hidden = (rng.choice(askable),) if askable else ()
-            # Where nothing can be left out, an ordinary task takes the place.
-            expectation = "ask_back" if hidden else "answer"
-        elif expectation == "answer" and chain is not None:
-            chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
+        """Write, vary and score the task of one slot."""
+        config, teacher = self._config, self._teacher
+        rng, seed = derived_random(config.seed, "task", slot), derived_seed(config.seed, "task", slot)
+        expectation, chain, hidden = self._drawn_behaviour(server, chains, rng)
+        is_for_chain = chain is not None
         calls = self._drawn_calls_per_request(chain if expectation == "answer" else None, slot)
         # The first request is written for its own calls alone; the follow-ups for the rest come last.
         whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
-        seed = derived_seed(config.seed, "task", slot)
-        persona = self._drawn_persona(server.language, slot)
+        persona = self._drawn_persona(server, slot)
         written, chain = await write_task(
             server,
-            self._teacher,
+            teacher,
             chain=chain,
             expectation=expectation,
             hidden_slots=hidden,
@@ -221,15 +139,15 @@ class TrajectoriesWorker:
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
-        thresholds, slots = config.task_thresholds, written.slots
+        thresholds = config.task_thresholds
         scores = await score_task(
-            written.text, server, chain, self._teacher, thresholds, slots=slots, hidden_slots=hidden, seed=seed
+            written.text, server, chain, teacher, thresholds, slots=written.slots, hidden_slots=hidden, seed=seed
         )
         task = Task(
-            id=record_id("task", server.id, self._prompt_version, self._teacher.name, config.seed, slot),
+            id=record_id("task", server.id, self._prompt_version, teacher.name, config.seed, slot),
             text=written.text,
             language=server.language,
-            mode=mode,
+            mode="chain" if is_for_chain else "server",
             expectation=expectation,
             chain=chain,
             slots={name: value for name, value in written.slots.items() if name not in hidden},
@@ -240,18 +158,40 @@ class TrajectoriesWorker:
         # Scores are of the text as written: an augmentation keeps intent and facts, and only that is checked of it.
         if rng.random() < config.augmentation_share:
             axis = rng.choice(_AUGMENTATION_AXES)
-            another = self._drawn_persona(server.language, slot, axis)
+            another = self._drawn_persona(server, slot, axis)
             seed_of_axis = derived_seed(seed, axis)
-            task = await augment_task(task, chain, server, self._teacher, axis=axis, seed=seed_of_axis, persona=another)
+            task = await augment_task(task, chain, server, teacher, axis=axis, seed=seed_of_axis, persona=another)
         if whole is not None and calls:
-            task = await self._with_follow_ups(task, whole, calls[1:], server, seed)
+            task = await write_follow_ups(task, whole, calls[1:], server, teacher, seed=seed)
+            text, seed = "\n".join(requests_of(task)), derived_seed(seed, "all requests")
+            scores = await score_task(text, server, whole, teacher, thresholds, slots=task.slots, seed=seed)
+            task = task.model_copy(update={"scores": scores})
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
 
-    def _drawn_persona(self, language: Language, slot: int, *names: str) -> Persona | None:
+    def _drawn_behaviour(
+        self, server: ServerDocument, chains: Sequence[Chain], rng: Random
+    ) -> tuple[Expectation, Chain | None, tuple[str, ...]]:
+        """Draw the expectation of a task, its chain, and the facts that its text leaves out."""
+        config, draw, chain = self._config, rng.random(), None
+        is_refused, is_asked_back = draw < config.refuse_share, draw < config.refuse_share + config.ask_back_share
+        # Only the facts of a chain can be hidden from the text, so a task that is to ask back gets one.
+        if chains and (rng.random() >= config.server_only_share or (is_asked_back and not is_refused)):
+            chain = rng.choice(chains)
+        if is_refused:
+            return "refuse", chain, ()
+        if is_asked_back:
+            askable = sorted(askable_slots(chain, server)) if chain is not None else []
+            # If nothing can be left out, an ordinary task takes the place.
+            return ("ask_back", chain, (rng.choice(askable),)) if askable else ("answer", chain, ())
+        if chain is not None:
+            chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
+        return "answer", chain, ()
+
+    def _drawn_persona(self, server: ServerDocument, slot: int, *names: str) -> Persona | None:
         """Draw the speaker, if the teacher reads personas."""
         if not reads_prompts(self._teacher):
             return None
-        return draw_persona(language, derived_random(self._config.seed, "persona", slot, *names))
+        return draw_persona(server.language, derived_random(self._config.seed, "persona", slot, *names))
 
     def _drawn_calls_per_request(self, chain: Chain | None, slot: int) -> tuple[int, ...]:
         """Draw how a chain is shared out over several requests; empty for one request."""
@@ -261,86 +201,57 @@ class TrajectoriesWorker:
             return ()
         return calls_per_request(len(chain.tools), rng)
 
-    async def _with_follow_ups(
-        self, task: Task, chain: Chain, calls: tuple[int, ...], server: ServerDocument, seed: int
-    ) -> Task:
-        """Have the task's follow-ups written, and all its requests scored together."""
-        task = await write_follow_ups(task, chain, calls, server, self._teacher, seed=seed)
-        text, thresholds = "\n".join(requests_of(task)), self._config.task_thresholds
-        seed = derived_seed(seed, "all requests")
-        scores = await score_task(text, server, chain, self._teacher, thresholds, slots=task.slots, seed=seed)
-        return task.model_copy(update={"scores": scores})
-
-    def _drawn_expectation(self, draw: float) -> Expectation:
-        if draw < self._config.refuse_share:
-            return "refuse"
-        return "ask_back" if draw < self._config.refuse_share + self._config.ask_back_share else "answer"
-
-    @_metered
     async def trajectory(self, slot: int, server: ServerDocument, task: Task) -> JsonObject:
         """Have the task of one slot worked on and judged.
 
         Raises:
-            Rejected: the conversation did not end by itself, an axis is too low, a server died every time, or a reply
-                stayed unusable.
-            TeacherUnavailable: the teacher cannot be asked.
             ToolServerUnavailable: a real tool server does not start, or refuses our keys.
         """
         config = self._config
         tools = offered_tools(server, task, config.max_offered_tools, derived_seed(config.seed, "offer", slot))
         seed = derived_seed(config.seed, "conversation", slot)
-        whole_task = task.model_dump(mode="json")
-        with rejected_with(lambda: {"task": whole_task}):
+        made: JsonObject = {"task": task.model_dump(mode="json")}  # grows, so that a rejection holds all parts so far
+        with rejected_with(lambda: made):
             conversation, backend = await self._conversation(server, task, tools, seed)
-        said = [message.model_dump(mode="json") for message in conversation.messages]
-        with rejected_with(lambda: {"task": whole_task, "messages": said}):
+            messages = conversation.messages
+            made["messages"] = [message.model_dump(mode="json") for message in messages]
             if conversation.stop_reason != "no_tool_call":
                 raise Rejected(f"ended at {conversation.stop_reason}", task.text)
-            messages = conversation.messages
             if self._length is not None:  # before a judge costs anything
                 self._length.require_fits(messages, tools)
                 messages = tuple(map(self._length.with_reasoning_counted, messages))
             task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
+            judge_seed = derived_seed(seed, "judge")
             reward = await judge_axes(
-                task,
-                tools,
-                messages,
-                self._teacher,
-                seed=derived_seed(seed, "judge"),
-                judges_at_once=config.judges_at_once,
+                task, tools, messages, self._teacher, seed=judge_seed, judges_at_once=config.judges_at_once
             )
-        trajectory = Trajectory(
-            id=record_id("trajectory", task.id, [tool.name for tool in tools]),
-            server=server.name,
-            domain=server.domain,
-            language=task.language,
-            task=task,
-            tools=tools,
-            messages=messages,
-            tool_backend=backend.kind,
-            injected_failures=tuple(backend.injected_failures),
-            stop_reason=conversation.stop_reason,
-            reward=reward,
-            provenance=Provenance(
-                teacher=self._teacher.name,
-                prompt_version=self._prompt_version,
-                seed=config.seed,
-                parents=(server.id, task.id),
-            ),
-        )
-        made = {"trajectory": trajectory.model_dump(mode="json")}
-        with rejected_with(lambda: made):
+            trajectory = Trajectory(
+                id=record_id("trajectory", task.id, [tool.name for tool in tools]),
+                server=server.name,
+                domain=server.domain,
+                language=task.language,
+                task=task,
+                tools=tools,
+                messages=messages,
+                tool_backend=backend.kind,
+                injected_failures=tuple(backend.injected_failures),
+                stop_reason=conversation.stop_reason,
+                reward=reward,
+                provenance=Provenance(
+                    teacher=self._teacher.name,
+                    prompt_version=self._prompt_version,
+                    seed=config.seed,
+                    parents=(server.id, task.id),
+                ),
+            )
+            made = {"trajectory": trajectory.model_dump(mode="json")}
             check_thresholds(reward, config.reward_thresholds)
         return made
 
     async def _conversation(
         self, server: ServerDocument, task: Task, tools: tuple[ToolDocument, ...], seed: int
     ) -> tuple[Conversation, ToolBackend]:
-        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced.
-
-        Raises:
-            Rejected: it died every time, or the conversation cannot be used.
-        """
+        """Talk to the real server if there is one, else to the emulator; a server that dies is replaced."""
         config = self._config
         collect = partial(
             collect_conversation,

@@ -31,23 +31,13 @@ def test_only_the_embedded_teacher_is_said_to_judge_its_own_work() -> None:
         environment("procedural")
     )
     assert "no language model was asked" in said(environment("procedural"))
+    fallen = tiny_environment().quality.model_copy(update={"atomicity": 0.99})
+    assert "judges its own work (" in said(environment("procedural"), environment("procedural", quality=fallen))
+    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
+    assert said(environment("procedural")).splitlines()[0] == notice
+    assert said(environment("procedural"), environment("openai:gpt-4.1")) == f"in part {notice}"
     assert said(environment("openai:gpt-4.1")) == ""
     assert "judges" not in said(environment("procedural"), environment("openai:gpt-4.1"))
-
-
-def test_records_of_the_embedded_teacher_are_said_to_be_made_by_templates_beside_others_too() -> None:
-    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
-    assert said(environment("procedural"), environment("procedural")).splitlines()[0] == notice
-    assert said(environment("procedural"), environment("openai:gpt-4.1")) == f"in part {notice}"
-    assert notice in of_trajectories(trajectories("procedural"), {})
-    assert not any("templates" in each for each in of_trajectories(trajectories("openai:gpt-4.1"), {}))
-
-
-def test_scores_that_fall_are_not_said_to_be_one() -> None:
-    fallen = tiny_environment().quality.model_copy(update={"atomicity": 0.99})
-    found = said(environment("procedural"), environment("procedural", quality=fallen))
-    assert "judges its own work (" in found
-    assert "1.0" not in found
 
 
 def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher() -> None:

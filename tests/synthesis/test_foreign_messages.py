@@ -153,15 +153,6 @@ def test_a_tool_that_is_no_json_is_refused(key, inside):
         read_tool({"type": "function", "function": {"name": "f", key: inside}}, "tools.3")
 
 
-@pytest.mark.parametrize("read", BOTH)
-def test_the_last_of_two_equal_keys_counts_as_in_our_own_parser(read):
-    text = '{"name": "look_up", "arguments": {"key": "a", "key": "b"}}'
-    (message,) = read(assistant(call(arguments='{"key": "a", "key": "b"}')))
-    (parsed,) = parse_turn(f"<tool_call>{text}</tool_call>").tool_calls
-    assert isinstance(parsed, ParsedToolCall)
-    assert message.tool_calls[0].arguments == parsed.arguments == {"key": "b"}
-
-
 # --- arguments under another name ---
 
 
@@ -294,11 +285,6 @@ def test_a_result_with_tags_is_not_learnt_and_tags_in_a_user_s_words_are_text():
     said = "What are <tool_call>, </think> and <|im_end|>?"
     assert learnt({"role": "system", "content": said}, {"role": "user", "content": said})[1].content == said
     assert learnt(assistant(call()), result("a", said))[1].content == said
-
-
-def test_thoughts_may_speak_of_calls():
-    (message,) = learnt(assistant(call(), reasoning_content=f"I could say {IN_TEXT}."))
-    assert [type(each) for each in parse_turn(assistant_body(message)).tool_calls] == [ParsedToolCall]
 
 
 def test_a_call_of_a_tool_that_is_not_offered_is_not_learnt():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from contextlib import closing
+import sqlite3
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,8 +48,8 @@ async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tm
     for items, expected in (([10, 20, 30], [10, 20, 30]), ([10, 20, 30, 40], [40])):
         report = StageReport("numbers")
         with closing(Journal(tmp_path / "journal.sqlite", "numbers", {})) as journal:
-            results = await run_stage(report, items, work, journal=journal, concurrency=2)
-            assert list(results) == [item + 1 for item in items if item != 30]
+            await run_stage(report, items, work, journal=journal, concurrency=2)
+            assert list(journal.results(len(items))) == [item + 1 for item in items if item != 30]
         assert (worked_on, report.read, report.kept) == (expected, len(items), len(items) - 1)
         assert report.rejected == {"too large": 1}
         worked_on.clear()
@@ -98,6 +100,33 @@ def test_a_journal_on_a_full_disk_is_named_and_keeps_its_items(tmp_path: Path) -
         with pytest.raises(JournalError, match=r"journal.sqlite: database or disk is full; make room"):
             journal.append(1, {"result": "x" * 100_000})
         assert (0 in journal, 1 in journal) == (True, False)
+
+
+def test_a_journal_that_a_kill_left_between_any_two_of_its_first_statements_is_a_journal(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    class Dying(sqlite3.Connection):
+        """Ends with its process before the statement of a number: what was not committed is lost."""
+
+        left = 0
+
+        def execute(self, *arguments):
+            if Dying.left == 0:
+                self.rollback()
+                raise Killed
+            Dying.left -= 1
+            return super().execute(*arguments)
+
+    for number in range(12):
+        path = tmp_path / f"{number}.sqlite"
+        with monkeypatch.context() as dying:
+            Dying.left = number
+            dying.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Dying))
+            with suppress(Killed):
+                Journal(path, "numbers", {}).close()
+        with closing(Journal(path, "numbers", {})) as journal:
+            journal.append(0, {"result": 1})
 
 
 def test_a_copy_of_a_journal_that_the_user_made_stays_when_the_run_closes(tmp_path):

@@ -24,7 +24,7 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Reply, Teacher
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 
 Proven = TypeVar("Proven")
 

@@ -27,8 +27,8 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, JsonValue, Language, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.track.language import require_language
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
+from synthesis.written_language import require_language
 
 _SCALARS: Final = (str, int, float, bool)
 

@@ -18,8 +18,8 @@ from synthesis.records import ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.tools.written_documents import check_written
-from synthesis.track.language import require_language
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
+from synthesis.written_language import require_language
 
 
 async def write_document(

@@ -10,8 +10,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
-from synthesis.record_io import RecordSource, write_records
-from synthesis.records import Environment
+from synthesis.record_io import read_card, write_records
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 COMMANDS = {
@@ -23,7 +22,6 @@ COMMANDS = {
         "synthesize", "environments", f"{CONFIGS}/tiny_environments.toml", "knowledge=['SRC']", "out=OUT",
     ],
     "records export": ["records", "export", "SRC", "--out", "OUT"],
-    "records import": ["records", "import", "SRC/rows.jsonl", "--out", "OUT"],
     "sft": ["sft", f"{CONFIGS}/tiny_sft.toml", "environments=['SRC']", "out=OUT"],
     "rl": ["rl", f"{CONFIGS}/tiny_rl.toml", "environments=SRC", "out=OUT"],
     "evaluate environments": [
@@ -163,8 +161,3 @@ def test_an_export_is_not_written_into_the_records(places, capsys):
     assert "outside of the record directory" in capsys.readouterr().err
 
 
-def test_records_that_are_exported_as_astra_s_rows_and_imported_are_the_same(places):
-    source, rows, again = places / "deep" / "source", places / "rows", places / "again"
-    assert run(["records", "export", "SRC", "--format", "astra", "--out", "OUT"], source, str(rows)) == 0
-    assert run(["records", "import", "SRC", "--out", "OUT"], rows / "train.jsonl", str(again)) == 0
-    assert list(RecordSource(again, Environment)) == list(RecordSource(source, Environment))

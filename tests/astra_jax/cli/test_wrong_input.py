@@ -247,8 +247,6 @@ ROWS = [
     row("records export missing --out out", 1, "missing"),
     row("records export environments --split ../x --out out", 2, "--split", "'../x'"),
     row("records export with_damaged_shard --out out", 1, "damaged"),
-    row("records import missing.jsonl --out out", 1, "No such file", "missing.jsonl"),
-    row("records import sft.toml --out out", 1, "sft.toml, line 1", "expected JSON"),
     row("report missing", 1, "missing"),
     row("report run_of_nothing", 1, "found none", "run_of_nothing"),
     row("report run_with_a_damaged_summary", 1, "summary.json"),

@@ -23,7 +23,6 @@ from synthesis.environments.pipeline import fingerprint_of
 from synthesis.environments.proving.needed_packages import PackageNotHere, packages_of_sandbox, with_needed_packages
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.verification import verify_environments
-from synthesis.export.astra_rows import read_astra_rows
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.stateful import FurtherTools, StatefulTask, WriteFurtherTools, WriteScaledTool, WriteStatefulTask
 from synthesis.prompts.tool_merging import MergeTools
@@ -276,7 +275,6 @@ def test_an_export_says_what_its_rows_need(records: Path, tmp_path: Path) -> Non
             in card
         )
         assert "proven with kites 1.5" in card
-    assert list(read_astra_rows(tmp_path / "astra" / "train.jsonl")) == read(records)
 
 
 def calls_of(url: str) -> float:

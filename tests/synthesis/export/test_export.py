@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from synthesis.export import export
+from synthesis.export.columns import features, write_parquet
 from synthesis.export.export import FORMATS, export_records
 from synthesis.export.openai_rows import ExportImpossible
-from synthesis.record_io import write_records
 from synthesis.records import JsonObject
 from synthesis.run.destination import DestinationRefused
 from tests.synthesis.export.examples import conversation, environments, trajectory
@@ -40,21 +40,6 @@ def rows_of(folder: Path) -> list[JsonObject]:
     return [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
 
 
-# As `datasets` reads such a head: values of type json become texts, the others have their types.
-
-
-def arrow_type(feature: Any) -> Any:
-    import pyarrow
-
-    if isinstance(feature, str):
-        return pyarrow.string() if feature == "json" else pyarrow.type_for_alias(feature)
-    if isinstance(feature, list):
-        return pyarrow.struct([(part["name"], arrow_type(part)) for part in feature])
-    if "list" in feature:
-        return pyarrow.list_(arrow_type(feature["list"]))
-    return arrow_type(feature["struct"] if "struct" in feature else feature["dtype"])
-
-
 def converted(value: Any, feature: Any, convert_json: Any) -> Any:
     """Convert the json values of a row, and leave out nulls, as a row may."""
     if value is None or feature is None:
@@ -72,36 +57,17 @@ def converted(value: Any, feature: Any, convert_json: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_a_reader_that_is_told_the_card_s_types_gets_every_value_in_its_own_type(
+def test_a_file_of_the_card_s_types_holds_every_value_in_its_own_type(
     directories: dict[str, Path], tmp_path: Path, kind: str, name: str
 ) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
-    folder = exported(directories[kind], tmp_path / "out", name)
-    columns = head(folder)["dataset_info"]["features"]
-    texts = [json.dumps(converted(row, columns, json.dumps)) for row in rows_of(folder)]
-    options = arrow_json.ParseOptions(
-        explicit_schema=pyarrow.schema([(column["name"], arrow_type(column)) for column in columns]),
-        unexpected_field_behavior="error",
-    )
-    table = arrow_json.read_json(pyarrow.BufferReader("\n".join(texts).encode()), parse_options=options)
-    read = [converted(row, columns, json.loads) for row in table.to_pylist()]
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `tables`")
+    folder, row_type = exported(directories[kind], tmp_path / "out", name), FORMATS[name].row_types[kind]
+    columns, rows = head(folder)["dataset_info"]["features"], rows_of(folder)
+    assert columns == features(row_type)
+    file = write_parquet(tmp_path, "rows", row_type, map(row_type.model_validate, rows))
+    read = [converted(row, columns, json.loads) for row in parquet.read_table(file).to_pylist()]
     # As texts, since 1 == 1.0 == True.
-    assert list(map(json.dumps, read)) == [
-        json.dumps(converted(row, columns, lambda value: value)) for row in rows_of(folder)
-    ]
-
-
-def test_without_the_types_a_reader_refuses_or_guesses(directories: dict[str, Path], tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    arrow_json = pytest.importorskip("pyarrow.json", reason="needs pyarrow")
-    folder = exported(directories["environment"], tmp_path / "out", "jsonl")
-    with pytest.raises(pyarrow.ArrowInvalid, match=r"answer\) changed from string to number"):
-        arrow_json.read_json(folder / "train.jsonl")
-    guessed = arrow_json.read_json(pyarrow.BufferReader(b'{"answer": "2026-11-23"}'))
-    assert guessed.schema.field("answer").type != pyarrow.string()
-    columns = {column["name"]: column for column in head(folder)["dataset_info"]["features"]}
-    assert columns["answer"]["dtype"] == "json"
+    assert list(map(json.dumps, read)) == [json.dumps(converted(row, columns, lambda value: value)) for row in rows]
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
@@ -135,31 +101,6 @@ def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[
     assert "licence was not stated" in (other / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["jsonl", "openai"])
-def test_the_card_says_which_rows_are_made_by_templates(
-    directories: dict[str, Path], tmp_path: Path, name: str
-) -> None:
-    other, *_ = environments()
-    embedded = other.provenance.model_copy(update={"teacher": "procedural"})
-    records = [other, other.model_copy(update={"id": "made", "digest": "", "provenance": embedded})]
-    write_records(tmp_path / "records", records, kind="environment")
-    text = (exported(tmp_path / "records", tmp_path / "out", name) / "README.md").read_text()
-    notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
-    assert f"**The rows are in part {notice}.**" in text
-    without = (exported(directories["environment"], tmp_path / "other", name) / "README.md").read_text()
-    assert "templates" not in without
-
-
-def test_names_of_tools_with_several_documents_are_counted(tmp_path: Path) -> None:
-    plain = environments()[0]
-    tool = plain.tools[0]
-    other = tool.model_copy(update={"document": tool.document.model_copy(update={"description": "Another."})})
-    records = [plain, plain.model_copy(update={"tools": (other, *plain.tools[1:])})]
-    write_records(tmp_path / "records", records, kind="environment")
-    card = exported(tmp_path / "records", tmp_path / "out", "verl") / "README.md"
-    assert "Of 2 names of tools 1 have several documents" in card.read_text()
-
-
 def test_an_export_that_fails_half_way_leaves_the_earlier_one(
     directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,8 +122,5 @@ def test_records_that_a_format_has_no_form_for_are_refused(directories: dict[str
         with pytest.raises(ExportImpossible, match=f"for the format {name}, found {kind}"):
             exported(directories[kind], tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_export_is_not_written_into_the_record_directory(directories: dict[str, Path]) -> None:
     with pytest.raises(DestinationRefused, match="outside of the record directory"):
         exported(directories["trajectory"], directories["trajectory"] / "out", "jsonl")

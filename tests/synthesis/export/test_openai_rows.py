@@ -44,11 +44,6 @@ def test_a_row_has_the_words_the_thoughts_and_the_arguments_of_its_record() -> N
     assert [tool["function"]["name"] for tool in row.tools] == [tool.name for tool in HOTELS.tools]
 
 
-def test_the_order_of_an_environment_s_tools_does_not_say_which_are_distractors() -> None:
-    mixed = next(record for record in environments() if record.id == "mixed")
-    assert [tool["function"]["name"] for tool in openai_row(mixed).tools] == ["a_flat", "find_flat", "get_rent"]
-
-
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), max_size=5), st.booleans())
 def test_ids_are_unique_over_the_conversation_and_every_answer_has_that_of_its_call(
     turns: list[list[str]], has_ids: bool

@@ -29,16 +29,6 @@ def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorf
     assert f"`astra_{kind}`" in (folder / "README.md").read_text()
 
 
-def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(directories, tmp_path):
-    pytest.importorskip("tensorflow_datasets", reason="needs the extra `tfds`")
-    first, second = (exported(directories["environment"], tmp_path / name, "tfds") for name in ("a", "b"))
-    contents = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    assert {path.relative_to(second): path.read_bytes() for path in second.rglob("*") if path.is_file()} == contents
-    assert not any(str(tmp_path).encode() in data for data in contents.values())
-    exported(directories["trajectory"], second, "jsonl")
-    assert sorted(path.name for path in second.iterdir()) == [".astra.json", "README.md", "train.jsonl"]
-
-
 def test_without_the_package_one_line_names_the_extra(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tfds\]'"):

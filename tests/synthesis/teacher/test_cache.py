@@ -19,7 +19,6 @@ from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.teacher.usage import Usage, cost_so_far
 from synthesis.track.journal import Journal, run_stage
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.workers import RayConfig
 from tests.synthesis.teacher.asking import KEY, SCORES, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 from tests.synthesis.teacher.told_teacher import ToldTeacher, said, told
@@ -138,14 +137,11 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
         assert path.is_dir() or KEY.encode() not in path.read_bytes()
 
 
-def test_a_budget_in_dollars_needs_prices_of_every_role_and_no_nodes_that_each_count_alone(tmp_path):
+def test_a_budget_in_dollars_needs_prices_of_every_role():
     free = {"judges": RoleConfig(usd_per_million_prompt_tokens=0.0, usd_per_million_completion_tokens=0.0)}
     for settings in ({}, {"roles": free, **PRICES}):
         with pytest.raises(ValidationError, match="expected prices beside max_usd"):
             OpenAITeacherConfig(model="m", max_usd=1.0, **settings)
-    teacher = OpenAITeacherConfig(model="m", max_tokens=1)
-    with pytest.raises(ValidationError, match=r"expected no teacher\.max_usd or max_tokens with ray"):
-        TrajectoriesConfig(count=1, out=tmp_path, teacher=teacher, ray=RayConfig())
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import pickle
 
 import psutil
 import pytest
@@ -19,7 +18,6 @@ from synthesis.tools.mcp_group import McpGroup, Route, joined
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
-from synthesis.trajectories.worker import opened_worker
 from tests.synthesis.tools.http_server import serving
 from tests.synthesis.tools.servers import GIT, TIME, at, pool_of, scripted_server
 from tests.synthesis.trajectories.test_pipeline import bytes_of
@@ -68,7 +66,7 @@ def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, 
     assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
 
 
-async def test_calls_reach_the_server_whose_tool_it_is_here_and_elsewhere_and_a_server_that_dies_costs_no_other(
+async def test_calls_reach_the_server_whose_tool_it_is_and_a_server_that_dies_costs_no_other(
     tmp_path, unused_tcp_port
 ):
     near = scripted_server(tmp_path, "return f'{text} at {os.getpid()}'").model_copy(update={"name": "near"})
@@ -94,11 +92,6 @@ async def test_calls_reach_the_server_whose_tool_it_is_here_and_elsewhere_and_a_
             async with group.lease() as backend:
                 await backend.call("c", tools["far__act"], {"text": "http 500"})
         assert await answers(group) == before  # of the same process
-        sent = pickle.loads(pickle.dumps(group.routed))
-        config = TrajectoriesConfig(count=1, out=tmp_path / "out")
-        async with opened_worker(config, {"server-1": sent}, ProceduralTeacher()) as worker:
-            elsewhere = await answers(worker._groups["server-1"])
-        assert (elsewhere[0], elsewhere[2]) == (before[0], before[2])
 
 
 @pytest.mark.slow
@@ -150,3 +143,6 @@ async def test_servers_of_a_group_killed_in_the_middle_of_calls_are_replaced_and
     called = [call.name for record in records for message in record.messages for call in message.tool_calls]
     assert {record.server for record in records} == {"Desk"}
     assert {"git" if name.startswith("git_") else "time" for name in called} == {"git", "time"}
+    tools = [tool.name for record in records for tool in record.tools]
+    assert {"get_current_time", "git_log"} <= set(tools)
+    assert records == await run("again")

@@ -14,7 +14,6 @@ import pytest
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.record_io import DatasetCard, read_card
 from synthesis.run import code
 from synthesis.run.code import source_of
 from synthesis.run.fingerprint import MadeOtherwise
@@ -95,14 +94,6 @@ def test_a_journal_of_another_wording_or_code_is_refused_and_kept(tree, tmp_path
         synthesize(tmp_path / "out", Outage(0))
 
 
-@pytest.mark.parametrize("synthesize", [trajectories, environments])
-def test_a_journal_of_another_seed_is_refused_and_names_both(tmp_path, synthesize):
-    with pytest.raises(TeacherUnavailable):
-        synthesize(tmp_path / "out", Outage(20 if synthesize is trajectories else 5))
-    with pytest.raises(MadeOtherwise, match="seed: 0 before, 7 now"):
-        synthesize(tmp_path / "out", seed=7)
-
-
 def test_prompts_that_a_track_does_not_ask_are_not_its_wording():
     tracks = ("synthesis.environments.pipeline", "synthesis.trajectories.pipeline")
     of_environments, of_trajectories = ({name for name in source_of(track) if "/prompts/" in name} for track in tracks)
@@ -130,24 +121,6 @@ def test_a_finished_synthesis_is_already_complete_and_with_another_config_refuse
         trajectories(out, count=7, failure_rate=0.5)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]
-
-
-def test_records_without_a_fingerprint_are_not_replaced(tmp_path):
-    trajectories(tmp_path / "out")
-    card = tmp_path / "out" / "dataset.json"
-    older = DatasetCard.model_validate_json(card.read_text()).model_dump(exclude={"made_with", "read", "repaired"})
-    card.write_text(DatasetCard.model_validate(older).model_dump_json(exclude={"made_with", "read", "repaired"}))
-    assert read_card(tmp_path / "out").made_with == {}
-    with pytest.raises(MadeOtherwise, match="as an older version or another program wrote them"):
-        trajectories(tmp_path / "out")
-
-
-def test_a_card_names_no_path_and_no_text_of_the_config(tmp_path):
-    source = tmp_path / "very-private-place"
-    source.mkdir()
-    (source / "hotels.json").write_bytes((ROOT / "synthesis" / "tools" / "examples" / "hotels_en.json").read_bytes())
-    trajectories(tmp_path / "out", tool_documents=[source], shipped_examples=False)
-    assert "very-private-place" not in (tmp_path / "out" / "dataset.json").read_text()
 
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path):

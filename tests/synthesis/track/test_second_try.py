@@ -9,23 +9,22 @@ from contextlib import closing
 import pytest
 
 from synthesis.environments.questions.qa_instances import write_qa_instance
-from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.tasks import WriteTask, WrittenTask
-from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Composition, ToolDocument
-from synthesis.stage import Rejected, SecondTry, StageReport, noted_second_tries
+from synthesis.records import Composition
+from synthesis.stage import Rejected, StageReport, noted_second_tries
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage
-from synthesis.track.second_try import accepted_reply
+from synthesis.track.replies import accepted_reply
 from synthesis.trajectories.chains import bind_chain, usable_proposals
 from synthesis.trajectories.tasks import write_task
+from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.servers import HOTELS
 from tests.synthesis.trajectories.test_pipeline import synthesize
 
@@ -46,7 +45,7 @@ async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_cou
     with noted_second_tries() as tries:
         task, asked = await written(CHINESE, GOOD)
     assert task == GOOD
-    assert tries == [SecondTry("task in another language", True)]
+    assert tries == [("task in another language", True)]
     shown = asked[1].messages()
     assert json.loads(shown[-2]["content"])["text"] == CHINESE.text
     assert "task in another language: expected English" in shown[-1]["content"]
@@ -59,7 +58,7 @@ async def test_a_rejected_reply_and_its_reason_are_quoted_and_the_second_one_cou
 async def test_the_second_one_decides_and_there_is_no_third(second, error):
     with noted_second_tries() as tries, pytest.raises((Rejected, BadReply), match=error):
         await written(CHINESE, second, GOOD)
-    assert tries == [SecondTry("task in another language", False)]
+    assert tries == [("task in another language", False)]
 
 
 async def test_the_embedded_teacher_which_reads_no_reason_is_not_asked_again():
@@ -117,7 +116,7 @@ async def test_a_question_that_breaks_a_rule_is_asked_for_once_more(changes, rea
     teacher = ScriptedTeacher({WriteQAInstance: [instance(**changes), instance()]})
     with noted_second_tries() as tries:
         assert await write_qa_instance(teacher, KITES, plan, max_hops=5, seed=0) == instance()
-    assert tries == [SecondTry(reason, True)]
+    assert tries == [(reason, True)]
     assert reason in teacher.asked[1].messages()[-1]["content"]
 
 
@@ -131,17 +130,6 @@ async def test_a_question_of_another_size_or_scenario_than_planned_is_asked_for_
         with pytest.raises(Rejected, match=reason):
             await write_qa_instance(teacher, KITES, plan, max_hops=5, seed=0)
         assert len(teacher.asked) == 2
-
-
-async def test_a_description_in_another_language_is_asked_for_once_more():
-    english = ToolDocument(name="get_kites", description="Number of kites of a person", parameters={})
-    chinese = english.model_copy(update={"description": "某人的风筝数量"})
-    for language, wrong, right in (("en", chinese, english), ("zh", english, chinese)):
-        knowledge = KITES.model_copy(update={"language": language})
-        teacher = ScriptedTeacher({WriteToolDocument: [wrong, right]})
-        with noted_second_tries() as tries:
-            assert await write_document(teacher, knowledge, instance().nodes[1], seed=0, scaled=0.0) == right
-        assert tries == [SecondTry("description in another language", True)]
 
 
 async def test_proposals_of_tools_that_are_not_there_are_dropped_and_asked_for_again_where_none_is_left():
@@ -180,20 +168,12 @@ async def test_the_report_counts_second_tries_and_mended_ones_by_reason(tmp_path
 
 
 async def test_a_run_reports_the_second_tries_of_all_its_stages(tmp_path):
-    class Careless(ProceduralTeacher):
-        """Writes every other request in another language at first, and answers the second question as it should."""
+    def careless(request, reply, seed):
+        is_wrong = seed % 2 and not request.failure and request.server.language == "en"
+        return reply.model_copy(update={"text": "你好，" + reply.text}) if is_wrong else reply
 
-        name = "model"
-
-        async def ask(self, request, *, seed):
-            reply = await super().ask(request, seed=seed)
-            if isinstance(request, WriteTask) and not request.failure and seed % 2:
-                other = "你好，" if request.server.language == "en" else "Please do this for me: "
-                return reply.model_copy(update={"text": other + reply.text})
-            return reply
-
-    report = await synthesize(tmp_path / "out", Careless(), count=20, seed=3)
-    assert report.kept == 20
-    asked, mended = report.asked_again["task in another language"], report.mended["task in another language"]
-    assert asked == mended > 5
-    assert f"asked again {asked}, {mended} mended" in report.closing_line()
+    teacher = Otherwise({WriteTask: careless})
+    teacher.name = "model"  # the embedded one is not asked again
+    report = await synthesize(tmp_path / "out", teacher, count=20, seed=3)
+    asked = report.asked_again["task in another language"]
+    assert asked == report.mended["task in another language"] > 2

@@ -21,7 +21,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import aiohttp  # noqa: F401 - imported here, so that a life is spent on work
-import datasketch  # noqa: F401
 import openai  # noqa: F401
 
 from synthesis.procedural.teacher import ProceduralTeacher

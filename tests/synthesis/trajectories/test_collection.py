@@ -7,7 +7,7 @@ import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
-from synthesis.prompts.simulated_user import AnswerAsUser, UserReply
+from synthesis.prompts.simulated_user import AnswerAsUser
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
@@ -36,15 +36,6 @@ async def converse(replies, *, task_=None, backend=None, max_turns=6, deadline_s
         deadline_seconds=deadline_seconds,
     )
     return conversation, teacher
-
-
-async def test_every_call_has_an_id_of_its_own_and_a_response_that_names_it():
-    weather = ("get_weather", {"city": "Oslo"})
-    conversation, _ = await converse([calls(weather, weather), calls(weather), DONE])
-    ids = [call.id for message in conversation.messages for call in message.tool_calls]
-    answered = [message.tool_call_id for message in conversation.messages if message.role == "tool"]
-    assert ids == answered == ["call_1", "call_2", "call_3"]
-    assert conversation.stop_reason == "no_tool_call"
 
 
 async def test_an_unknown_tool_or_bad_arguments_never_reach_the_server():
@@ -84,17 +75,6 @@ async def test_a_tool_that_hangs_ends_the_conversation_at_its_deadline():
         [calls(("get_weather", {"city": "Oslo"}))], backend=Hanging(), deadline_seconds=0.05
     )
     assert conversation.stop_reason == "deadline"
-
-
-async def test_the_user_answers_once_when_the_agent_asks_back():
-    asking = task("find_hotel", slots={}, expectation="ask_back", hidden_parameters={"city": "Oslo"})
-    question = AgentMessage(reasoning="missing", content="Which city?")
-    conversation, _ = await converse(
-        [question, calls(("find_hotel", {"city": "Oslo"})), DONE], task_=asking, user=[UserReply(text="Oslo.")]
-    )
-    assert [message.role for message in conversation.messages] == [
-        "user", "assistant", "user", "assistant", "tool", "assistant",
-    ]  # fmt: skip
 
 
 async def test_the_agent_is_not_shown_which_calls_were_made_to_fail():

@@ -19,7 +19,6 @@ from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.collection import collect_conversation
 from synthesis.trajectories.follow_ups import (
     calls_per_request,
-    first_calls,
     request_positions,
     task_so_far,
     write_follow_ups,
@@ -28,7 +27,7 @@ from synthesis.trajectories.reward_axes import judge_axes
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
-from tests.synthesis.trajectories.test_pipeline import bytes_of, synthesize
+from tests.synthesis.trajectories.test_pipeline import synthesize
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
 FIRST = task("find_hotel", slots={"city": "Oslo"}, text="Find a hotel in Oslo.")
@@ -58,11 +57,6 @@ def test_every_call_of_a_chain_is_asked_for_in_two_or_three_requests(num_calls, 
     assert sum(calls) == num_calls
     assert 2 <= len(calls) <= 3
     assert min(calls) >= 1
-
-
-def test_the_first_calls_of_a_chain_need_nothing_of_the_later_ones():
-    assert first_calls(CHAIN, 1) == bind_chain(HOTELS, ["find_hotel"])
-    assert first_calls(CHAIN, 2) == CHAIN
 
 
 async def followed(text: str, slots: dict) -> Task:
@@ -113,14 +107,6 @@ async def test_the_user_hears_what_the_agent_says_and_nothing_of_what_it_thinks(
         assert "There is one." in shown
         assert "enough" not in shown
         assert "reasoning" not in shown
-
-
-async def test_a_user_whose_wish_was_not_done_stops_and_the_task_is_what_was_said():
-    conversation, _ = await converse(SEARCH, FOUND, user=[UserTurn(continues=False)])
-    assert conversation.stop_reason == "no_tool_call"
-    assert [message.role for message in conversation.messages].count("user") == 1
-    said = task_so_far(WHOLE, conversation.messages)
-    assert (said.chain.tools, said.follow_ups) == (("find_hotel",), ())
 
 
 @pytest.mark.parametrize(
@@ -194,15 +180,3 @@ def test_in_a_synthesised_set_no_call_comes_before_the_request_for_it(several_re
             assert messages[end - 1].role == "assistant"
             assert not messages[end - 1].tool_calls
         assert record.reward.mean > 0.8
-
-
-async def test_the_share_decides_how_many_and_zero_changes_nothing(tmp_path):
-    await synthesize(tmp_path / "default")
-    await synthesize(tmp_path / "none", follow_up_share=0.0)
-    await synthesize(tmp_path / "half", follow_up_share=0.5)
-    assert bytes_of(tmp_path / "default") == bytes_of(tmp_path / "none")
-    records = list(RecordSource(tmp_path / "half", Trajectory))
-    can_have = [r for r in records if r.task.expectation == "answer" and len(r.task.chain.tools) > 1]
-    share = sum(bool(r.task.follow_ups) for r in can_have if r.task.mode == "chain") / len(can_have)
-    assert 0.2 < share < 0.8
-    assert '"follow_ups"' not in "".join(r.model_dump_json() for r in records if not r.task.follow_ups)

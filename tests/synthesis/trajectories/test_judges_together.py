@@ -8,8 +8,6 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra `openai`")
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts import judges
-from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.usage import Usage, metered_usage
 from synthesis.trajectories.reward_axes import judge_axes
 from tests.synthesis.teacher.asking import key, teacher_of  # noqa: F401 - a fixture
@@ -84,27 +82,3 @@ async def test_judgements_that_are_in_flight_when_the_budget_ends_come_back_and_
         assert await judging == await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
         assert len(endpoint.bodies) == 1
         await teacher.close()
-
-
-async def test_a_changed_prompt_of_one_judge_asks_that_judge_again_and_no_other(tmp_path, monkeypatch):
-    async with MockEndpoint(str).serving() as endpoint:
-        before, paid = await judged(endpoint, tmp_path)
-        calls = len(endpoint.bodies)
-        again, counted = await judged(endpoint, tmp_path)
-        assert (again, len(endpoint.bodies)) == (before, calls)
-        assert counted == paid  # replies from the cache count as they were paid for
-        changed = {"en": "Judge otherwise.\n" + judges.HOW_TO_SCORE["en"], "zh": "x"}
-        monkeypatch.setattr(judges.JudgePlanning, "criterion", changed)
-        await judged(endpoint, tmp_path)
-    (body,) = endpoint.bodies[calls:]
-    assert body["messages"][1]["content"].endswith("1. Judge otherwise.")
-
-
-async def test_a_reply_that_leaves_a_criterion_out_is_asked_for_again_and_then_rejects(tmp_path):
-    async with MockEndpoint(str).serving() as endpoint:
-        endpoint.answer = lambda body: '{"judgements": [{"criterion": 2, "reason": "so", "score": 1}]}'
-        teacher = teacher_of(endpoint, request_seconds=5)
-        with pytest.raises(BadReply, match="expected one for each of the criteria 1 to 1, found"):
-            await judge_axes(TASK, HOTELS.tools, GOOD, teacher, seed=0)
-        await teacher.close()
-    assert len(endpoint.bodies) == 3

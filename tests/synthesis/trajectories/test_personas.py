@@ -5,12 +5,11 @@ from random import Random
 
 import pytest
 
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
 from synthesis.prompts.tasks import AugmentTask, WriteTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
-from synthesis.trajectories.augmentation import _traits, draw_persona
+from synthesis.trajectories.augmentation import draw_persona, traits_of
 from synthesis.written_language import foreign_passages
 from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.trajectories.test_pipeline import synthesize
@@ -26,19 +25,12 @@ def test_the_same_seed_draws_the_same_person_and_others_draw_others(language):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_trait_is_in_its_language_and_is_drawn(language):
-    traits = _traits()[language]
+    traits = traits_of(language)
     drawn = [draw_persona(language, Random(seed)) for seed in range(3000)]
     for field in ("who", "purpose", "manner"):
-        assert {getattr(persona, field) for persona in drawn} == set(getattr(traits, field))
-        assert [text for text in getattr(traits, field) if foreign_passages(text, language)] == []
-    assert len({persona.knows for persona in drawn}) == len(traits.knowledge)
-
-
-def test_both_languages_have_as_many_people():
-    english, chinese = _traits()["en"], _traits()["zh"]
-    assert [len(getattr(english, field)) for field in ("who", "purpose", "manner", "knowledge")] == [
-        len(getattr(chinese, field)) for field in ("who", "purpose", "manner", "knowledge")
-    ]
+        assert {getattr(persona, field) for persona in drawn} == set(traits[field])
+        assert [text for text in traits[field] if foreign_passages(text, language)] == []
+    assert len({persona.knows for persona in drawn}) == len(traits["knowledge"])
 
 
 class Model(Otherwise):
@@ -76,14 +68,3 @@ async def test_the_axis_persona_lets_another_one_speak_and_the_others_the_same(t
     kept = {trajectory.task.id: trajectory.task for trajectory in RecordSource(tmp_path / "out", Trajectory)}
     spoke = {request.task.id: request.persona for request in augmented}
     assert all(task.persona == spoke[name] for name, task in kept.items() if task.augmentation != "original")
-
-
-async def test_the_same_seed_gives_the_same_personas_and_the_embedded_teacher_none(tmp_path):
-    for name, teacher in (("a", Model()), ("b", Model()), ("c", ProceduralTeacher())):
-        await synthesize(tmp_path / name, teacher, count=10)
-    a, b, c = ([one.task.persona for one in RecordSource(tmp_path / name, Trajectory)] for name in "abc")
-    assert a == b
-    assert None not in a
-    assert set(c) == {None}
-    # Where there is none the record does not speak of it, so that records of before keep their digests.
-    assert '"persona"' not in next(iter(RecordSource(tmp_path / "c", Trajectory))).model_dump_json()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
 from synthesis.records import Message, RewardAxes, ToolCall
 from synthesis.stage import Rejected
@@ -76,11 +75,6 @@ async def test_response_judges_see_the_judged_message_last_and_nothing_after_it(
     assert first.conversation == GOOD[:2]
 
 
-async def test_the_reward_is_the_mean_of_the_axes():
-    reward = await judge_axes(TASK, HOTELS.tools, GOOD, judged_by(0.5), seed=0)
-    assert reward.mean == pytest.approx((0.5 * 4 + 2 / 3 + 1.0 + 0.5) / 7)
-
-
 async def test_numbers_that_no_response_holds_cap_the_summary():
     invented = (*GOOD[:-1], altered(GOOD[-1], content="Price 91.5, rated 9.9 of 10 at https://x.org/y."))
     reward = await judge_axes(TASK, HOTELS.tools, invented, judged_by(1.0), seed=0)
@@ -105,14 +99,6 @@ async def test_an_answer_in_another_language_is_worth_nothing_by_rule(language, 
     assert reward.final_answer == float(is_right)
 
 
-async def test_a_name_that_the_user_has_said_is_no_other_language():
-    asked = altered(TASK, text=f"{TASK.text} It is for 李伟.")
-    answer = altered(GOOD[-1], content="Done for 李伟: booking id B7, price 91.5.")
-    messages = (Message(role="user", content=asked.text), *GOOD[1:-1], answer)
-    reward = await judge_axes(asked, HOTELS.tools, messages, judged_by(1.0), seed=0)
-    assert reward.final_answer == 1.0
-
-
 async def test_of_several_judgements_on_an_axis_the_lowest_counts():
     given = [judges.Judgement(score=score, reason="so") for score in (1.0, 0.25, 1.0)]
     teacher = judged_by(1.0, script={judges.JudgeResponsePlanning: given})
@@ -129,22 +115,6 @@ async def test_a_task_that_needs_tools_and_got_none_is_rejected_and_a_right_refu
     reward = await judge_axes(refusal, HOTELS.tools, silent, judged_by(1.0), seed=0)
     assert reward.tool_call_status is None
     assert reward.mean == 1.0
-
-
-async def test_the_embedded_judges_tell_a_good_trajectory_from_a_bad_one():
-    good = await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
-    bad_messages = (
-        GOOD[0],
-        call(1, "get_weather", city="Bergen"),
-        response(1, '{"temperature": 3}'),
-        Message(role="assistant", reasoning_content="so", content="The price is 7777."),
-    )
-    bad = await judge_axes(TASK, HOTELS.tools, bad_messages, ProceduralTeacher(), seed=0)
-    assert good.mean > 0.9
-    assert bad.mean < 0.5
-    with pytest.raises(Rejected):
-        check_thresholds(bad, RewardThresholds())
-    check_thresholds(good, RewardThresholds())
 
 
 def test_one_low_axis_or_a_low_mean_rejects_and_what_reaches_its_threshold_is_kept():

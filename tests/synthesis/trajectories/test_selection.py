@@ -6,12 +6,10 @@ import io
 import pytest
 
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgePlanning
 from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import RejectedTrajectory, Trajectory
-from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.stage import NothingKept
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.protocol import BadReply
@@ -74,23 +72,6 @@ def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reaso
     assert unusable.messages[0].content == unusable.task.text
     assert unusable.detail == "not JSON"
     assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
-
-
-def tired(request, reply, seed):
-    """Have no further turn for every second conversation, once a tool has answered."""
-    if len(request.conversation) > 1 and seed % 2:
-        raise BadReply("cut off")
-    return reply
-
-
-def test_a_conversation_that_breaks_off_is_kept_as_far_as_it_came(tmp_path):
-    synthesized(tmp_path / "out", Otherwise({TakeTurn: tired}), count=8)
-    broken = [item for item in rejected_in(tmp_path / "out") if item.detail == "cut off"]
-    assert broken
-    for item in broken:
-        assert item.messages[0].content == item.task.text
-        assert item.messages[-1].role in ("tool", "user")
-        assert len(item.messages) > 2
 
 
 def test_a_changed_threshold_selects_again_asks_nobody_and_gives_the_same_bytes_on_the_way_back(tmp_path):
@@ -177,12 +158,6 @@ def test_a_selection_that_is_killed_half_way_loses_nothing(tmp_path, monkeypatch
     synthesized(out, Deaf(), reward_thresholds=RewardThresholds(mean=0.5))
     synthesized(out, Deaf(), reward_thresholds=STRICT)
     assert bytes_of(out) == strict
-
-
-def test_anything_else_that_differs_is_refused_as_ever(tmp_path):
-    synthesized(tmp_path / "out")
-    with pytest.raises(MadeOtherwise, match="failure_rate"):
-        synthesized(tmp_path / "out", Deaf(), failure_rate=0.5, reward_thresholds=STRICT)
 
 
 def test_nothing_of_a_run_that_kept_nothing_is_thrown_away(tmp_path):

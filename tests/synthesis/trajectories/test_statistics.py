@@ -59,12 +59,11 @@ async def test_calls_that_never_reached_the_emulator_do_not_lower_the_failure_ra
 
 
 async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing_behind(tmp_path):
-    small = (await estimate_trajectories(config(tmp_path / "out", count=100))).questions
-    large = (await estimate_trajectories(config(tmp_path / "out", count=1000))).questions
-    assert large["TakeTurn"].calls == 10 * small["TakeTurn"].calls
-    assert large["ProposeChains"] == small["ProposeChains"]
-    assert small["ProposeChains"].calls == 15
-    assert small["TakeTurn"].calls >= 200
+    config_ = config(tmp_path / "out", count=100)
+    large = (await estimate_trajectories(config_)).questions
+    small = (await estimate_trajectories(config_.model_copy(update={"count": 20}))).questions
+    assert large["TakeTurn"].calls >= 200
+    assert large["ProposeChains"].calls == small["ProposeChains"].calls == 15
     assert not list(tmp_path.iterdir())
 
 
@@ -81,24 +80,23 @@ async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.05)
 
 
-@pytest.mark.parametrize(("draws", "counts"), [(1, [24]), (5, [5, 5, 5, 5, 4])])
-async def test_the_weights_of_edges_are_counted_over_all_draws_of_proposals(tmp_path, draws, counts):
+async def test_the_weights_of_edges_are_counted_over_all_draws_of_proposals(tmp_path):
     servers = defaultdict(list)
 
     def note(request, reply, seed):
         servers[request.server.id].append((request.count, seed, reply))
         return reply
 
-    await synthesize(tmp_path / "out", Otherwise({ProposeChains: note}), count=5, proposal_draws=draws)
+    await synthesize(tmp_path / "out", Otherwise({ProposeChains: note}), count=5, proposal_draws=5)
     weights = Counter()
     for asked in servers.values():
-        assert sorted((count for count, _, _ in asked), reverse=True) == counts
-        assert len({seed for _, seed, _ in asked}) == draws
+        assert sorted((count for count, _, _ in asked), reverse=True) == [5, 5, 5, 5, 4]
+        assert len({seed for _, seed, _ in asked}) == 5
         edges = Counter(edge for _, _, reply in asked for chain in reply.proposals for edge in pairwise(chain.tools))
         weights.update(edges.values())
     assert len(servers) == 15
     assert trajectory_statistics(tmp_path / "out").edges_by_weight == weights
-    await synthesize(tmp_path / "again", count=5, proposal_draws=draws)
+    await synthesize(tmp_path / "again", count=5, proposal_draws=5)
     assert (tmp_path / "again" / "report.json").read_bytes() == (tmp_path / "out" / "report.json").read_bytes()
 
 

@@ -26,11 +26,6 @@ async def written(text: str, slots: dict = FACTS, hidden: tuple[str, ...] = (), 
     return await write_task(HOTELS, teacher, chain=chain, expectation="answer", hidden_slots=hidden, seed=0)
 
 
-async def test_a_task_that_states_its_facts_is_kept():
-    reply, chain = await written("Book a hotel in Oslo for Ana.")
-    assert (reply.slots, chain) == (FACTS, CHAIN)
-
-
 @pytest.mark.parametrize(
     ("text", "slots", "reason"),
     [
@@ -53,13 +48,6 @@ async def test_a_hidden_fact_must_not_stand_in_the_text():
     await written("Book a hotel for Ana.", hidden=("city",))
     with pytest.raises(Rejected, match="hidden fact"):
         await written("Book a hotel in Oslo for Ana.", hidden=("city",))
-
-
-async def test_a_server_only_task_is_bound_like_any_chain():
-    _, chain = await written("Book a hotel in Oslo for Ana.", chain=None, tools=("find_hotel", "book_hotel"))
-    assert chain == CHAIN
-    with pytest.raises(Rejected, match="nothing satisfies"):
-        await written("Book it for Ana.", chain=None, tools=("book_hotel",))
 
 
 @pytest.mark.parametrize(

@@ -122,22 +122,13 @@ def test_a_conversation_begins_with_its_task_answers_every_call_once_and_ends(tr
     trajectory, place = with_call(trajectories)
     messages, at = trajectory.messages, place + 1
     stray = Message(role="tool", content="1", tool_call_id="call_99")
-    for reason, broken in (
-        ("does not begin with its task", changed(trajectory, 0, content="Something else.")),
-        (
-            "response without its call",
-            altered(trajectory, messages=(*messages[: at + 1], *messages[at:])),
-        ),
-        (
-            "response without its call",
-            altered(trajectory, messages=(*messages[:at], stray, *messages[at:])),
-        ),
-        (
-            "call without its response",
-            altered(trajectory, messages=(*messages[:at], *messages[at + 1 :])),
-        ),
-        ("no end", altered(trajectory, messages=messages[:-1])),
-        ("no end", altered(trajectory, stop_reason="max_turns")),
+    for reason, changes in (
+        ("does not begin with its task", {"messages": (Message(role="user", content="Else."), *messages[1:])}),
+        ("response without its call", {"messages": (*messages[: at + 1], *messages[at:])}),
+        ("response without its call", {"messages": (*messages[:at], stray, *messages[at:])}),
+        ("call without its response", {"messages": (*messages[:at], *messages[at + 1 :])}),
+        ("no end", {"messages": messages[:-1]}),
+        ("no end", {"stop_reason": "max_turns"}),
     ):
         with pytest.raises(Rejected, match=reason):
-            verify(broken)
+            verify(altered(trajectory, **changes))

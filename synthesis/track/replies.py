@@ -1,21 +1,37 @@
-"""A reply that breaks a rule of structure is asked for once more, with the reason quoted."""
+"""Replies to the questions about one item: their cost is kept, and one that breaks a rule is asked for once more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from synthesis.prompts.rendering import Correctable
-from synthesis.stage import Rejected, SecondTry, note_second_tries
-from synthesis.teacher.protocol import Reply, Teacher, reads_prompts
+from synthesis.stage import Rejected, note_second_try
+from synthesis.teacher.protocol import BadReply, Reply, Teacher, reads_prompts
+from synthesis.teacher.usage import Usage, metered_usage
 
 Checked = TypeVar("Checked")
+
+
+@asynccontextmanager
+async def metered_item() -> AsyncIterator[Usage]:
+    """Meter every reply that is asked for inside the block.
+
+    Raises:
+        Rejected: a reply stayed unusable. An outage passes as it is: it stops the run and rejects nothing.
+    """
+    with metered_usage() as usage:
+        try:
+            yield usage
+        except BadReply as bad:
+            raise Rejected("unusable reply", str(bad)) from bad
 
 
 async def accepted_reply(
     teacher: Teacher, request: Correctable[Reply], check: Callable[[Reply], Checked], *, seed: int
 ) -> Checked:
-    """Return the result of `check` on the reply, or on the second reply if the first one is rejected.
+    """Return the result of `check` on the reply, or on a second reply, to a question that quotes the first fault.
 
     Raises:
         Rejected: the second one is rejected, too; as `check` raised it.
@@ -36,5 +52,5 @@ async def accepted_reply(
         checked = check(await teacher.ask(again, seed=seed))
         is_accepted = True
     finally:
-        note_second_tries([SecondTry(first.reason, is_accepted)])
+        note_second_try(first.reason, is_accepted)
     return checked
