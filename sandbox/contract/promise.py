@@ -100,3 +100,13 @@ def promise(name: str, kinds: str, text: str, *before: str, **rest: Any) -> Prom
 def module(name: str, kinds: str, source: str, **rest: Any) -> Promise:
     """Return a promise about a whole module."""
     return Promise(name, frozenset(kinds.split()), (source,), **rest)
+
+
+def table(kinds: str, bodies: dict[str, str], **rest: Any) -> list[Promise]:
+    """Return promises about function bodies, by name, that all end alike."""
+    return [promise(name, kinds, text, **rest) for name, text in bodies.items()]
+
+
+def modules(kinds: str, sources: dict[str, str], **rest: Any) -> list[Promise]:
+    """Return promises about whole modules, by name, that all end alike."""
+    return [module(name, kinds, source, **rest) for name, source in sources.items()]
