@@ -40,8 +40,8 @@ These are NOT protected:
   sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
   is not counted. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's default of
   `net.core.wmem_default` (208 kB).
-- Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
-  it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
+- Waiting calls and replies that no caller reads are held in memory, up to 8 MB each, and each connection takes a few MB
+  in the kernel: callers can fill it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
 - A call has 64 threads besides its first. In namespaces before Linux 5.14 the calls of one worker share this bound, so
   a thread bomb can take threads from its neighbours while it lives.
 - A bearer token is the only check of callers. TLS is the load balancer's business.
@@ -56,11 +56,11 @@ The same call gives the same bytes, with these exceptions:
   the collector's lists after `gc.unfreeze`. `gc.get_count`, `gc.get_stats` and `gc.get_objects` repeat.
 - Real time: `time.monotonic`, the figures of `resource`, the times of files (in /tmp as well), the order in which
   threads run. `time.sleep` takes the time that it is told, and the clock moves on by just that.
-- Numbers of threads and devices, and of sockets' and pipes' inodes. The system's clock and entropy, for C code that is
-  not Python's or SQLite's (`ctypes`, packages), and for SQLite in a Python that hides SQLite's symbols.
+- Numbers of threads and devices, and of sockets' and pipes' inodes. The system's clock and entropy, for C code that
+  asks the system itself (SQLite, `ctypes`, packages).
 
 server        The service over HTTP: `python -m sandbox.server --host 127.0.0.1 --port 8377 --workers 2`.
-endpoints     The endpoints of the service and their guard: every failure that is not a tool's becomes an HTTP status.
+endpoints     The endpoints of the service: every failure that is not a tool's becomes an HTTP status.
 execution     From a validated request to a reply: sources and their byte code by hash, and the verdict on a call that
               ended.
 pool          The pool: workers (one jail each), the fair queue before them, and their recovery.

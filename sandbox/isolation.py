@@ -14,11 +14,6 @@ from sandbox.interpreter import isolated_command, jailed_python
 from sandbox.jail.packages import FOLDER
 from sandbox.packages import Packages
 
-_NAMESPACES = {
-    "user": "user", "mount": "mnt", "pid": "pid_for_children", "net": "net", "ipc": "ipc", "uts": "uts",
-    "cgroup": "cgroup",
-}  # fmt: skip
-
 
 class Tier(StrEnum):
     """Strengths of isolation, strongest first."""
@@ -72,12 +67,3 @@ def readable_paths(stdlib: str, others: list[str]) -> tuple[list[str], list[str]
         if entry.name not in ("site-packages", "dist-packages") and not entry.is_symlink()
     ]
     return [stdlib], [*sorted(entries), *others, "/usr/share/zoneinfo"]
-
-
-def layers_of(tier: Tier, pid: int) -> dict[str, bool]:
-    """Return which namespaces of a launcher differ from ours, by the kernel's own account."""
-
-    def differs(entry: str) -> bool:
-        return os.readlink(f"/proc/{pid}/ns/{entry}") != os.readlink(f"/proc/self/ns/{entry}")
-
-    return {f"{name}_namespace": tier is Tier.NAMESPACES and differs(entry) for name, entry in _NAMESPACES.items()}

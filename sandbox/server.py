@@ -21,7 +21,6 @@ from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
 from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
-from sandbox.protocol import Limits
 from sandbox.self_test import IsolationUnavailable, establish
 
 log = logging.getLogger("sandbox")
@@ -46,7 +45,6 @@ def serve(
     min_tier: Tier = Tier.LANDLOCK,
     packages: Path | None = None,
     token: str | None = None,
-    maximum: Limits = MAXIMUM_LIMITS,
     max_queue: int = 4096,
     listen_fd: int | None = None,
     until_stdin_closes: bool = False,
@@ -60,7 +58,6 @@ def serve(
       min_tier: the weakest acceptable isolation.
       packages: a folder of packages that tools may import, made by `pip install --target`.
       token: the bearer token that callers must send; by default the environment's ASTRA_SANDBOX_TOKEN.
-      maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
@@ -94,13 +91,12 @@ def serve(
         raise RefusedToStart(str(error)) from None
     for tier, why in isolation.refused.items():
         log.warning("the stronger tier %s does not work here: %s", tier, why)
-    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed), maximum=maximum)
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed))
 
     def on_start() -> None:
-        layers = ", ".join(name for name, active in isolation.layers.items() if active)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         with_packages = f", packages {allowed}" if allowed.versions else ""
-        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
+        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier}{with_packages}", flush=True)
         if until_stdin_closes:  # nothing is written to our standard input, so it becomes readable when it ends
             asyncio.get_running_loop().add_reader(0, stop)
 
@@ -121,7 +117,7 @@ def serve(
             backlog=_BACKLOG,
             limit_concurrency=most_connections,
             timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=int(maximum.wall_seconds + _DRAIN_MARGIN_SECONDS),
+            timeout_graceful_shutdown=int(MAXIMUM_LIMITS.wall_seconds + _DRAIN_MARGIN_SECONDS),
         )
     )
     asyncio.run(server.serve(sockets=[listener]))
@@ -167,24 +163,12 @@ def main() -> None:
         help="a folder made by `pip install --target FOLDER NAME ...`, whose packages tools may import and read",
     )
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
-    for name, value in MAXIMUM_LIMITS.model_dump().items():
-        parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
-        serve(
-            options.host,
-            options.port,
-            options.workers,
-            min_tier=options.min_tier,
-            packages=options.packages,
-            maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
-            max_queue=options.max_queue,
-            listen_fd=options.listen_fd,
-            until_stdin_closes=options.until_stdin_closes,
-        )
+        serve(**vars(options))
     except RefusedToStart as error:
         raise SystemExit(f"the sandbox refuses to start: {error}") from None
 

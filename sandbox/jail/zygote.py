@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, limits, linux, packages, seccomp, tool_call
+from sandbox.jail import determinism, harness, landlock, launcher, limits, linux, packages, seccomp
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -118,7 +118,7 @@ def main() -> NoReturn:
         if plan["tier"] != "namespaces":
             zygote.threads = limits.Threads(plan["most_threads"])
         linux.filter_installer(own_filter)()
-        zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
+        zygote.serve(harness.runner(jail))
     except BaseException as error:  # noqa: BLE001  # any error belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
@@ -128,7 +128,7 @@ def main() -> NoReturn:
 
 def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     """Return the objects that all calls share, made and warmed up before the first call."""
-    standard_streams = tool_call.Streams()
+    standard_streams = harness.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
         drop_capabilities=linux.capability_dropper(),
@@ -147,7 +147,7 @@ def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     harness.forget_the_outside(plan)
-    harness.rehearse(jail)
+    harness.rehearse(jail.begin)
     standard_streams.install()
     gc.unfreeze()  # the rehearsals have frozen their garbage, too
     gc.collect()
@@ -179,10 +179,10 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def serve(self, run: Run, layers: dict[str, bool]) -> None:
+    def serve(self, run: Run) -> None:
         """Serve calls until the server goes away; a freshly forked process calls `run`."""
         self._run = run
-        self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
+        self._control.send(json.dumps({"ready": True}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)

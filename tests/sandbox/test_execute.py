@@ -1,7 +1,7 @@
 """Calls that should work, through the real service."""
 
 from sandbox.client import SandboxClient
-from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, source_sha256
+from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
 
 ADD = "def add(a, b):\n    print('adding')\n    return a + b\n"
 
@@ -21,13 +21,6 @@ def test_a_tool_that_raises_is_a_reply_and_names_the_line(client: SandboxClient)
 def test_a_batch_is_answered_in_order(client: SandboxClient) -> None:
     requests = [ExecuteRequest(source=ADD, function="add", arguments={"a": i, "b": 1}) for i in range(20)]
     assert [reply.value for reply in client.execute_batch(requests)] == list(range(1, 21))
-
-
-def test_a_source_the_server_forgot_is_sent_again(client: SandboxClient, sandbox_url: str) -> None:
-    with SandboxClient(sandbox_url) as fresh:
-        source = "def g():\n    return 'never sent before'\n"
-        fresh._client._known[source_sha256(source)] = None
-        assert fresh.execute(source, "g", {}).value == "never sent before"
 
 
 def _first_and_later(client: SandboxClient, source: str, limits: Limits | None = None) -> list[object]:

@@ -46,7 +46,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
     """Ask for a call of the client that the name begins with."""
     limits = Limits(memory_bytes=megabytes * MB)
-    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1))
+    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1, False))
     await asyncio.sleep(0)
     return task
 
@@ -92,15 +92,11 @@ def test_what_there_is_is_the_least_limit_of_the_containers_around(tmp_path: Pat
     assert available_memory_bytes(root, own) == machine
     (root / "pod" / "memory.max").write_text(f"{512 * MB}\n")
     assert available_memory_bytes(root, own) == 512 * MB
-    own.write_text("4:cpu,memory:/docker/0123\n")
-    (root / "memory").mkdir()
-    (root / "memory" / "memory.limit_in_bytes").write_text(f"{256 * MB}\n")
-    assert available_memory_bytes(root, own) == 256 * MB
 
 
 @pytest.mark.parametrize(
     ("limit", "cores"),
-    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8), ("none", 8), ("1 0", 8)],
+    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)],
 )
 def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, monkeypatch, limit, cores) -> None:
     monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
@@ -110,17 +106,6 @@ def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, mo
     assert available_cores(root, own) == 8
     (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
     assert available_cores(root, own) == cores
-
-
-def test_a_limit_of_cores_of_the_older_kind_counts_too(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
-    own, folder = tmp_path / "own", tmp_path / "fs" / "cpu"
-    folder.mkdir(parents=True)
-    own.write_text("4:cpu,cpuacct:/docker/0123\n")
-    for quota, cores in ((-1, 8), (250_000, 2)):
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-        (folder / "cpu.cfs_period_us").write_text("100000\n")
-        assert available_cores(tmp_path / "fs", own) == cores
 
 
 def test_there_may_be_as_many_threads_as_the_container_allows(tmp_path: Path) -> None:

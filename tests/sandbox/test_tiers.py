@@ -106,9 +106,8 @@ def f():
 
 
 @x86_only
-@pytest.mark.parametrize("as_user", [False, True])
-def test_the_threads_of_others_are_never_counted_against_a_tool(as_user: bool) -> None:
-    container = contained(refused=DOCKER_REFUSES, as_user=as_user)
+def test_the_threads_of_others_are_never_counted_against_a_tool() -> None:
+    container = contained(refused=DOCKER_REFUSES, as_user=True)
     with served(**container) as (url, _), SandboxClient(url) as client, crowd():
         assert client.execute(HONEST_THREADS, "f", {}).value == 45
         assert 32 < client.execute(ENDLESS_THREADS, "f", {}).value <= 128  # its own are
@@ -232,11 +231,10 @@ def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(tmp_path: 
 
 
 @x86_only
-@pytest.mark.parametrize("call", ["chmod 90 -", "fchmodat 268 53"])
-def test_landlock_is_refused_when_the_tools_user_may_change_its_files(call: str) -> None:
+def test_landlock_is_refused_when_the_tools_user_may_change_its_files() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        root = altered(Path(name), "jail/seccomp.py", "getrandom 318 278,", f"getrandom 318 278, {call},")
+        root = altered(Path(name), "jail/seccomp.py", "getrandom 318 278,", "getrandom 318 278, fchmodat 268 53,")
         log = refusal(**contained(refused=DOCKER_REFUSES, root=root))
-    assert f"found ['{call.split()[0]}']" in log
+    assert "found ['fchmodat']" in log
     assert "no file outside of /tmp gets another mode" in log
