@@ -1,9 +1,7 @@
 """Callers of the service: one client for asyncio, and a blocking one that runs it in a thread.
 
 A tool's failure comes back as an `ExecuteReply`. `SandboxUnavailable` says that the service gave no answer before the
-deadline; it is never a reward and never text for a model. A request that is not valid in itself (an unknown limit,
-arguments that JSON cannot express) is the caller's mistake and raises ValueError before anything is sent.
-
+deadline; it is never a reward and never text for a model. A request that is not valid in itself raises ValueError.
 A call carries its state and its seed, so to send it twice does no harm. `AsyncSandboxClient._send` is the only retry
 loop: it repeats a call that the service failed, or that has no whole reply when one is due, until the deadline.
 """

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
-from sandbox.jail import linux
+from sandbox.jail import landlock, linux
 from sandbox.jail.launcher import CHANNEL
 from sandbox.jail.limits import TABLE, THREADS_OF_A_CALL
 
@@ -132,7 +132,6 @@ class Jail:
     """The things that the zygote prepares once for all its calls."""
 
     tier: str
-    drop_capabilities: Callable[[], None]
     install_filter: Callable[[], None]  # the filter of system calls
     streams: Streams
     begin: Callable[[int], None]  # starts the clocks and the randomness of a call
@@ -165,8 +164,8 @@ def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
     Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
     """
     die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
-    enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop_capabilities, install_filter = jail.drop_capabilities, jail.install_filter
+    enforce_rules = landlock.enforcer(jail.ruleset) if jail.ruleset >= 0 else None
+    drop_capabilities, install_filter = linux.capability_setter(), jail.install_filter
     address_space_bytes = jail.address_space_bytes
     # Without namespaces the zygote is asked for each thread.
     max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None

@@ -122,11 +122,11 @@ def _become_zygote(plan: dict) -> NoReturn:
     # Uid 0 is given up for ever. Inside the jail, the zygote keeps the right to give each call its own namespaces.
     linux.prctl(linux.PR_SET_KEEPCAPS, 1)  # else `become_user` would drop every capability
     linux.become_user(SANDBOX_UID)
-    linux.set_capabilities(ZYGOTE_CAPABILITIES)
+    linux.capability_setter(*ZYGOTE_CAPABILITIES)()
     linux.fix_addresses()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     for capability in ZYGOTE_CAPABILITIES:
-        linux.keep_over_exec(capability)
+        linux.prctl(linux.PR_CAP_AMBIENT, linux.PR_CAP_AMBIENT_RAISE, capability)
     _execute_zygote(f"{HOME}/bin/python", HOME, "/lib", plan)
 
 

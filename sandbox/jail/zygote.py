@@ -116,7 +116,7 @@ def main() -> NoReturn:
         jail = _jail(dict(plan), linux.filter_installer(filter_of_calls))
         zygote.shared_bytes = jail.shared_bytes
         if plan["tier"] != "namespaces":
-            zygote.threads = limits.Threads(plan["most_threads"])
+            zygote.threads = limits.Threads()
         linux.filter_installer(own_filter)()
         zygote.serve(harness.runner(jail))
     except BaseException as error:  # noqa: BLE001  # any error belongs in the log
@@ -131,7 +131,6 @@ def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
     standard_streams = harness.Streams()
     jail = harness.Jail(
         tier=plan["tier"],
-        drop_capabilities=linux.capability_dropper(),
         install_filter=install_filter,
         streams=standard_streams,
         begin=determinism.install(),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import cgroup, pool
-from sandbox.cgroup import available_cores, available_memory_bytes, available_threads
+from sandbox.cgroup import available_cores, available_memory_bytes
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
@@ -106,13 +106,3 @@ def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, mo
     assert available_cores(root, own) == 8
     (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
     assert available_cores(root, own) == cores
-
-
-def test_there_may_be_as_many_threads_as_the_container_allows(tmp_path: Path) -> None:
-    own, folder = tmp_path / "own", tmp_path / "fs" / "pod"
-    folder.mkdir(parents=True)
-    own.write_text("0::/pod\n")
-    (folder / "pids.max").write_text("max\n")
-    assert available_threads(tmp_path / "fs", own) > 300
-    (folder / "pids.max").write_text("300\n")
-    assert available_threads(tmp_path / "fs", own) == 300

@@ -16,7 +16,7 @@ import pytest
 
 from sandbox.client import SandboxClient
 from sandbox.isolation import readable_paths
-from sandbox.jail import linux
+from sandbox.jail import landlock
 from sandbox.local import local_sandbox
 from sandbox.packages import PackageUnavailable, find_packages
 from sandbox.protocol import Limits
@@ -255,7 +255,7 @@ def test_the_same_holds_without_namespaces(shelf: Path) -> None:
         assert len(reply.value) == 8
 
 
-@pytest.mark.skipif(linux.landlock_abi() == 0, reason="this kernel has no Landlock")
+@pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no Landlock")
 def test_packages_in_the_interpreters_own_folder_are_not_read_with_the_standard_library(tmp_path: Path) -> None:
     for name in ("json", "site-packages/jax"):
         (tmp_path / name).mkdir(parents=True)
@@ -268,7 +268,7 @@ import json, os
 from sandbox.jail import landlock, linux
 rules = landlock.ruleset("landlock", {readable!r}, {listed!r})
 linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-linux.landlock_enforcer(rules)()
+landlock.enforcer(rules)()
 found = [sorted(os.listdir({str(tmp_path)!r}))]
 for name in ("json/__init__.py", "os.py", "site-packages/jax/__init__.py"):
     try:
