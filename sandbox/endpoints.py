@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
@@ -122,7 +123,7 @@ class _Service:
             "status": "ok" if ready else "starting",
             "tier": isolation.tier if isolation else None,
             "stronger_tiers": isolation.refused if isolation else {},
-            "python": isolation.python if isolation else None,
+            "python": platform.python_version(),
             "packages": {"versions": pool.packages.versions, "modules": pool.packages.modules},
             "workers": {"ready": ready, "total": len(pool.workers), "restarts": pool.restarts},
             "queue": {"waiting": pool.queued, "in_flight": pool.in_flight, "maximum": pool.max_queue},

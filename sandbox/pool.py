@@ -93,13 +93,7 @@ class Pool:
         return sum(len(worker.flights) for worker in self.workers)
 
     async def run(
-        self,
-        client: str,
-        document: bytes,
-        code: bytes,
-        limits: Limits,
-        max_reply_bytes: int,
-        compiles: bool,
+        self, client: str, document: bytes, code: bytes, limits: Limits, max_reply_bytes: int, compiles: bool
     ) -> Outcome:
         """Run one call; to cancel it takes it from the queue, or ends its process.
 

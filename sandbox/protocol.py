@@ -31,11 +31,7 @@ class ErrorKind(StrEnum):
 
 
 def nests_too_deep(value: Any) -> bool:
-    """Say whether more lists and objects lie within each other than the service takes in arguments or a state.
-
-    >>> nests_too_deep({"a": [[]]})
-    False
-    """
+    """Say whether more lists and objects lie within each other than the service takes in arguments or a state."""
     return nesting(value) > MAX_NESTING
 
 
@@ -116,11 +112,7 @@ class ToolError(_Message):
 
 
 class ExecuteReply(_Message):
-    """The reply to a call: `value` (and `state`) if it is `ok`, else `error`.
-
-    >>> ExecuteReply(status="ok", value=3, usage=Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)).value
-    3
-    """
+    """The reply to a call: `value` (and `state`) if it is `ok`, else `error`."""
 
     status: Literal["ok", "error"]
     value: Any = None

@@ -113,9 +113,7 @@ return changed
 """
 
 CHANGES = table(
-    "ok",
-    {"no file outside of /tmp gets another mode, owner, time, attribute, name or content": CHANGE_FILE},
-    value=[],
+    "ok", {"no file outside of /tmp gets another mode, owner, time, attribute, name or content": CHANGE_FILE}, value=[]
 )
 
 _PAIR = "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"

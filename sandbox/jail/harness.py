@@ -24,7 +24,6 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from sandbox.jail import landlock, linux
@@ -127,19 +126,6 @@ class _Capture(io.RawIOBase):
         return b"".join(self.chunks).decode("utf-8", "replace")
 
 
-@dataclass
-class Jail:
-    """The things that the zygote prepares once for all its calls."""
-
-    tier: str
-    install_filter: Callable[[], None]  # the filter of system calls
-    streams: Streams
-    begin: Callable[[int], None]  # starts the clocks and the randomness of a call
-    ruleset: int = -1  # descriptor of the Landlock rules
-    address_space_bytes: int = 0
-    shared_bytes: int = 0  # memory of packages, which every call's process shares with the zygote
-
-
 def forget_the_outside(plan: dict) -> None:
     """Leave nothing of the launch in the interpreter: environment, arguments, harness modules, paths."""
     os.environ.clear()
@@ -156,30 +142,42 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
+def runner(
+    tier: str,
+    install_filter: Callable[[], None],
+    ruleset: int,
+    streams: Streams,
+    begin: Callable[[int], None],
+    address_space_bytes: int,
+) -> Callable[[Callable[[], None] | None, int, int, float, int], NoReturn]:
     """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here, since each name that it looks up in a module would copy some pages of memory.
+    `begin` starts the clocks and the randomness of a call, `ruleset` is the descriptor of the Landlock rules.
 
     Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
     """
-    die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
-    enforce_rules = landlock.enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop_capabilities, install_filter = linux.capability_setter(), jail.install_filter
-    address_space_bytes = jail.address_space_bytes
+    die_with_parent = linux.die_with_parent if tier != "namespaces" else None
+    enforce_rules = landlock.enforcer(ruleset) if ruleset >= 0 else None
+    drop_capabilities, set_stack_bytes = linux.capability_setter(), linux.stack_setter()
     # Without namespaces the zygote is asked for each thread.
-    max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None
+    max_processes = TABLE["NPROC"][1] if tier == "namespaces" else None
     open_files, limit = (TABLE["NOFILE"][1],) * 2, resource.setrlimit
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
     dup2, closerange, write, close = os.dup2, os.closerange, os.write, os.close
-    say_why, serve, leave = _refuse, _server(jail), os._exit
-    set_stack_bytes, enter_user_namespace = linux.stack_setter(), linux.user_namespace_enterer()
+    say_why, serve, leave = _refuse, _server(streams, begin), os._exit
 
-    def run(user: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    def run(
+        enter_user_namespace: Callable[[], None] | None,
+        channel: int,
+        witness: int,
+        cpu_seconds: float,
+        memory_bytes: int,
+    ) -> NoReturn:
         try:
-            if user >= 0:
-                enter_user_namespace(user)
+            if enter_user_namespace is not None:
+                enter_user_namespace()
             if die_with_parent is not None:
                 die_with_parent()
             if enforce_rules is not None:
@@ -240,10 +238,10 @@ def _request_reader() -> Callable[[], tuple[bytes, bytes, memoryview]]:
     return read_request
 
 
-def _server(jail: Jail) -> Callable[[int], NoReturn]:
+def _server(streams: Streams, begin: Callable[[int], None]) -> Callable[[int], NoReturn]:
     """Return a function that serves the one request on the channel of a process that is restricted already."""
     read, decode, leave = _request_reader(), json.JSONDecoder().raw_decode, os._exit
-    make_finisher, streams, begin = _finisher_maker(jail.streams, os.write, leave), jail.streams, jail.begin
+    make_finisher = _finisher_maker(streams, os.write, leave)
 
     def serve(address_space_bytes: int) -> NoReturn:
         nonce, text, code = read()

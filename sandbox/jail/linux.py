@@ -53,7 +53,7 @@ _MACHINES = ("x86_64", "aarch64")
 _NUMBERS = {  # of system calls, on these machines
     "pivot_root": (155, 41), "capset": (126, 91), "prctl": (157, 167), "seccomp": (317, 277), "pidfd_open": (434, 434),
     "mount_setattr": (442, 442), "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
-    "landlock_restrict_self": (446, 446),
+    "landlock_restrict_self": (446, 446), "setns": (308, 268),
 }  # fmt: skip
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -123,15 +123,9 @@ def setns(fd: int, flags: int) -> None:
     _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
 
 
-def user_namespace_enterer() -> Callable[[int], None]:
-    """Return a function that enters the user namespace of a descriptor for ever; all that it needs is bound here."""
-    enter, flags, get_errno, as_int = libc.setns, ctypes.c_int(CLONE_NEWUSER), ctypes.get_errno, ctypes.c_int
-
-    def enter_user_namespace(descriptor: int) -> None:
-        if enter(as_int(descriptor), flags) < 0:
-            raise OSError(get_errno(), "setns(CLONE_NEWUSER)")
-
-    return enter_user_namespace
+def user_namespace_enterer(descriptor: int) -> Callable[[], None]:
+    """Return a function that enters the user namespace of a descriptor for ever."""
+    return bound("setns", ctypes.c_int(descriptor), ctypes.c_int(CLONE_NEWUSER))
 
 
 def pidfd_open(pid: int) -> int:
