@@ -10,11 +10,6 @@ from pathlib import Path
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def memory_bytes_of_calls() -> int:
-    """Return the bytes that all calls together may use: four fifths of the available memory."""
-    return available_memory_bytes() * 4 // 5
-
-
 def available_memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
     """Return the machine's memory, or the limit of a container around us where that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

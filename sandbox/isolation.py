@@ -56,8 +56,7 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
 def readable_paths(stdlib: str, others: list[str]) -> tuple[list[str], list[str]]:
     """Return the folders whose entries a tool may list, and the paths that it may read, where it sees the host's files.
 
-    Packages in the interpreter's own folder do not belong to the standard library. A tool can list their names, since
-    the importer must list the folder, but it can read none of their files.
+    The importer must list the interpreter's folder, so a tool can list the names of packages in it, and read none.
     """
     entries = [
         entry.path

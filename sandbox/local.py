@@ -65,7 +65,7 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
             raise SandboxUnavailable(
                 f"the sandbox service ended at start with exit status {process.returncode}; its log above says why"
             )
-        with contextlib.suppress(OSError), opener.open(f"{url}/health", timeout=1.0):  # any status but 200 is one, too
+        with contextlib.suppress(OSError), opener.open(f"{url}/health", timeout=1.0):  # 503 is an OSError, too
             return
         time.sleep(0.02)
     raise SandboxUnavailable(f"the sandbox service was not healthy within {_START_SECONDS:g} s")

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import Counter
 
-from sandbox.cgroup import memory_bytes_of_calls
+from sandbox.cgroup import available_memory_bytes
 from sandbox.errors import Refused, ServiceFault
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
@@ -47,7 +47,7 @@ class Pool:
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0
-        self._memory_bytes = memory_bytes_of_calls()
+        self._memory_bytes = available_memory_bytes() * 4 // 5  # that all calls together may use
         self.workers: list[Worker] = []
         self.restarts = 0
         self._heals = False

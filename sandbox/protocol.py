@@ -90,10 +90,8 @@ class InstalledPackage(_Message):
 def written_packages(versions: dict[str, str]) -> str:
     """Write names and versions in the form of the header.
 
-    >>> written_packages({"numpy": "2.4.6", "python-dateutil": "2.9.0"})
-    'numpy==2.4.6, python-dateutil==2.9.0'
-    >>> read_packages('numpy==2.4.6, python-dateutil==2.9.0')
-    {'numpy': '2.4.6', 'python-dateutil': '2.9.0'}
+    >>> written_packages({"numpy": "2.4.6", "six": "1.17.0"}), read_packages("numpy==2.4.6, six==1.17.0")
+    ('numpy==2.4.6, six==1.17.0', {'numpy': '2.4.6', 'six': '1.17.0'})
     """
     return ", ".join(f"{name}=={version}" for name, version in sorted(versions.items()))
 

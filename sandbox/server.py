@@ -13,15 +13,15 @@ from pathlib import Path
 
 import uvicorn
 
-from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
+from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.cgroup import available_cores
 from sandbox.endpoints import application
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
-from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
+from sandbox.packages import NO_PACKAGES, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
-from sandbox.self_test import IsolationUnavailable, establish
+from sandbox.self_test import establish
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
@@ -44,34 +44,27 @@ def serve(
     *,
     min_tier: Tier = Tier.LANDLOCK,
     packages: Path | None = None,
-    token: str | None = None,
     max_queue: int = 4096,
     listen_fd: int | None = None,
     until_stdin_closes: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT. If the environment has ASTRA_SANDBOX_TOKEN, callers must send it.
 
     Args:
       host: address to listen on; one that is not loopback needs a token.
-      port: TCP port; 0 for any free one.
       workers: jails; by default one per core that this process, or the container around it, may use.
-      min_tier: the weakest acceptable isolation.
       packages: a folder of packages that tools may import, made by `pip install --target`.
-      token: the bearer token that callers must send; by default the environment's ASTRA_SANDBOX_TOKEN.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
 
     Raises:
-        RefusedToStart: the token, the address, the descriptors, a package or the isolation will not do, or the workers
+        SandboxError: the token, the address, the descriptors, a package or the isolation will not do, or the workers
             did not start.
     """
-    try:
-        token = token_or_none(token)
-        os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
-        allowed = NO_PACKAGES if packages is None else find_packages(packages)
-    except (InvalidToken, PackageUnavailable) as error:
-        raise RefusedToStart(str(error)) from None
+    token = token_or_none(None)
+    os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
+    allowed = NO_PACKAGES if packages is None else find_packages(packages)
     workers = workers or available_cores()
     most_connections = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS - workers * (CALLS_OF_A_WORKER + 8)
     if most_connections < _LEAST_CONNECTIONS:
@@ -85,10 +78,7 @@ def serve(
             f"{host} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
-    try:
-        isolation = asyncio.run(establish(min_tier, allowed))
-    except (IsolationUnavailable, PackageUnavailable) as error:
-        raise RefusedToStart(str(error)) from None
+    isolation = asyncio.run(establish(min_tier, allowed))
     for tier, why in isolation.refused.items():
         log.warning("the stronger tier %s does not work here: %s", tier, why)
     execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed))
@@ -169,7 +159,7 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
         serve(**vars(options))
-    except RefusedToStart as error:
+    except SandboxError as error:
         raise SystemExit(f"the sandbox refuses to start: {error}") from None
 
 

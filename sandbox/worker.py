@@ -75,7 +75,6 @@ class _Flight:
     is_open: bool = True
     is_read: bool = False
     """Whether the event loop reads the channel; it is slow to remove a reader that was never added."""
-    is_written: bool = False
     aged: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
@@ -206,13 +205,11 @@ class Worker:
                 flight.to_send = flight.to_send[flight.channel.send(flight.to_send) :]
         except BlockingIOError:
             self._loop.add_writer(flight.channel, self._send_more, flight)
-            flight.is_written = True
         except OSError:
             flight.to_send = memoryview(b"")  # the child ended before it read everything; `ENDED` will say why
 
     def _send_more(self, flight: _Flight) -> None:
         self._loop.remove_writer(flight.channel)
-        flight.is_written = False
         self._send(flight)
 
     def _read_early(self, flight: _Flight) -> None:
@@ -238,7 +235,7 @@ class Worker:
     def _close_channel(self, flight: _Flight) -> None:
         if flight.is_read:
             self._loop.remove_reader(flight.channel)
-        if flight.is_written:
+        if flight.to_send:  # then the event loop waits until it can be written
             self._loop.remove_writer(flight.channel)
         flight.channel.close()
         flight.is_open = False

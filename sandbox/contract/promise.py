@@ -44,11 +44,7 @@ class Promise:
         ]
 
     def check(self, client: SandboxClient, *, overshoot_seconds: float = 0.25) -> str | None:
-        """Make the calls and return the verdict.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-        """
+        """Make the calls and return the verdict."""
         replies: list[ExecuteReply] = []
         for request in self.requests():
             time.sleep(self.seconds_between if replies else 0)

@@ -372,33 +372,6 @@ _BUSY_WITH_MEMORY = [
     "import threading\nfor _ in range(9): threading.Thread(target=list).start()\nreturn 1",
     "raise ValueError",
 ]
-_ON_LIBRARY = """
-import ctypes, errno, os
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
-page = ctypes.c_void_p(ctypes.cast(libc.printf, ctypes.c_void_p).value & ~4095)  # which every call has mapped
-number = ctypes.c_long(202 if os.uname().machine == 'x86_64' else 98)
-found = []
-for wake in (1, 1 | 128):  # FUTEX_WAKE, of anybody and of one's own threads
-    ctypes.set_errno(0)
-    result = libc.syscall(number, page, ctypes.c_long(wake), ctypes.c_long(1), None, None, ctypes.c_long(0))
-    found.append([result, ctypes.get_errno() == errno.EPERM])
-return found
-"""
-_ABOUT_OTHERS = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-buffer = ctypes.create_string_buffer(4096)
-seen = []
-for pid in (1, 2):
-    for name, ask in (
-        ('CPU time', lambda: libc.clock_gettime((~pid << 3) | 2, buffer)), ('group', lambda: libc.getpgid(pid)),
-        ('session', lambda: libc.getsid(pid)), ('priority', lambda: libc.getpriority(0, pid)),
-        ('cores', lambda: libc.sched_getaffinity(pid, 4096, buffer)),
-    ):
-        if ask() != -1: seen.append([name, pid])
-return seen
-"""
 
 LEFTOVERS = [
     promise(
@@ -437,8 +410,6 @@ LEFTOVERS = [
     promise(
         "the collector of garbage counts the same after other calls", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
     ),
-    promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
-    promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),
     promise(
         "nothing is left for the next call",
         "ok",

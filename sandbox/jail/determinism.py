@@ -38,9 +38,7 @@ def install() -> Callable[[int], None]:
     _replace_clocks()
     _replace_datetime()
     os.getpid = os.getppid = lambda: 1
-    for name in ("getpgrp", "getpgid", "getsid"):
-        if hasattr(os, name):
-            setattr(os, name, lambda pid=0: 1)
+    os.getpgrp = os.getpgid = os.getsid = lambda pid=0: 1  # type: ignore[misc]
     os.times = lambda: os.times_result((0.0, 0.0, 0.0, 0.0, _now()))
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
@@ -80,9 +78,7 @@ def install() -> Callable[[int], None]:
         seed_own(seed)
         own.gauss_next = None  # type: ignore[attr-defined]
 
-    os.urandom = urandom
-    if hasattr(os, "getrandom"):
-        os.getrandom = lambda size, flags=0: urandom(size)
+    os.urandom, os.getrandom = urandom, lambda size, flags=0: urandom(size)
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
     random.seed = random._inst.seed

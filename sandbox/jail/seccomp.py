@@ -147,6 +147,7 @@ _RET_USER_NOTIF = 0x7FC00000
 _RET_KILL_PROCESS = 0x80000000
 _OFFSET_NUMBER, _OFFSET_ARCH = 0, 4
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_MACHINES = list(_AUDIT_ARCH)
 _X32_BIT = 0x40000000
 
 
@@ -202,17 +203,13 @@ def thread_filter_program(machine: str) -> bytes:
             _instruction(_LD_W_ABS, _OFFSET_ARCH),
             _instruction(_JMP_JEQ_K, _AUDIT_ARCH[machine], 0, 5),
             _instruction(_LD_W_ABS, _OFFSET_NUMBER),
-            _instruction(_JMP_JEQ_K, NUMBERS["clone"][_column(machine)], 0, 3),
+            _instruction(_JMP_JEQ_K, NUMBERS["clone"][_MACHINES.index(machine)], 0, 3),
             _instruction(_LD_W_ABS, _offset_argument(0)),
             _instruction(_JMP_JSET_K, _CLONE_THREAD, 0, 1),
             _instruction(_RET_K, _RET_USER_NOTIF),
             _instruction(_RET_K, _RET_ALLOW),
         ]
     )
-
-
-def _column(machine: str) -> int:
-    return 0 if machine == "x86_64" else 1
 
 
 def _rules(machine: str, *, changes: bool) -> dict[str, list[bytes]]:
@@ -278,7 +275,7 @@ def _program(machine: str, rules: dict[str, list[bytes]], otherwise: bytes) -> b
     if machine == "x86_64":
         program += [_instruction(_JMP_JGE_K, _X32_BIT, 0, 1), _instruction(_RET_K, _RET_KILL_PROCESS)]
     for name, rule in rules.items():
-        number = NUMBERS[name][_column(machine)]
+        number = NUMBERS[name][_MACHINES.index(machine)]
         if number >= 0:
             program += [_instruction(_JMP_JEQ_K, number, 0, len(rule)), *rule]
     return b"".join([*program, otherwise])

@@ -91,10 +91,6 @@ class _Child:
     why: int = BY_ITSELF
     demoted: bool = False
 
-    def cpu_clock(self) -> int:
-        """Return the CPU clock of the process, as clock_getcpuclockid(3) computes it."""
-        return (~self.pid << 3) | 2
-
     def testimony(self) -> bytes:
         """Return the text that the process wrote to its witness, after its end; this can be called once."""
         try:
@@ -320,7 +316,7 @@ class Zygote:
                 self._kill(pid, WALL_LIMIT)
                 continue
             try:
-                used = _clock_gettime(child.cpu_clock())
+                used = _clock_gettime((~pid << 3) | 2)  # its CPU clock, as clock_getcpuclockid(3) computes it
             except OSError:  # the process has just ended; its SIGCHLD is on the way
                 continue
             if used >= child.cpu_seconds:

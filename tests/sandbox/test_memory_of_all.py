@@ -37,7 +37,7 @@ class ScriptedWorker:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
-    monkeypatch.setattr(pool, "memory_bytes_of_calls", lambda: 1024 * MB)
+    monkeypatch.setattr(pool, "available_memory_bytes", lambda: 1280 * MB)
     one = Pool(Tier.NAMESPACES, 1)
     one.workers = [ScriptedWorker(one)]  # type: ignore[list-item]
     return one.workers[0]  # type: ignore[return-value]
