@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.bearer_token import InvalidToken
 from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable, first_contact
-from sandbox.protocol import ErrorKind, ExecuteReply, ExecuteRequest, Limits
+from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits
 
 SOURCE = "def f():\n    return 1\n"
 OK = {"status": "ok", "value": 1, "state": None, "stdout": ""}
@@ -168,34 +168,6 @@ async def test_a_reply_is_due_when_the_call_has_had_its_time() -> None:
             assert len(asked) == 1
 
 
-async def test_a_reply_that_trickles_is_late() -> None:
-    asked, open_connections = 0, 0
-
-    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked, open_connections
-        asked, open_connections = asked + 1, open_connections + 1
-        trickles = asked == 1
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(OK_REPLY))
-        for byte in OK_REPLY if trickles else ():
-            if not writer.is_closing():  # by the caller
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.05)
-        if not trickles:
-            writer.write(OK_REPLY)
-        writer.close()
-        open_connections -= 1
-
-    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        began = time.monotonic()
-        assert (await execute(url, grace_seconds=0.2, wall_seconds=1.0)).value == 1
-        assert time.monotonic() - began < 0.05 * len(OK_REPLY)
-        assert asked == 2
-        while open_connections:
-            await asyncio.sleep(0.01)
-
-
 async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() -> None:
     def answer(*_: object) -> Answer:
         time.sleep(0.3)
@@ -206,18 +178,6 @@ async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() ->
         async with AsyncSandboxClient(url, grace_seconds=0.1, max_connections=1) as client:
             await asyncio.gather(*(client.execute(SOURCE, "f", {}, limits=limits) for _ in range(4)))
         assert len(asked) == 4
-
-
-async def test_a_service_without_an_answer_is_given_up_at_the_deadline() -> None:
-    def silent(*_: object) -> Answer | None:
-        time.sleep(2.0)
-        return None
-
-    with fake_service(silent) as (url, _):
-        began = time.monotonic()
-        with pytest.raises(SandboxUnavailable, match=r"in 0\.6 s: no reply yet"):
-            await execute(url, deadline_seconds=0.6)
-        assert time.monotonic() - began < 1.5
 
 
 @pytest.mark.parametrize("garbage", [b"hello", b"{}", b"5", b'{"status": "ok"}', b'{"status": "error", "usage": {}}'])
@@ -259,25 +219,6 @@ def test_a_reply_has_an_error_exactly_where_it_failed(changes: dict) -> None:
     ExecuteReply.model_validate_json(OK_REPLY)
     with pytest.raises(ValueError, match=r"status|exactly when"):
         ExecuteReply.model_validate({**json.loads(OK_REPLY), **changes})
-
-
-@pytest.mark.parametrize("sources", [{}, {"source": SOURCE, "source_sha256": "0" * 64}])
-def test_a_call_names_its_source_in_one_way(sources: dict) -> None:
-    with pytest.raises(ValueError, match="exactly one of"):
-        ExecuteRequest(function="f", **sources)
-
-
-def test_a_batch_mixes_successes_and_failures(client: SandboxClient) -> None:
-    requests = [
-        ExecuteRequest(source=SOURCE, function="f"),
-        ExecuteRequest(source=SOURCE, function="g"),
-        ExecuteRequest(source="def f(", function="f"),
-    ]
-    for _ in range(2):
-        replies = client.execute_batch(requests)
-        kinds = [reply.error.kind if reply.error else None for reply in replies]
-        assert kinds == [None, ErrorKind.INVALID_SOURCE, ErrorKind.INVALID_SOURCE]
-    assert client.execute_batch([]) == []
 
 
 TOKEN = "t0ken-of-this-test"
@@ -329,7 +270,7 @@ async def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
 
 async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts() -> None:
     def answer(_: int, batch: Any) -> Answer:
-        if len(batch) > 2:
+        if len(batch) > 2 or batch[0]["arguments"]["x"] == 9:
             return 413, b'{"error": {"code": "batch_too_large", "message": "send fewer calls at once"}}'
         return 200, b"[%b]" % b",".join(
             OK_REPLY.replace(b'"value": 1', b'"value": %d' % one["arguments"]["x"]) for one in batch
@@ -339,10 +280,7 @@ async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts() ->
     with fake_service(answer) as (url, asked):
         assert [reply.value for reply in await execute_batch(url, *calls)] == [0, 1, 2, 3, 4]
         assert [len(batch) for batch in asked] == [5, 2, 3, 1, 2]
-
-
-async def test_a_call_that_is_too_large_as_a_batch_is_no_reason_to_ask_for_ever() -> None:
-    with fake_service(lambda *_: (413, b'{"error": {"code": "batch_too_large"}}')) as (url, asked):
+        asked.clear()
         with pytest.raises(SandboxUnavailable, match="refuses one call as a batch"):
-            await execute_batch(url, ExecuteRequest(source=SOURCE, function="f"))
+            await execute_batch(url, calls[0].model_copy(update={"arguments": {"x": 9}}))
         assert len(asked) == 1

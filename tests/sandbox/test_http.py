@@ -18,7 +18,6 @@ from sandbox.execution import Execution
 from sandbox.isolation import Tier
 from sandbox.local import local_sandbox
 from sandbox.pool import Pool
-from sandbox.protocol import source_sha256
 from tests.sandbox.processes import wait_until
 from tests.sandbox.services import ROOT, own, refusal
 
@@ -77,15 +76,6 @@ def test_unknown_paths_and_methods_are_json_errors(http_client: httpx.Client) ->
     assert (response.status_code, response.json()["error"]["code"]) == (413, "batch_too_large")
 
 
-def test_a_source_that_was_sent_once_is_called_by_its_hash(http_client: httpx.Client) -> None:
-    source = "def f():\n    return 'by hash'\n"
-    by_hash = {"source_sha256": source_sha256(source), "function": "f"}
-    before = http_client.post("/v1/execute", json=by_hash)
-    assert (before.status_code, before.json()["error"]["code"]) == (404, "unknown_source")
-    assert http_client.post("/v1/execute", json={"source": source, "function": "f"}).json()["value"] == "by hash"
-    assert http_client.post("/v1/execute", json=by_hash).json()["value"] == "by hash"
-
-
 def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
     http_client.post("/v1/execute", json=CALL)
     values = dict(line.rsplit(" ", 1) for line in http_client.get("/metrics").text.splitlines())
@@ -103,10 +93,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
 
         with ThreadPoolExecutor(60) as threads:
             replies = list(threads.map(call, range(60)))
-        refused = [reply for reply in replies if reply.status_code == 429]
-        assert refused
-        assert all(reply.headers["retry-after"] == "1" for reply in refused)
-        assert {reply.status_code for reply in replies} == {200, 429}
+        assert {(reply.status_code, reply.headers.get("retry-after")) for reply in replies} == {(200, None), (429, "1")}
         with SandboxClient(url) as patient, ThreadPoolExecutor(60) as threads:
             values = list(threads.map(lambda i: patient.execute(ADD, "add", {"a": i, "b": 1}).value, range(60)))
         assert values == list(range(1, 61))
@@ -147,26 +134,12 @@ async def test_web_pages_names_that_lead_here_and_callers_without_the_token_are_
     assert metrics == (200 if code in (None, "packages_missing") else response.status_code)
 
 
-def test_a_public_address_needs_a_token() -> None:
+def test_an_address_that_will_not_do_is_said_in_one_line(sandbox_url: str) -> None:
     assert "refuses to start: 0.0.0.0 can be reached by others" in refusal(**own("--host", "0.0.0.0"))
-
-
-def test_a_taken_port_is_said_in_one_line(sandbox_url: str) -> None:
     port = sandbox_url.rsplit(":", 1)[1]
     log = refusal(**own("--port", port))
     assert log.count("\n") == 1
     assert f"cannot listen on 127.0.0.1:{port}" in log
-
-
-def test_a_caller_that_leaves_disturbs_nobody(sandbox_url: str, client: SandboxClient) -> None:
-    host, port = sandbox_url.removeprefix("http://").split(":")
-    for content_length in (len(json.dumps(CALL)), 10_000):
-        connection = http.client.HTTPConnection(host, int(port))
-        connection.putrequest("POST", "/v1/execute")
-        connection.putheader("content-length", str(content_length))
-        connection.endheaders(json.dumps(CALL).encode())
-        connection.close()
-    assert client.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
 
 
 def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are() -> None:

@@ -83,26 +83,20 @@ async def test_one_client_leaves_memory_to_others(worker: ScriptedWorker) -> Non
     await asyncio.gather(*asked)
 
 
-def test_what_there_is_is_the_least_limit_of_the_containers_around(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "cores"), [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)]
+)
+def test_memory_and_cores_are_the_least_that_the_containers_around_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, cores: int
+) -> None:
+    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
     own, root = tmp_path / "own", tmp_path / "fs"
     (root / "pod" / "box").mkdir(parents=True)
     own.write_text("1:cpu:/\n0::/pod/box\n")
     machine = available_memory_bytes(root, own)
+    assert available_cores(root, own) == 8
     (root / "pod" / "box" / "memory.max").write_text("max\n")
     assert available_memory_bytes(root, own) == machine
     (root / "pod" / "memory.max").write_text(f"{512 * MB}\n")
-    assert available_memory_bytes(root, own) == 512 * MB
-
-
-@pytest.mark.parametrize(
-    ("limit", "cores"),
-    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)],
-)
-def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, monkeypatch, limit, cores) -> None:
-    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
-    own, root = tmp_path / "own", tmp_path / "fs"
-    (root / "pod" / "box").mkdir(parents=True)
-    own.write_text("0::/pod/box\n")
-    assert available_cores(root, own) == 8
     (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
-    assert available_cores(root, own) == cores
+    assert (available_memory_bytes(root, own), available_cores(root, own)) == (512 * MB, cores)
