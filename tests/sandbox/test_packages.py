@@ -77,9 +77,9 @@ def kites(shelf: Path, request: pytest.FixtureRequest) -> Iterator[SandboxClient
         yield client
 
 
-def value(client: SandboxClient, *lines: str, before: str = "", seed: int = 0, limits: Limits | None = None) -> object:
+def value(client: SandboxClient, *lines: str, seed: int = 0, limits: Limits | None = None) -> object:
     """Return the value of a tool of these lines, or the kind and message of its error."""
-    source = "\n".join([before, "def f():", *(f"    {line}" for line in lines)])
+    source = "\n".join(["def f():", *(f"    {line}" for line in lines)])
     reply = client.execute(source, "f", {}, seed=seed, limits=limits or Limits(wall_seconds=30))
     return reply.value if reply.error is None else f"{reply.error.kind}: {reply.error.message}"
 

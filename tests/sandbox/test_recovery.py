@@ -6,9 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -23,14 +21,9 @@ from tests.sandbox.services import ROOT
 DOUBLE = "def double(x):\n    return 2 * x\n"
 
 
-@contextmanager
-def service(workers: int = 2) -> Iterator[tuple[str, int]]:
-    with local_sandbox(workers) as url:
-        yield url, service_process(url)
-
-
 def test_kill_9_under_load_loses_no_answer_and_the_pool_heals() -> None:
-    with service() as (url, pid), SandboxClient(url) as client, ThreadPoolExecutor(16) as threads:
+    with local_sandbox(2) as url, SandboxClient(url) as client, ThreadPoolExecutor(16) as threads:
+        pid = service_process(url)
         stop = threading.Event()
 
         def load(start: int) -> list[tuple[int, object]]:
@@ -59,7 +52,8 @@ def test_kill_9_under_load_loses_no_answer_and_the_pool_heals() -> None:
 
 def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> None:
     sleep = {"source": "import time\ndef f():\n    time.sleep(5)\n", "function": "f", "limits": {"wall_seconds": 20}}
-    with service(1) as (url, pid), ThreadPoolExecutor(1) as threads:
+    with local_sandbox(1) as url, ThreadPoolExecutor(1) as threads:
+        pid = service_process(url)
         pending = threads.submit(httpx.post, f"{url}/v1/execute", json=sleep, timeout=30)
         wait_until(lambda: httpx.get(f"{url}/health").json()["queue"]["in_flight"] == 1)
         time.sleep(0.3)
@@ -116,7 +110,8 @@ def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> 
         "def f():\n    threading.stack_size(1 << 18)\n"
         "    for _ in range(5): threading.Thread(target=work, daemon=True).start()\n    work()\n"
     )
-    with service(1) as (url, pid), SandboxClient(url) as client, ThreadPoolExecutor(1) as threads:
+    with local_sandbox(1) as url, SandboxClient(url) as client, ThreadPoolExecutor(1) as threads:
+        pid = service_process(url)
         (zygote,) = zygotes(pid)
         running = threads.submit(client.execute, source, "f", {}, limits=Limits(wall_seconds=8, cpu_seconds=30))
 

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,10 +15,10 @@ import httpx
 import pytest
 
 from sandbox.client import AsyncSandboxClient
+from sandbox.execution import Execution
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
-from sandbox.protocol import Limits
-from sandbox.worker import Outcome
+from sandbox.protocol import ExecuteRequest
 from tests.sandbox.processes import children, wait_until, zombies
 from tests.sandbox.services import ONE_WORKER, ROOT, own, refusal, served
 
@@ -51,14 +50,11 @@ async def pool_of_one() -> AsyncIterator[Pool]:
         await pool.close()
 
 
-async def run_all(pool: Pool, calls: int) -> Counter[str]:
-    """Return the outcomes of so many calls that are asked for in one turn of the event loop."""
-    document = {"compiles": True, "function": "f", "arguments": {}, "state": None}
-    text = json.dumps(document | {"seed": 0, "output_bytes": 100, "result_bytes": 100}).encode()
-    runs = (pool.run("c", text, b"def f(): return 1", Limits(), 1 << 20, True) for _ in range(calls))
+async def run_all(pool: Pool, calls: int) -> list[object]:
+    """Return the values of so many calls that are asked for at once."""
+    call = ExecuteRequest(source="def f(): return 1", function="f")
     async with asyncio.timeout(60):
-        found = await asyncio.gather(*runs, return_exceptions=True)
-    return Counter("ok" if isinstance(one, Outcome) and b'"ok"' in (one.body or b"") else repr(one) for one in found)
+        return [reply.get("value") for reply in json.loads(await Execution(pool).execute_batch("c", [call] * calls))]
 
 
 async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() -> None:
@@ -66,7 +62,7 @@ async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() ->
         (zygote,) = children(pool.workers[0].process.pid)
         os.kill(zygote, signal.SIGKILL)
         wait_until(lambda: zygote not in children(pool.workers[0].process.pid) or zombies([zygote]) == 1)
-        assert await run_all(pool, 100) == {"ok": 100}
+        assert await run_all(pool, 100) == [1] * 100
         assert pool.restarts == 1
 
 
@@ -78,7 +74,7 @@ async def test_calls_wait_for_a_descriptor_where_none_is_left() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
         try:
-            assert await run_all(pool, 20) == {"ok": 20}
+            assert await run_all(pool, 20) == [1] * 20
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
