@@ -44,11 +44,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a call's process, and the genuine reply that it wrote, if any."""
+    """The end of a call's process, and the reply that it wrote, if any; with `forged`, other bytes stood beside it."""
 
     body: bytes | None
     compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
-    forged: bool  # the channel held other bytes than genuine frames
+    forged: bool
     too_long: bool
     wait_status: int
     why: int
@@ -293,10 +293,9 @@ class Worker:
             if flight.job.compiles:
                 compiled, data = _first_frame(data, flight.nonce)
             body, rest = _first_frame(data, flight.nonce)
-            forged, too_long = bool(rest), flight.received > flight.job.max_reply_bytes
+            too_long = flight.received > flight.job.max_reply_bytes
             queued = time.monotonic() - flight.job.enqueued - wall  # the time in which it did not run
-            own = None if forged else body
-            self._finish(flight, Outcome(own, compiled, forged, too_long, status, why, wall, cpu, rss, queued))
+            self._finish(flight, Outcome(body, compiled, bool(rest), too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:
