@@ -34,7 +34,7 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<cQiBddQ")
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-# What enters the user namespace, channel, witness, CPU seconds, memory bytes.
+# Arguments: the function that enters the user namespace, channel, witness, CPU seconds, memory bytes.
 Run = Callable[[Callable[[], None] | None, int, int, float, int], NoReturn]
 
 DEMOTED_AFTER_SECONDS = 0.1
@@ -125,9 +125,8 @@ def main() -> NoReturn:
 
 def _prepared(plan: dict, install_filter: Callable[[], None]) -> tuple[Run, int]:
     """Return the function that a call's process runs, and the bytes of packages that it shares with the zygote."""
-    streams, begin, shared_bytes = harness.Streams(), determinism.install(), 0
-    ruleset = landlock.ruleset(plan["tier"], plan["readable"], plan["listed"])
-    tier = plan["tier"]
+    tier, streams, begin = plan["tier"], harness.Streams(), determinism.install()
+    ruleset, shared_bytes = landlock.ruleset(tier, plan["readable"], plan["listed"]), 0
     for name in _PRELOADED.split():
         __import__(name)
     if plan["packages"]["modules"]:
