@@ -33,34 +33,29 @@ These are NOT protected:
 - Timing, caches and load can be observed by calls that run at the same time. No call wakes another that waits on a page
   that both have mapped (only private futexes are allowed), except by ending a thread whose end is noted on such a page.
 - The interpreter's own files name the folder in which it was built, and the monotonic clock tells since when the
-  machine has run. Its memory and its load are hidden.
-- In the tier `landlock`, a read changes a library file's time of reading as on any host, and /tmp's times are the
-  host's.
+  machine has run. In the tier `landlock`, a read changes a library file's time of reading.
 - Memory is limited per call. A call starts only while the limits of all calls in flight, with 32 MB each for /tmp,
   sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
   is not counted. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's default of
   `net.core.wmem_default` (208 kB).
-- Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
-  it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
+- Waiting calls and replies that no caller reads are held in memory, up to 8 MB each, and each connection takes a few
+  MB in the kernel: callers can fill it. Callers can also hold all connections without a request, and a body of 8 MB
+  keeps the others waiting.
 - A call has 64 threads besides its first. In namespaces before Linux 5.14 the calls of one worker share this bound, so
   a thread bomb can take threads from its neighbours while it lives.
 - A bearer token is the only check of callers. TLS is the load balancer's business.
 
 The same call gives the same bytes, with these exceptions:
 
-- Addresses: `id()`, the `hash` of an object that defines none, and the order of a set of such objects (a tool's own
-  functions, classes, instances). They follow from the memory of the warm interpreter, and differ in the first call of a
-  source, whose process compiles it. Sets of text, numbers, tuples of them, enum members and dataclasses repeat; with
-  `None` or a built-in type among them they repeat on one kind of machine.
-- Counts of all memory of the interpreter, the worker's included: `gc.get_freeze_count`, `sys.getallocatedblocks`, and
-  the collector's lists after `gc.unfreeze`. `gc.get_count`, `gc.get_stats` and `gc.get_objects` repeat.
-- Real time: `time.monotonic`, the figures of `resource`, the times of files (in /tmp as well), the order in which
-  threads run. `time.sleep` takes the time that it is told, and the clock moves on by just that.
-- Numbers of threads and devices, and of sockets' and pipes' inodes. The system's clock and entropy, for C code that is
-  not Python's or SQLite's (`ctypes`, packages), and for SQLite in a Python that hides SQLite's symbols.
+- Addresses: `id()`, the `hash` of an object that defines none, and the order of a set of such objects or of types. Sets
+  of text, numbers, tuples of them, enum members and dataclasses repeat.
+- Counts of all memory of the interpreter (`gc.get_freeze_count`, `sys.getallocatedblocks`), real time
+  (`time.monotonic`, figures of `resource`, times of files), the order in which threads run, and numbers of threads,
+  devices, sockets and pipes.
+- The system's clock and entropy, for C code that asks the system itself (SQLite, `ctypes`, packages).
 
 server        The service over HTTP: `python -m sandbox.server --host 127.0.0.1 --port 8377 --workers 2`.
-endpoints     The endpoints of the service and their guard: every failure that is not a tool's becomes an HTTP status.
+endpoints     The endpoints of the service: every failure that is not a tool's becomes an HTTP status.
 execution     From a validated request to a reply: sources and their byte code by hash, and the verdict on a call that
               ended.
 pool          The pool: workers (one jail each), the fair queue before them, and their recovery.
@@ -75,8 +70,7 @@ client        Callers of the service: one client for asyncio, and a blocking one
 local         A real service process of one's own on this machine, for as long as a `with` block lasts.
 bearer_token  The bearer token that callers and service share: read from the environment on either side, and shown
               nowhere.
-cgroup        The memory, cores and threads that this process may use: the machine's, or a container's limit if that is
-              less.
+cgroup        The memory and cores that this process may use: the machine's, or a container's limit if that is less.
 errors        The errors of the sandbox.
 fair_queue    The order of waiting calls: clients take turns.
 interpreter   The interpreter that jails run: its files, and the shared libraries that a process of it has loaded.

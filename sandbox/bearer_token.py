@@ -18,8 +18,7 @@ class InvalidToken(SandboxError):
 def token_or_none(given: str | None) -> str | None:
     """Return the token without blanks and line ends around it (files of secrets end in one); None when nothing is left.
 
-    Args:
-      given: the token; None for the one in the environment.
+    `given` is the token, or None for the one in the environment.
 
     Raises:
         InvalidToken: it holds something else than visible ASCII.

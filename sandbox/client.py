@@ -1,28 +1,21 @@
 """Callers of the service: one client for asyncio, and a blocking one that runs it in a thread.
 
 A tool's failure comes back as an `ExecuteReply`. `SandboxUnavailable` says that the service gave no answer before the
-deadline; it is never a reward and never text for a model. A request that is not valid in itself (an unknown limit,
-arguments that JSON cannot express) is the caller's mistake and raises ValueError before anything is sent.
-
-A call carries its state and its seed, so to send it twice does no harm. `AsyncSandboxClient._attempts` is the only
-retry loop: it repeats a call that the service failed, or that has no whole reply when one is due, until the deadline.
+deadline; it is never a reward and never text for a model. A request that is not valid in itself raises ValueError.
+A call carries its state and its seed, so to send it twice does no harm. `AsyncSandboxClient._send` is the only retry
+loop: it repeats a call that the service failed, or that has no whole reply when one is due, until the deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import secrets
 import socket
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections import Counter, OrderedDict
 from collections.abc import Container, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -48,11 +41,9 @@ _Result = TypeVar("_Result")
 _REPLIES = TypeAdapter(list[ExecuteReply])
 _DEFAULT_LIMITS = Limits()
 _FIRST_CONTACT_SECONDS = 5.0
-_HEALTH_SECONDS = 2.0
 _IDLE_CONNECTION_SECONDS = 30.0  # less than the service keeps an idle connection
 _KNOWN_SOURCES = 4096
 _MAX_BACKOFF_SECONDS = 2.0
-_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.25, 5.0
 
 
 class SandboxUnavailable(SandboxError):  # the name that callers are promised
@@ -60,15 +51,16 @@ class SandboxUnavailable(SandboxError):  # the name that callers are promised
 
 
 class PackagesMissing(SandboxUnavailable):
-    """The sandbox lacks packages that tools import, or its replicas have different versions of them."""
+    """The sandbox lacks packages that tools import, or has other versions of them."""
 
 
 class Lost(Exception):
     """An attempt has no whole reply; the next one may have one. The text gives the reason."""
 
-    def __init__(self, kind: ServiceError, why: str):
+    def __init__(self, kind: ServiceError, why: str, retry_after: str | None = None):
         super().__init__(why)
         self.kind: ServiceError = kind
+        self.retry_after = retry_after
 
 
 class SourceWanted(Exception):
@@ -80,91 +72,27 @@ class BatchTooLarge(Exception):
 
 
 def first_contact(url: str) -> None:
-    """Check that a sandbox listens at `url`, or at one of several addresses; wait some seconds for it to start.
+    """Check that a sandbox listens at `url`; wait some seconds for it to start.
 
     Raises:
         SandboxUnavailable: nothing listens there, or something that is not a sandbox.
     """
-    deadline, urls, why = time.monotonic() + _FIRST_CONTACT_SECONDS, addresses(url), ""
-    while True:
-        for one in urls:
-            try:
-                status, body = get_health(one, _FIRST_CONTACT_SECONDS)
-            except OSError as error:
-                why = str(error) or type(error).__name__
-                continue
-            if b'"workers"' not in body:
-                raise SandboxUnavailable(f"expected a sandbox at {one}, found HTTP {status} from something else")
-            return
-        if time.monotonic() > deadline:
-            raise SandboxUnavailable(f"no sandbox listens at {url}: {why}; `astra sandbox serve` starts one") from None
-        time.sleep(0.25)
-
-
-def get_health(url: str, seconds: float) -> tuple[int, bytes]:
-    """Return status and body of `GET /health`, without any proxy of the environment.
-
-    Raises:
-        OSError: no reply came in time.
-    """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url}/health", timeout=seconds) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:  # 503 is an answer too
-        with error:
-            return error.code, error.read()
-
-
-def addresses(text: str) -> list[str]:
-    """Return the addresses of a service's replicas: one, or several separated by commas.
-
-    Raises:
-        SandboxUnavailable: an address is empty, or stands there twice.
-
-    >>> addresses("http://a:1/, http://b:1")
-    ['http://a:1', 'http://b:1']
-    """
-    found = [part.strip().rstrip("/") for part in text.split(",")]
-    if not all(found) or len(set(found)) < len(found):
-        raise SandboxUnavailable(
-            f"expected the sandbox's address, or different ones between commas, found {text!r}: "
-            "`astra sandbox serve` prints its own"
-        )
-    return found
-
-
-@dataclass(eq=False)
-class Replica:
-    """One address of the service, and this client's experience with it."""
-
-    url: str
-    outstanding: int = 0
-    """Number of attempts that have no reply yet."""
-    answered: int = 0
-    failed: int = 0
-    rests_until: float = 0.0
-    rest_seconds: float = 0.0
-    """Length of the last rest in seconds; 0 if the last attempt was answered."""
-
-    def is_resting(self) -> bool:
-        """Say whether the replica gets no call now. After a rest it gets one call at a time until one is answered."""
-        return self.rest_seconds > 0 and (time.monotonic() < self.rests_until or self.outstanding > 0)
-
-    def rest(self) -> None:
-        """Begin a rest that is twice as long as the last one; calls that fail together cause one rest."""
-        self.failed += 1
-        if time.monotonic() >= self.rests_until:
-            self.rest_seconds = min(_LONGEST_REST_SECONDS, max(_FIRST_REST_SECONDS, 2 * self.rest_seconds))
-            self.rests_until = time.monotonic() + self.rest_seconds
+    with SandboxClient(url, deadline_seconds=_FIRST_CONTACT_SECONDS) as client:
+        try:
+            health = client.health()
+        except SandboxUnavailable as error:
+            raise SandboxUnavailable(
+                f"no sandbox listens at {url}: {error}; `astra sandbox serve` starts one"
+            ) from None
+    if "workers" not in health:
+        raise SandboxUnavailable(f"expected a sandbox at {url}, found another service")
 
 
 class AsyncSandboxClient:
     """A client for asyncio; each event loop needs its own.
 
     Args:
-      url: where the service listens, such as `http://127.0.0.1:8377`; several addresses, of replicas that share
-        nothing, are separated by commas, and a call goes to the one with the fewest calls of this client.
+      url: where the service, or a load balancer before several, listens, such as `http://127.0.0.1:8377`.
       token: the bearer token, if the service needs one; by default the environment's ASTRA_SANDBOX_TOKEN, "" for none.
       deadline_seconds: the longest time that one call may take: waiting, running, further attempts.
       grace_seconds: the time that a reply may take beyond the wall limits of its calls (queue, compilation, network)
@@ -173,7 +101,6 @@ class AsyncSandboxClient:
 
     Raises:
         InvalidToken: the token cannot stand in a header.
-        SandboxUnavailable: an address in `url` is empty, or stands there twice.
     """
 
     def __init__(
@@ -185,13 +112,11 @@ class AsyncSandboxClient:
         grace_seconds: float = 10.0,
         max_connections: int = 256,
     ) -> None:
-        self.replicas = [Replica(one) for one in addresses(url)]
-        self.url = ", ".join(replica.url for replica in self.replicas)
+        self.url = url.rstrip("/")
         self.service_errors: Counter[ServiceError] = Counter()
         """Number of attempts without a whole reply, by reason, since this client was made."""
         self._deadline_seconds, self._grace_seconds = deadline_seconds, grace_seconds
         self._known: OrderedDict[str, None] = OrderedDict()
-        self._needs: dict[str, str] = {}
         self._headers = {"content-type": "application/json", "x-sandbox-client": secrets.token_hex(8)}
         self._token = token_or_none(token)
         if self._token is not None:
@@ -218,7 +143,7 @@ class AsyncSandboxClient:
         request = ExecuteRequest(
             source=source, function=function, arguments=dict(arguments), state=state, seed=seed, limits=limits
         )
-        return _replies_of([await self._post("/v1/execute", [request], batch=False)], 1)[0]
+        return (await self._post("/v1/execute", [request]))[0]
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         """Run independent calls at once; return the replies in the order of the requests.
@@ -230,7 +155,7 @@ class AsyncSandboxClient:
         if not requests:
             return []
         try:
-            return _replies_of(await self._post("/v1/execute_batch", requests, batch=True), len(requests))
+            return await self._post("/v1/execute_batch", requests)
         except BatchTooLarge:
             if len(requests) < 2:
                 raise SandboxUnavailable(
@@ -248,25 +173,27 @@ class AsyncSandboxClient:
         return await self._send("GET", "/health", iter([b""]), self._grace_seconds)
 
     async def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
-        """Check that every replica that answers has these packages, in one version; return them by name.
+        """Check that the service has these packages; return them by name.
 
-        From now on each call states this need, so that a replica without the packages refuses it.
+        From now on each call states this need, so that a service with other packages refuses it.
 
         Raises:
-            PackagesMissing: a replica lacks one, or has another version.
-            SandboxUnavailable: no replica answers.
+            PackagesMissing: the service lacks one.
+            SandboxUnavailable: the service gave no answer.
         """
         if not names:
             return {}
-        found: dict[str, Any] = {}
-        for replica in self.replicas:
-            # A replica that does not answer now may come back: then it reads the need in the calls.
-            with contextlib.suppress(TimeoutError, aiohttp.ClientError, Lost):
-                async with asyncio.timeout(_HEALTH_SECONDS):
-                    found[replica.url] = _parsed((await self._once("GET", f"{replica.url}/health", b""))[2])
-        agreed = _agreed(names, found or {self.url: await self.health()})
-        self._needs = {name: package.version for name, package in agreed.items()}
-        return agreed
+        has = (await self.health()).get("packages", {})
+        for name in names:
+            if name not in has.get("versions", {}):
+                raise PackagesMissing(
+                    f"expected a sandbox whose tools may import {', '.join(names)}, found one without {name} at "
+                    f"{self.url}: run `pip install --target FOLDER {' '.join(names)}`, then "
+                    "`astra sandbox serve --packages FOLDER`, and give its address as --sandbox"
+                )
+        found = {name: InstalledPackage(version=has["versions"][name], modules=has["modules"][name]) for name in names}
+        self._headers[PACKAGES_HEADER] = written_packages({name: each.version for name, each in found.items()})
+        return found
 
     async def close(self) -> None:
         """Close the connections."""
@@ -281,17 +208,18 @@ class AsyncSandboxClient:
     ) -> None:
         await self.close()
 
-    async def _post(self, path: str, requests: Sequence[ExecuteRequest], batch: bool) -> Any:
+    async def _post(self, path: str, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
         # The service ends a call at its wall limit, and may run the calls of a batch one after the other.
         due_seconds = self._grace_seconds + sum(request.limits.wall_seconds for request in requests)
-        document = await self._send("POST", path, self._bodies(requests, batch), due_seconds)
+        is_batch = path.endswith("batch")
+        document = await self._send("POST", path, self._bodies(requests, is_batch), due_seconds)
         # Only an answer shows that the service has the sources.
         self._known.update((source_sha256(request.source), None) for request in requests if request.source is not None)
         while len(self._known) > _KNOWN_SOURCES:
             self._known.popitem(last=False)
-        return document
+        return _replies_of(document if is_batch else [document], len(requests))
 
-    def _bodies(self, requests: Sequence[ExecuteRequest], batch: bool) -> Iterator[bytes]:
+    def _bodies(self, requests: Sequence[ExecuteRequest], is_batch: bool) -> Iterator[bytes]:
         """Yield a body with hashes for the sources that the server should know, then one with every source's text."""
         known: Container[str]
         for known in (self._known, ()):
@@ -302,112 +230,85 @@ class AsyncSandboxClient:
                     document["source_sha256"] = sha256
                     del document["source"]
                 documents.append(document)
-            yield _encode(documents if batch else documents[0])
+            text = json.dumps(documents if is_batch else documents[0], allow_nan=False, separators=(",", ":"))
+            yield text.encode()
 
     async def _send(self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float) -> Any:
-        why = ["no reply yet"]  # a list, because the attempts that write into it are cancelled at the deadline
+        """Send a request until it is answered or the deadline is over; return the JSON of the answer."""
+        content, attempt, why = next(bodies), 0, "no reply yet"
         try:
             async with asyncio.timeout(self._deadline_seconds):
-                return await self._attempts(method, path, bodies, due_seconds, why)
+                while True:
+                    try:
+                        return await self._attempt(method, path, content, due_seconds)
+                    except SourceWanted:  # the server was started anew, or has dropped a source
+                        content = next(bodies, b"")
+                        if not content:
+                            raise SandboxUnavailable(
+                                f"the sandbox at {self.url} does not know a source that it was sent"
+                            ) from None
+                    except Lost as lost:
+                        self.service_errors[lost.kind] += 1
+                        why = str(lost)
+                        if lost.kind == "reply_late":
+                            due_seconds *= 2
+                        await asyncio.sleep(_pause_seconds(attempt, lost.retry_after))
+                        attempt += 1
         except TimeoutError:
             raise SandboxUnavailable(
-                f"no answer from the sandbox at {self.url} in {self._deadline_seconds:g} s: {why[0]}"
+                f"no answer from the sandbox at {self.url} in {self._deadline_seconds:g} s: {why}"
             ) from None
 
-    async def _attempts(
-        self, method: str, path: str, bodies: Iterator[bytes], due_seconds: float, why: list[str]
-    ) -> Any:
-        """Send a request until it is answered; write into `why` the reason for the last failure."""
-        content, attempt = next(bodies), 0
-        tried: set[Replica] = set()
-        wants_source: Replica | None = None
-        while True:
-            retry_after, replica = None, wants_source or self._next_replica(tried)
-            wants_source = None
-            replica.outstanding += 1
-            try:
-                # The clock starts once there is a connection: to wait for one is no failure of the service.
-                async with self._connections, asyncio.timeout(due_seconds):
-                    status, retry_after, body = await self._once(method, f"{replica.url}{path}", content)
-                document = self._document(status, body)
-                replica.answered, replica.rest_seconds = replica.answered + 1, 0.0
-                return document
-            except SourceWanted:  # the server was started anew, or has dropped a source
-                wants_source, content = replica, next(bodies, b"")
-                if not content:
-                    raise SandboxUnavailable(
-                        f"the sandbox at {self.url} does not know a source that it was sent"
-                    ) from None
-                continue
-            except TimeoutError:
-                lost = Lost("reply_late", f"no reply within {due_seconds:.3g} s")
-                due_seconds *= 2
-            except aiohttp.ClientError as error:
-                # The text of an error of the connector speaks of TLS; the system's own error does not.
-                said = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-                is_cut = isinstance(error, aiohttp.ClientPayloadError)
-                lost = Lost("reply_cut" if is_cut else "connection_lost", f"{type(error).__name__}: {said}")
-            except Lost as found:
-                lost = found
-            finally:
-                replica.outstanding -= 1
-            why[0] = str(lost)
-            self.service_errors[lost.kind] += 1
-            if len(self.replicas) > 1 and lost.kind != "http_429":
-                replica.rest()
-            tried.add(replica)
-            if all(one in tried or one.is_resting() for one in self.replicas):
-                tried.clear()
-                await asyncio.sleep(_pause_seconds(attempt, retry_after))
-                attempt += 1
+    async def _attempt(self, method: str, path: str, content: bytes, due_seconds: float) -> Any:
+        """Send a request once; return the JSON of its answer.
 
-    def _next_replica(self, tried: set[Replica]) -> Replica:
-        """Return the replica for the next attempt; one that was not tried and does not rest, if there is one."""
-
-        def rank(one: Replica) -> tuple[float, ...]:
-            is_resting = one.is_resting()
-            return is_resting, one in tried, one.rests_until if is_resting else 0.0, one.outstanding, random.random()
-
-        return min(self.replicas, key=rank)
-
-    async def _once(self, method: str, url: str, content: bytes) -> tuple[int, str | None, bytes]:
+        Raises:
+            Lost: the service failed, or there is no whole reply when one is due.
+            SourceWanted: the request must be sent with the texts of its sources.
+            BatchTooLarge: the batch must be sent in parts.
+            SandboxUnavailable: to send the request again cannot help.
+        """
         if self._opened is None:  # opened by the first call: a session belongs to the event loop that runs then
             self._opened = aiohttp.ClientSession(
-                headers=self._headers,
-                # `_connections` bounds the connections, and `_attempts` has the clock.
+                # `_connections` bounds the connections, and `_send` has the clock.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,  # no proxy and no .netrc of the environment: the token is for this service alone
             )
-        needs = {PACKAGES_HEADER: written_packages(self._needs)} if self._needs else {}
         # No redirect is followed: the token is for this service alone.
-        async with self._opened.request(method, url, data=content, allow_redirects=False, headers=needs) as response:
-            return response.status, response.headers.get("retry-after"), await response.read()
-
-    def _document(self, status: int, body: bytes) -> Any:
-        """Return the JSON of a reply.
-
-        Raises:
-            Lost: the service failed, or a part of the reply is missing.
-            SourceWanted: the request must be sent with the texts of its sources.
-            BatchTooLarge: the batch must be sent in parts.
-            SandboxUnavailable: to send the request again cannot help.
-        """
+        options: dict[str, Any] = {"data": content, "allow_redirects": False, "headers": self._headers}
+        try:
+            # The clock starts once there is a connection: to wait for one is no failure of the service.
+            async with (
+                self._connections,
+                asyncio.timeout(due_seconds),
+                self._opened.request(method, f"{self.url}{path}", **options) as response,
+            ):
+                status, body = response.status, await response.read()
+        except TimeoutError:
+            raise Lost("reply_late", f"no reply within {due_seconds:.3g} s") from None
+        except aiohttp.ClientError as error:
+            # The text of an error of the connector speaks of TLS; the system's own error does not.
+            said = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            is_cut = isinstance(error, aiohttp.ClientPayloadError)
+            why = f"{type(error).__name__}: {said}"
+            raise Lost("reply_cut" if is_cut else "connection_lost", why) from None
         if status == 200:
             return _parsed(body)
         if status == 401:
             raise SandboxUnavailable(self._not_let_in())
-        text = f"HTTP {status}: {_error_message(body)}"
+        message = _error_message(body)
         if status == 429 or status >= 500:
-            raise Lost("http_429" if status == 429 else "http_5xx", text)
+            kind: ServiceError = "http_429" if status == 429 else "http_5xx"
+            raise Lost(kind, f"HTTP {status}: {message}", response.headers.get("retry-after"))
         if status == 404 and b'"unknown_source"' in body:
             raise SourceWanted
         if status == 413 and b'"batch_too_large"' in body:
             raise BatchTooLarge
         if status == 409 and b'"packages_missing"' in body:
-            raise PackagesMissing(f"a sandbox of {self.url} refuses the calls: {_error_message(body)}")
-        raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: {text}")
+            raise PackagesMissing(f"the sandbox at {self.url} refuses the calls: {message}")
+        raise SandboxUnavailable(f"the sandbox at {self.url} refuses the request: HTTP {status}: {message}")
 
     def _not_let_in(self) -> str:
         who, where = f"the sandbox at {self.url}", f"the environment of this process on {socket.gethostname()}"
@@ -424,26 +325,24 @@ class SandboxClient:
 
     def __init__(self, url: str, **options: Any) -> None:
         self._client = AsyncSandboxClient(url, **options)
-        self.url, self.replicas = self._client.url, self._client.replicas
-        self.service_errors = self._client.service_errors
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandbox client", daemon=True)
         self._thread.start()
 
     def execute(self, source: str, function: str, arguments: Mapping[str, Any], **options: Any) -> ExecuteReply:
-        """Run one call and return its reply; arguments and errors are those of `AsyncSandboxClient.execute`."""
+        """Run one call and return its reply."""
         return self._result(self._client.execute(source, function, arguments, **options))
 
     def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run calls and return their replies in order; errors are those of `AsyncSandboxClient.execute_batch`."""
+        """Run calls and return their replies in order."""
         return self._result(self._client.execute_batch(requests))
 
     def health(self) -> dict[str, Any]:
-        """Return the state of the service; errors are those of `AsyncSandboxClient.health`."""
+        """Return the state of the service."""
         return self._result(self._client.health())
 
     def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
-        """Require packages of the service; errors are those of `AsyncSandboxClient.require_packages`."""
+        """Require packages of the service."""
         return self._result(self._client.require_packages(names))
 
     def close(self) -> None:
@@ -475,37 +374,6 @@ def _pause_seconds(attempt: int, retry_after: str | None) -> float:
     backoff = min(_MAX_BACKOFF_SECONDS, 0.05 * 2**attempt)
     asked = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
     return max(backoff, asked / 2) * (0.5 + random.random())
-
-
-def _agreed(names: Sequence[str], found: Mapping[str, Any]) -> dict[str, InstalledPackage]:
-    """Return the packages of these names, which all replicas have in one version; `found` maps address to health.
-
-    Raises:
-        PackagesMissing: a replica lacks one, or has another version.
-    """
-    agreed: dict[str, tuple[InstalledPackage, str]] = {}
-    for url, health in found.items():
-        has = health.get("packages", {}) if isinstance(health, dict) else {}
-        for name in names:
-            version = has.get("versions", {}).get(name)
-            if version is None:
-                raise PackagesMissing(
-                    f"expected a sandbox whose tools may import {', '.join(names)}, found one without {name} at {url}: "
-                    f"run `pip install --target FOLDER {' '.join(names)}`, then "
-                    "`astra sandbox serve --packages FOLDER`, and give its address as --sandbox"
-                )
-            package = InstalledPackage(version=version, modules=has["modules"][name])
-            first, where = agreed.setdefault(name, (package, url))
-            if version != first.version:
-                raise PackagesMissing(
-                    f"expected one version of {name} on all replicas, found {first.version} at {where} and {version} "
-                    f"at {url}: results may depend on the replica that answers"
-                )
-    return {name: package for name, (package, _) in agreed.items()}
-
-
-def _encode(document: object) -> bytes:
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _error_message(body: bytes) -> str:

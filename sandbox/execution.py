@@ -10,13 +10,13 @@ import signal
 from collections import OrderedDict
 
 from sandbox import strict_json
-from sandbox.errors import SandboxError
-from sandbox.jail.tool_call import COMPILED
+from sandbox.errors import Refused, ServiceFault
+from sandbox.jail.harness import COMPILED
 from sandbox.jail.zygote import CANCELLED, CPU_LIMIT, WALL_LIMIT
 from sandbox.metrics import Metrics
 from sandbox.pool import Pool
 from sandbox.protocol import ErrorKind, ExecuteRequest, Limits
-from sandbox.worker import Outcome, ServiceFault
+from sandbox.worker import Outcome
 
 MAXIMUM_LIMITS = Limits(
     wall_seconds=60.0, cpu_seconds=60.0, memory_bytes=2 << 30, output_bytes=1 << 20, result_bytes=4 << 20
@@ -24,25 +24,13 @@ MAXIMUM_LIMITS = Limits(
 MOST_BODY_BYTES = 8 << 20
 """Maximum number of bytes in a request's body. The event loop parses it, and other callers wait meanwhile."""
 _MOST_CALLS_OF_A_BATCH = 1024
-_MOST_BATCH_BYTES = 64 << 20
+MOST_BATCH_BYTES = 64 << 20
 _MOST_CODE_BYTES = 64 << 20
 _MOST_MESSAGE_CHARACTERS = 4000
 _MEMORY_SHARE = 0.75  # a crash with this share of the limit in use is blamed on memory
 _LOST_EXCEPTION = "SystemError: error return without exception set"  # CPython's words when even MemoryError fails
 _OWN_KINDS = frozenset(kind.value for kind in ErrorKind) - {ErrorKind.TIMEOUT, ErrorKind.CRASHED}
 _JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # made once: `json.dumps` makes one for every text
-
-
-class InvalidRequest(SandboxError):
-    """The caller's request cannot be served; a 4xx."""
-
-    def __init__(self, message: str, status: int = 400, code: str = "invalid_request") -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
-class UnknownSource(SandboxError):
-    """The server does not have (or no longer has) the source of this hash."""
 
 
 class BoundedStore:
@@ -78,39 +66,29 @@ class BoundedStore:
 class Execution:
     """Executes validated requests in a pool."""
 
-    def __init__(self, pool: Pool, *, maximum: Limits = MAXIMUM_LIMITS) -> None:
-        self.pool, self.maximum = pool, maximum
-        self.max_batch_bytes = _MOST_BATCH_BYTES
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
-        self._compiling: dict[tuple[str, str], asyncio.Event] = {}
-        """Event of each client and source; it is set when the call that compiles the source has ended, well or not."""
 
     async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         """Run one call in the pool and return the reply as JSON.
 
         Raises:
-            InvalidRequest: a limit is above the server's maximum.
-            UnknownSource: the request names a source by a hash that is not known here.
-            QueueFull: too many calls are waiting.
-            ServiceFault: the service failed, not the tool.
+            Refused: a limit is above the server's maximum, the source of a hash is not known here, too many calls are
+                waiting, or the service failed.
         """
-        self._check_limits(request.limits)
+        _check_limits(request.limits)
         key, source = self._source(request)
-        code = self._code.get(key)
-        if code is None and (client, key) in self._compiling:
-            # Calls of one source come together, as those of a group of episodes do: the first compiles it for the
-            # others. They wait for their own client's call only, which came before them in its line.
-            await self._compiling[client, key].wait()
-            code = self._code.get(key)
-        limits = request.limits
+        code, limits = self._code.get(key), request.limits
+        compiles = code is None  # then the process compiles the source first
         # A byte of output takes at most six bytes of JSON; the rest is for one error message.
-        most_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
-        if code is None:
-            outcome = await self._compile_and_run(client, key, source, request, most_bytes + _MOST_CODE_BYTES)
-        else:
-            outcome = await self.pool.run(client, _document(request), code, limits, most_bytes)
+        most_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10) + compiles * _MOST_CODE_BYTES
+        document = _document(request, compiles)
+        outcome = await self.pool.run(client, document, code or source, limits, most_bytes, compiles)
+        if outcome.compiled is not None and outcome.compiled[:1] == COMPILED:
+            self._code.put(key, outcome.compiled[1:])
         kind, reply = _verdict(outcome, limits)
         self.metrics.count(kind, outcome.wall_seconds, outcome.cpu_seconds, max(0.0, outcome.queue_seconds))
         return reply
@@ -119,14 +97,13 @@ class Execution:
         """Return replies in the order of the requests, as JSON; a failure of the service fails the batch.
 
         Raises:
-            InvalidRequest, UnknownSource, QueueFull, ServiceFault: as `execute_call`, for any of the calls.
-            InvalidRequest: the replies together are too long.
+            Refused: as `execute_call`, for any of the calls; or the replies together are too long.
         """
         if len(requests) > _MOST_CALLS_OF_A_BATCH:
-            raise InvalidRequest(f"a batch is a list of at most {_MOST_CALLS_OF_A_BATCH} requests")
+            raise Refused(f"a batch is a list of at most {_MOST_CALLS_OF_A_BATCH} requests")
         # A batch that is not valid is refused before any of its calls has run.
         for request in requests:
-            self._check_limits(request.limits)
+            _check_limits(request.limits)
             self._source(request)
         held_bytes = 0
 
@@ -134,9 +111,9 @@ class Execution:
             nonlocal held_bytes
             reply = await self.execute_call(client, request)
             held_bytes += len(reply)
-            if held_bytes > self.max_batch_bytes:
-                message = f"the replies have more than {self.max_batch_bytes} bytes together; send fewer calls at once"
-                raise InvalidRequest(message, status=413, code="batch_too_large")
+            if held_bytes > MOST_BATCH_BYTES:
+                message = f"the replies have more than {MOST_BATCH_BYTES} bytes together; send fewer calls at once"
+                raise Refused(message, status=413, code="batch_too_large")
             return reply
 
         tasks = [asyncio.ensure_future(run(request)) for request in requests]
@@ -149,32 +126,6 @@ class Execution:
             await asyncio.gather(*tasks, return_exceptions=True)
         return b"[%b]" % b",".join(task.result() for task in tasks)
 
-    async def _compile_and_run(
-        self, client: str, key: str, source: bytes, request: ExecuteRequest, most_bytes: int
-    ) -> Outcome:
-        """Run a call whose process compiles its source first; keep the byte code as soon as it is known."""
-        done = asyncio.Event()
-        # If the compilation fails, all calls that wait for it go on at once, each for itself.
-        self._compiling.setdefault((client, key), done)
-
-        def keep(code: bytes) -> None:
-            self._code.put(key, code)
-            done.set()
-
-        try:
-            document = _document(request, compiles=True)
-            return await self.pool.run(client, document, source, request.limits, most_bytes, keep)
-        finally:
-            done.set()
-            if self._compiling.get((client, key)) is done:
-                del self._compiling[client, key]
-
-    def _check_limits(self, limits: Limits) -> None:
-        for name in Limits.model_fields:
-            asked, most = getattr(limits, name), getattr(self.maximum, name)
-            if asked > most:
-                raise InvalidRequest(f"limits.{name} is {asked}, this server's maximum is {most}")
-
     def _source(self, request: ExecuteRequest) -> tuple[str, bytes]:
         if request.source is not None:
             source = request.source.encode("utf-8", "surrogatepass")
@@ -184,11 +135,18 @@ class Execution:
         key = request.source_sha256 or ""
         known = self.sources.get(key)
         if known is None:
-            raise UnknownSource(key)
+            raise Refused(f"no source with SHA-256 {key}; send its text", status=404, code="unknown_source")
         return key, known
 
 
-def _document(request: ExecuteRequest, *, compiles: bool = False) -> bytes:
+def _check_limits(limits: Limits) -> None:
+    for name in Limits.model_fields:
+        asked, most = getattr(limits, name), getattr(MAXIMUM_LIMITS, name)
+        if asked > most:
+            raise Refused(f"limits.{name} is {asked}, this server's maximum is {most}")
+
+
+def _document(request: ExecuteRequest, compiles: bool) -> bytes:
     """Return the call as the harness reads it, without its source."""
     return _JSON.encode(
         {

@@ -9,15 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sandbox.cgroup import available_threads
 from sandbox.interpreter import isolated_command, jailed_python
 from sandbox.jail.packages import FOLDER
 from sandbox.packages import Packages
-
-_NAMESPACES = {
-    "user": "user", "mount": "mnt", "pid": "pid_for_children", "net": "net", "ipc": "ipc", "uts": "uts",
-    "cgroup": "cgroup",
-}  # fmt: skip
 
 
 class Tier(StrEnum):
@@ -42,7 +36,6 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
-        "most_threads": available_threads(),
         "python": vars(python) | {"libraries": libraries},
         "listed": listed,
         "readable": readable,
@@ -63,8 +56,7 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
 def readable_paths(stdlib: str, others: list[str]) -> tuple[list[str], list[str]]:
     """Return the folders whose entries a tool may list, and the paths that it may read, where it sees the host's files.
 
-    Packages in the interpreter's own folder do not belong to the standard library. A tool can list their names, since
-    the importer must list the folder, but it can read none of their files.
+    The importer must list the interpreter's folder, so a tool can list the names of packages in it, and read none.
     """
     entries = [
         entry.path
@@ -72,12 +64,3 @@ def readable_paths(stdlib: str, others: list[str]) -> tuple[list[str], list[str]
         if entry.name not in ("site-packages", "dist-packages") and not entry.is_symlink()
     ]
     return [stdlib], [*sorted(entries), *others, "/usr/share/zoneinfo"]
-
-
-def layers_of(tier: Tier, pid: int) -> dict[str, bool]:
-    """Return which namespaces of a launcher differ from ours, by the kernel's own account."""
-
-    def differs(entry: str) -> bool:
-        return os.readlink(f"/proc/{pid}/ns/{entry}") != os.readlink(f"/proc/self/ns/{entry}")
-
-    return {f"{name}_namespace": tier is Tier.NAMESPACES and differs(entry) for name, entry in _NAMESPACES.items()}

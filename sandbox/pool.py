@@ -11,16 +11,15 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable
 
-from sandbox.cgroup import memory_bytes_of_calls
-from sandbox.errors import SandboxError
+from sandbox.cgroup import available_memory_bytes
+from sandbox.errors import Refused, ServiceFault
 from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
 from sandbox.jail.limits import TMP_BYTES
 from sandbox.packages import NO_PACKAGES, Packages
 from sandbox.protocol import Limits
-from sandbox.worker import Job, Outcome, ServiceFault, Worker
+from sandbox.worker import Job, Outcome, Worker
 
 log = logging.getLogger("sandbox")
 CALLS_OF_A_WORKER = 32
@@ -28,10 +27,6 @@ _FRESH_SLOTS = 4  # of a worker
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
 _LOOK_AGAIN_SECONDS = 0.05
 _QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
-
-
-class QueueFull(SandboxError):
-    """More calls are waiting than the service accepts."""
 
 
 class Pool:
@@ -52,7 +47,7 @@ class Pool:
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0
-        self._memory_bytes = memory_bytes_of_calls()
+        self._memory_bytes = available_memory_bytes() * 4 // 5  # that all calls together may use
         self.workers: list[Worker] = []
         self.restarts = 0
         self._heals = False
@@ -81,7 +76,9 @@ class Pool:
             task.cancel()
         for worker in list(self.workers):
             worker.close("is shutting down")
-        while (job := self._queue.get(lambda _: True)) is not None:
+        while (found := self._queue.next(lambda _: True)) is not None:
+            client, job = found
+            self._queue.take(client)
             if not job.future.done():
                 job.future.set_exception(ServiceFault("the service is shutting down"))
 
@@ -96,24 +93,17 @@ class Pool:
         return sum(len(worker.flights) for worker in self.workers)
 
     async def run(
-        self,
-        client: str,
-        document: bytes,
-        code: bytes,
-        limits: Limits,
-        max_reply_bytes: int,
-        on_code: Callable[[bytes], None] | None = None,
+        self, client: str, document: bytes, code: bytes, limits: Limits, max_reply_bytes: int, compiles: bool
     ) -> Outcome:
         """Run one call; to cancel it takes it from the queue, or ends its process.
 
         Raises:
-            QueueFull: too many calls are waiting.
-            ServiceFault: the service failed, not the tool.
+            Refused: too many calls are waiting, or the service failed.
         """
         if len(self._queue) >= self.max_queue:
-            raise QueueFull
+            raise Refused("too many calls are waiting", status=429, code="queue_full")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        job = Job(client, document, code, limits, max_reply_bytes, future, on_code)
+        job = Job(client, document, code, limits, max_reply_bytes, future, compiles)
         self._queue.put(client, job)
         self.dispatch()
         try:
@@ -134,19 +124,19 @@ class Pool:
             )
             if worker is None:
                 return
-            job = self._queue.get(self._may_start)
-            if job is None:  # all that wait are of clients that hold their share
+            found = self._queue.next(self._may_start)
+            if found is None:  # all that wait are of clients that hold their share
                 return
+            client, job = found
             if job.future.done():  # its caller has gone
+                self._queue.take(client)
                 continue
-            if not self._has_memory(job):  # it stays the next: smaller ones that pass could keep it waiting for ever
-                self._queue.put_back(job.client, job)
+            if not self._has_memory(job):  # smaller ones that pass could keep it waiting for ever
                 return
             if worker.start(job):
+                self._queue.take(client)
                 self._count(job, 1)
-                continue
-            self._queue.put_back(job.client, job)
-            if worker.ready:  # it is this process that has no descriptor left for the call's channel
+            elif worker.ready:  # it is this process that has no descriptor left for the call's channel
                 if self._again is not None:
                     self._again.cancel()
                 self._again = asyncio.get_running_loop().call_later(_LOOK_AGAIN_SECONDS, self.dispatch)

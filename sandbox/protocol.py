@@ -31,11 +31,7 @@ class ErrorKind(StrEnum):
 
 
 def nests_too_deep(value: Any) -> bool:
-    """Say whether more lists and objects lie within each other than the service takes in arguments or a state.
-
-    >>> nests_too_deep({"a": [[]]})
-    False
-    """
+    """Say whether more lists and objects lie within each other than the service takes in arguments or a state."""
     return nesting(value) > MAX_NESTING
 
 
@@ -94,10 +90,8 @@ class InstalledPackage(_Message):
 def written_packages(versions: dict[str, str]) -> str:
     """Write names and versions in the form of the header.
 
-    >>> written_packages({"numpy": "2.4.6", "python-dateutil": "2.9.0"})
-    'numpy==2.4.6, python-dateutil==2.9.0'
-    >>> read_packages('numpy==2.4.6, python-dateutil==2.9.0')
-    {'numpy': '2.4.6', 'python-dateutil': '2.9.0'}
+    >>> written_packages({"numpy": "2.4.6", "six": "1.17.0"}), read_packages("numpy==2.4.6, six==1.17.0")
+    ('numpy==2.4.6, six==1.17.0', {'numpy': '2.4.6', 'six': '1.17.0'})
     """
     return ", ".join(f"{name}=={version}" for name, version in sorted(versions.items()))
 
@@ -116,11 +110,7 @@ class ToolError(_Message):
 
 
 class ExecuteReply(_Message):
-    """The reply to a call: `value` (and `state`) if it is `ok`, else `error`.
-
-    >>> ExecuteReply(status="ok", value=3, usage=Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)).value
-    3
-    """
+    """The reply to a call: `value` (and `state`) if it is `ok`, else `error`."""
 
     status: Literal["ok", "error"]
     value: Any = None

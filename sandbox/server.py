@@ -13,16 +13,15 @@ from pathlib import Path
 
 import uvicorn
 
-from sandbox.bearer_token import TOKEN_VARIABLE, InvalidToken, token_or_none
+from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.cgroup import available_cores
 from sandbox.endpoints import application
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
-from sandbox.packages import NO_PACKAGES, PackageUnavailable, find_packages
+from sandbox.packages import NO_PACKAGES, find_packages
 from sandbox.pool import CALLS_OF_A_WORKER, Pool
-from sandbox.protocol import Limits
-from sandbox.self_test import IsolationUnavailable, establish
+from sandbox.self_test import establish
 
 log = logging.getLogger("sandbox")
 DEFAULT_PORT = 8377
@@ -45,36 +44,27 @@ def serve(
     *,
     min_tier: Tier = Tier.LANDLOCK,
     packages: Path | None = None,
-    token: str | None = None,
-    maximum: Limits = MAXIMUM_LIMITS,
     max_queue: int = 4096,
     listen_fd: int | None = None,
     until_stdin_closes: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT. If the environment has ASTRA_SANDBOX_TOKEN, callers must send it.
 
     Args:
       host: address to listen on; one that is not loopback needs a token.
-      port: TCP port; 0 for any free one.
       workers: jails; by default one per core that this process, or the container around it, may use.
-      min_tier: the weakest acceptable isolation.
       packages: a folder of packages that tools may import, made by `pip install --target`.
-      token: the bearer token that callers must send; by default the environment's ASTRA_SANDBOX_TOKEN.
-      maximum: limits above these are refused.
       max_queue: waiting calls above which callers get 429.
       listen_fd: a listening socket to use instead of `host` and `port`.
       until_stdin_closes: also stop when standard input ends, that is, when the parent dies.
 
     Raises:
-        RefusedToStart: the token, the address, the descriptors, a package or the isolation will not do, or the workers
+        SandboxError: the token, the address, the descriptors, a package or the isolation will not do, or the workers
             did not start.
     """
-    try:
-        token = token_or_none(token)
-        os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
-        allowed = NO_PACKAGES if packages is None else find_packages(packages)
-    except (InvalidToken, PackageUnavailable) as error:
-        raise RefusedToStart(str(error)) from None
+    token = token_or_none(None)
+    os.environ.pop(TOKEN_VARIABLE, None)  # nothing that this process starts is to inherit it
+    allowed = NO_PACKAGES if packages is None else find_packages(packages)
     workers = workers or available_cores()
     most_connections = _raise_descriptor_limit() - _RESERVED_DESCRIPTORS - workers * (CALLS_OF_A_WORKER + 8)
     if most_connections < _LEAST_CONNECTIONS:
@@ -88,19 +78,15 @@ def serve(
             f"{host} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
         )
-    try:
-        isolation = asyncio.run(establish(min_tier, allowed))
-    except (IsolationUnavailable, PackageUnavailable) as error:
-        raise RefusedToStart(str(error)) from None
+    isolation = asyncio.run(establish(min_tier, allowed))
     for tier, why in isolation.refused.items():
         log.warning("the stronger tier %s does not work here: %s", tier, why)
-    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed), maximum=maximum)
+    execution = Execution(Pool(isolation.tier, workers, max_queue=max_queue, packages=allowed))
 
     def on_start() -> None:
-        layers = ", ".join(name for name, active in isolation.layers.items() if active)
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         with_packages = f", packages {allowed}" if allowed.versions else ""
-        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier} ({layers}){with_packages}", flush=True)
+        print(f"sandbox on {url}, {workers} workers, tier {isolation.tier}{with_packages}", flush=True)
         if until_stdin_closes:  # nothing is written to our standard input, so it becomes readable when it ends
             asyncio.get_running_loop().add_reader(0, stop)
 
@@ -121,7 +107,7 @@ def serve(
             backlog=_BACKLOG,
             limit_concurrency=most_connections,
             timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=int(maximum.wall_seconds + _DRAIN_MARGIN_SECONDS),
+            timeout_graceful_shutdown=int(MAXIMUM_LIMITS.wall_seconds + _DRAIN_MARGIN_SECONDS),
         )
     )
     asyncio.run(server.serve(sockets=[listener]))
@@ -167,25 +153,13 @@ def main() -> None:
         help="a folder made by `pip install --target FOLDER NAME ...`, whose packages tools may import and read",
     )
     parser.add_argument("--max-queue", type=int, default=4096, help="waiting calls above which callers get 429")
-    for name, value in MAXIMUM_LIMITS.model_dump().items():
-        parser.add_argument(f"--max-{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
-        serve(
-            options.host,
-            options.port,
-            options.workers,
-            min_tier=options.min_tier,
-            packages=options.packages,
-            maximum=Limits(**{name: getattr(options, f"max_{name}") for name in Limits.model_fields}),
-            max_queue=options.max_queue,
-            listen_fd=options.listen_fd,
-            until_stdin_closes=options.until_stdin_closes,
-        )
-    except RefusedToStart as error:
+        serve(**vars(options))
+    except SandboxError as error:
         raise SystemExit(f"the sandbox refuses to start: {error}") from None
 
 

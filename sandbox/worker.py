@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sandbox.errors import SandboxError
+from sandbox.errors import ServiceFault
 from sandbox.isolation import Tier, start_jail
 from sandbox.jail.harness import REPLY_HEADER, REQUEST_HEADER
-from sandbox.jail.tool_call import COMPILED
 from sandbox.jail.zygote import CALL, CANCEL, ENDED, NOT_RESTRICTED, NOT_STARTED
 from sandbox.packages import Packages
 from sandbox.protocol import Limits
@@ -27,10 +26,6 @@ _BACKSTOP_SECONDS = 30.0  # a zygote that has not ended a call this long after i
 _START_SECONDS = 90.0
 
 
-class ServiceFault(SandboxError):
-    """The service, not the tool, failed; the call may be repeated."""
-
-
 @dataclass
 class Job:
     """One call on its way through the pool."""
@@ -39,22 +34,21 @@ class Job:
     document: bytes
     """Request in JSON, in the form that the harness reads."""
     code: bytes
-    """Byte code of the tool; its source if `on_code` is given."""
+    """Byte code of the tool; its source if the process compiles it first."""
     limits: Limits
     max_reply_bytes: int
     future: asyncio.Future[Outcome]
-    on_code: Callable[[bytes], None] | None = None
-    """Called with the byte code, mostly while the tool still runs; if given, the process compiles the source first."""
+    compiles: bool
     enqueued: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a call's process, and the genuine reply that it wrote, if any."""
+    """The end of a call's process, and the reply that it wrote, if any; with `forged`, other bytes stood beside it."""
 
     body: bytes | None
     compiled: bytes | None  # the result of `compile_source`, before anything of the source ran
-    forged: bool  # the channel held other bytes than genuine frames
+    forged: bool
     too_long: bool
     wait_status: int
     why: int
@@ -74,7 +68,6 @@ class _Flight:
     to_send: memoryview
     chunks: list[bytes] = field(default_factory=list)
     received: int = 0
-    compiled: bytes | None = None
     ended: tuple[int, ...] | None = None
     """Figures of the zygote's `ENDED` message; None while the process runs."""
     reason: str = ""
@@ -82,7 +75,6 @@ class _Flight:
     is_open: bool = True
     is_read: bool = False
     """Whether the event loop reads the channel; it is slow to remove a reader that was never added."""
-    is_written: bool = False
     aged: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
@@ -127,7 +119,6 @@ class Worker:
         self.flights: dict[int, _Flight] = {}
         self.fresh = 0
         self.ready = False
-        self.layers: dict[str, bool] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         tier, most_calls, packages = jail
         with theirs:
@@ -214,13 +205,11 @@ class Worker:
                 flight.to_send = flight.to_send[flight.channel.send(flight.to_send) :]
         except BlockingIOError:
             self._loop.add_writer(flight.channel, self._send_more, flight)
-            flight.is_written = True
         except OSError:
             flight.to_send = memoryview(b"")  # the child ended before it read everything; `ENDED` will say why
 
     def _send_more(self, flight: _Flight) -> None:
         self._loop.remove_writer(flight.channel)
-        flight.is_written = False
         self._send(flight)
 
     def _read_early(self, flight: _Flight) -> None:
@@ -242,23 +231,14 @@ class Worker:
                 self._finish_if_over(flight)
                 return
             flight.chunks.append(chunk)
-            if flight.compiled is None and flight.job.on_code is not None:
-                self._look_for_code(flight, flight.job.on_code)
 
     def _close_channel(self, flight: _Flight) -> None:
         if flight.is_read:
             self._loop.remove_reader(flight.channel)
-        if flight.is_written:
+        if flight.to_send:  # then the event loop waits until it can be written
             self._loop.remove_writer(flight.channel)
         flight.channel.close()
         flight.is_open = False
-
-    def _look_for_code(self, flight: _Flight, on_code: Callable[[bytes], None]) -> None:
-        """Take the frame that the process wrote after it compiled the source, if it is whole."""
-        flight.compiled, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
-        flight.chunks = [rest]
-        if flight.compiled is not None and flight.compiled[:1] == COMPILED:
-            on_code(flight.compiled[1:])
 
     # Control socket.
 
@@ -278,7 +258,7 @@ class Worker:
                 if not hello["ready"]:
                     self.close(f"cannot be isolated: {hello['error']}")
                     return
-                self.ready, self.layers = True, hello["layers"]
+                self.ready = True
                 if not self._started.done():
                     self._started.set_result(None)
                 self._on_free()
@@ -309,11 +289,13 @@ class Worker:
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
         else:
             # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
-            body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
-            forged, too_long = bool(rest), flight.received > flight.job.max_reply_bytes
+            data, compiled = b"".join(flight.chunks), None
+            if flight.job.compiles:
+                compiled, data = _first_frame(data, flight.nonce)
+            body, rest = _first_frame(data, flight.nonce)
+            too_long = flight.received > flight.job.max_reply_bytes
             queued = time.monotonic() - flight.job.enqueued - wall  # the time in which it did not run
-            own = None if forged else body
-            self._finish(flight, Outcome(own, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
+            self._finish(flight, Outcome(body, compiled, bool(rest), too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:

@@ -10,12 +10,7 @@ from sandbox.contract.promises import PROMISES
 
 
 def main() -> None:
-    """Check every promise at the URL of the command line, and print which are kept.
-
-    Raises:
-        SystemExit: always: 0 when all are kept, else 1.
-        SandboxUnavailable: no sandbox answers there.
-    """
+    """Check every promise at the URL of the command line, and print which are kept."""
     parser = argparse.ArgumentParser(prog="python -m sandbox.contract", description=__doc__)
     parser.add_argument("url", help="where the service listens; its token is read from " + TOKEN_VARIABLE)
     options = parser.parse_args()

@@ -1,92 +1,70 @@
 """Promises about replies: their writer, results, sources, and the state that travels with a call."""
 
-from sandbox.contract.promise import CHEAP, module, promise
+from sandbox.contract.promise import CHEAP, module, modules, promise, table
 
 _FORGED = 'b\'{"status":"ok","value":"forged","state":null,"stdout":""}\''
+_HARM = "ok crashed exception forbidden invalid_result"
 
 TAMPERING = [
-    promise(
-        "writing a reply to every descriptor is noticed",
+    *table(
         "forbidden",
-        f"import os\nfor fd in range(3, 64):\n    try: os.write(fd, {_FORGED})\n    except OSError: pass\nreturn 1",
+        {
+            "writing a reply to every descriptor is noticed": "import os\nfor fd in range(3, 64):\n"
+            f"    try: os.write(fd, {_FORGED})\n    except OSError: pass\nreturn 1",
+            "a forged frame is noticed": f"import os, struct\nbody = {_FORGED}\n"
+            "os.write(3, struct.pack('<16sI', b'x' * 16, len(body)) + body)\nos._exit(0)",
+            "the service's own words are only bytes when a tool writes them": "import os\n"
+            "for word in (b'not restricted!!' + bytes(4) + b'pretended', b'restricted', b'e' + bytes(64),\n"
+            '             b\'{"ready": false, "error": "pretended"}\'):\n    os.write(3, word)\nos._exit(120)',
+        },
     ),
-    promise(
-        "a forged frame is noticed",
-        "forbidden",
-        f"import os, struct\nbody = {_FORGED}\n"
-        "os.write(3, struct.pack('<16sI', b'x' * 16, len(body)) + body)\nos._exit(0)",
-    ),
-    promise(
-        "the service's own words are only bytes when a tool writes them",
-        "forbidden",
-        "import os\nfor word in (b'not restricted!!' + bytes(4) + b'pretended', b'restricted', b'e' + bytes(64),\n"
-        '             b\'{"ready": false, "error": "pretended"}\'):\n    os.write(3, word)\nos._exit(120)',
-    ),
-    promise(
-        "a tool that gives its process the status of a failed isolation has crashed",
+    *table(
         "crashed",
-        "import os\nos._exit(120)",
+        {
+            "a tool that gives its process the status of a failed isolation has crashed": "import os\nos._exit(120)",
+            "closing the channel is a crash": "import os\nos.closerange(0, 64)\nreturn 1",
+        },
     ),
-    promise("closing the channel is a crash", "crashed", "import os\nos.closerange(0, 64)\nreturn 1"),
     promise(
         "a tool cannot claim to have timed out",
         "invalid_result forbidden",
         "import sys\nframe = sys._getframe()\nwhile 'finish' not in frame.f_locals: frame = frame.f_back\n"
         "frame.f_locals['finish']({'status': 'error', 'error': {'kind': 'timeout', 'message': 'forged'}})",
     ),
-    promise(
-        "patching json changes nothing",
+    *table(
         "ok",
-        "import json\njson.dumps = json.loads = lambda *a, **k: 'forged'\n"
-        "json.encoder.c_make_encoder = None\njson.JSONEncoder.encode = lambda *a: 'forged'\nreturn {'a': 1}",
-        value={"a": 1},
-    ),
-    promise(
-        "patching builtins changes nothing",
-        "ok",
-        "import builtins\nfor name in ('len', 'str', 'isinstance', 'tuple', 'memoryview', 'getattr', 'type'):\n"
-        "    setattr(builtins, name, lambda *a, **k: 'forged')\nreturn [1, 2]",
+        {
+            "patching json changes nothing": "import json\njson.dumps = json.loads = lambda *a, **k: 'forged'\n"
+            "json.encoder.c_make_encoder = None\njson.JSONEncoder.encode = lambda *a: 'forged'\nreturn [1, 2]",
+            "patching builtins changes nothing": "import builtins\n"
+            "for name in ('len', 'str', 'isinstance', 'tuple', 'memoryview', 'getattr', 'type'):\n"
+            "    setattr(builtins, name, lambda *a, **k: 'forged')\nreturn [1, 2]",
+            "patching os changes nothing": "import os\nos.write = os._exit = os.read = lambda *a: None\nreturn [1, 2]",
+            "breaking modules changes nothing": "import sys\nfor name in list(sys.modules):\n"
+            "    if name != 'builtins': sys.modules[name] = None\nreturn [1, 2]",
+            "a trace function changes nothing": "import sys\n"
+            "sys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\nreturn [1, 2]",
+            "printing a reply is only printing": 'print(\'{"status": "ok", "value": 99}\')\nreturn [1, 2]',
+        },
         value=[1, 2],
     ),
-    promise(
-        "patching os changes nothing",
-        "ok",
-        "import os\nos.write = os._exit = os.read = lambda *a: None\nreturn 5",
-        value=5,
-    ),
-    promise(
-        "breaking modules changes nothing",
-        "ok",
-        "import sys\nfor name in list(sys.modules):\n    if name != 'builtins': sys.modules[name] = None\nreturn 5",
-        value=5,
-    ),
-    promise(
-        "a trace function changes nothing",
-        "ok",
-        "import sys\nsys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\nreturn 5",
-        value=5,
+    *table(
+        "exception",
+        {
+            "an exception that cannot be shown is still one": "class E(Exception):\n    def __str__(self): raise self\n"
+            "raise E",
+            "a bare BaseException is an exception": "raise BaseException('x')",
+        },
     ),
     promise(
         "destroying every object ends the call alone",
-        "ok crashed exception timeout forbidden invalid_result",
+        f"{_HARM} timeout",
         "import gc\nfor thing in gc.get_objects():\n    try: thing.clear()\n    except BaseException: pass\nreturn 1",
         limits=CHEAP,
     ),
     promise(
-        "printing a reply is only printing",
-        "ok",
-        'print(\'{"status": "ok", "value": 99}\')\nreturn 1',
-        value=1,
-    ),
-    promise(
-        "an exception that cannot be shown is still one",
-        "exception",
-        "class E(Exception):\n    def __str__(self): raise self\nraise E",
-    ),
-    promise("a bare BaseException is an exception", "exception", "raise BaseException('x')"),
-    promise(
         "changing the code of the harness by its frame ends the call alone",
-        "ok crashed exception forbidden invalid_result",
+        _HARM,
         "import sys\nframe = sys._getframe()\nwhile frame:\n    for value in list(frame.f_globals.values()):\n"
         "        if hasattr(value, '__code__'):\n"
         "            try: value.__code__ = (lambda *a, **k: 'forged').__code__\n"
@@ -109,44 +87,36 @@ encode = frame.f_locals['encode']
 texts = iter([%r])  # of the value; the state follows
 dict(zip(encode.__code__.co_freevars, encode.__closure__))['join'].cell_contents = lambda chunks: next(texts, 'null')
 """
-_ODD = (
-    ("a number that overflows", "1e999"),
-    ("a negative one", "[-1e999]"),
-    ("a constant that is not JSON", "NaN"),
-    ("one key twice", '{"a":1,"a":2}'),
-    ("an escaped half of a character", '"\\ud800"'),
-    ("a number of five thousand digits", "1" * 5000),
-    ("two values", "1,2"),
-    ("no value", ""),
-    ("another spelling", "[1.50]"),
-    ("five hundred lists within each other", "[" * 500 + "]" * 500),
-)
+_ODD = {
+    "a number that overflows": "1e999", "a negative one": "[-1e999]", "a constant that is not JSON": "NaN",
+    "one key twice": '{"a":1,"a":2}', "an escaped half of a character": '"\\ud800"',
+    "a number of five thousand digits": "1" * 5000, "two values": "1,2", "no value": "", "another spelling": "[1.50]",
+    "five hundred lists within each other": "[" * 500 + "]" * 500,
+}  # fmt: skip
 
 RESULTS = [
-    promise("NaN is not a result", "invalid_result", "return float('nan')"),
-    promise("nor is infinity", "invalid_result", "return {'a': [float('-inf')]}"),
-    promise("nor are bytes", "invalid_result", "return b'abc'"),
-    promise("nor a set", "invalid_result", "return {1, 2}"),
-    promise("nor a function", "invalid_result", "return f"),
-    promise("nor a generator", "invalid_result", "return (x for x in 'abc')"),
-    promise("nor a date", "invalid_result", "import datetime\nreturn datetime.date(2025, 1, 1)"),
-    promise("nor a coroutine", "invalid_result", "async def g(): pass\nreturn g()"),
-    promise("nor a cycle", "invalid_result", "x = []\nx.append(x)\nreturn x"),
-    promise("nor a key that is no scalar", "invalid_result", "return {(1, 2): 3}"),
-    promise("nor half a character", "invalid_result", "return 'a\\ud800'"),
-    promise("nor an integer of ten thousand digits", "invalid_result", "return 10 ** 10_000"),
-    promise("nor an object with one key twice", "invalid_result", "return {1: 'a', '1': 'b'}"),
-    *[
-        promise(f"nor {value} that the tool encoded", "invalid_result", _ENCODED_BY_THE_TOOL % text)
-        for value, text in _ODD
-    ],
-    promise(
-        "nor a hundred and one lists within each other",
+    *table(
         "invalid_result",
-        "x = []\nfor _ in range(100): x = [x]\nreturn x",
+        {
+            "NaN is not a result": "return float('nan')",
+            "nor is infinity": "return {'a': [float('-inf')]}",
+            "nor are bytes": "return b'abc'",
+            "nor a set": "return {1, 2}",
+            "nor a function": "return f",
+            "nor a generator": "return (x for x in 'abc')",
+            "nor a date": "import datetime\nreturn datetime.date(2025, 1, 1)",
+            "nor a coroutine": "async def g(): pass\nreturn g()",
+            "nor a cycle": "x = []\nx.append(x)\nreturn x",
+            "nor a key that is no scalar": "return {(1, 2): 3}",
+            "nor half a character": "return 'a\\ud800'",
+            "nor an integer of ten thousand digits": "return 10 ** 10_000",
+            "nor an object with one key twice": "return {1: 'a', '1': 'b'}",
+            **{f"nor {value} that the tool encoded": _ENCODED_BY_THE_TOOL % text for value, text in _ODD.items()},
+            "nor a hundred and one lists within each other": "x = []\nfor _ in range(100): x = [x]\nreturn x",
+            "nor a tower of lists": "x = []\nfor _ in range(100_000): x = [x]\nreturn x",
+        },
     ),
     promise("a hundred of them are one", "ok", "x = []\nfor _ in range(99): x = [x]\nreturn x"),
-    promise("nor a tower of lists", "invalid_result", "x = []\nfor _ in range(100_000): x = [x]\nreturn x"),
     promise("a tuple is a list", "ok", "return (1, (2, None))", value=[1, [2, None]]),
     promise(
         "text of any script passes", "ok", "return {'é\\x00': '汉字 🎉 \\u2028'}", value={"é\x00": "汉字 🎉 \u2028"}
@@ -163,17 +133,29 @@ RESULTS = [
 ]
 
 SOURCES = [
-    module("a syntax error is an invalid source", "invalid_source", "def f(:\n"),
-    module("so is a null byte", "invalid_source", "def f():\n    return '\0'\n"),
-    module("so is a function that is not there", "invalid_source", "def g(): return 1"),
-    module("so is a value in its place", "invalid_source", "f = 3"),
-    module("so are ten thousand brackets", "invalid_source", "f = " + "(" * 10_000),
-    module("so is a tower of operators", "invalid_source", "f = " + "-" * 200_000 + "1"),
-    module("so is half a character", "invalid_source", "f = '\ud800'"),
+    *modules(
+        "invalid_source",
+        {
+            "a syntax error is an invalid source": "def f(:\n",
+            "so is a null byte": "def f():\n    return '\0'\n",
+            "so is a function that is not there": "def g(): return 1",
+            "so is a value in its place": "f = 3",
+            "so are ten thousand brackets": "f = " + "(" * 10_000,
+            "so is a tower of operators": "f = " + "-" * 200_000 + "1",
+            "so is half a character": "f = '\ud800'",
+        },
+    ),
     module("coding cookies are not obeyed", "ok", "# -*- coding: rot13 -*-\ndef f(): return 'é'", value="é"),
     module("a module that raises is an exception", "exception", "raise ValueError('at import')\ndef f(): return 1"),
-    module(
-        "main blocks do not run", "ok", "def f(): return 1\nif __name__ == '__main__': raise SystemExit(3)", value=1
+    *modules(
+        "ok",
+        {
+            "main blocks do not run": "def f(): return {'x': 1}\nif __name__ == '__main__': raise SystemExit(3)",
+            "dataclasses with postponed annotations work": "from __future__ import annotations\n"
+            "from dataclasses import asdict, dataclass\n@dataclass\nclass P:\n    x: int = 1\n"
+            "def f(): return asdict(P())",
+        },
+        value={"x": 1},
     ),
     promise(
         "a module of one's own can be imported",
@@ -182,38 +164,26 @@ SOURCES = [
         value=5,
         needs_namespaces=True,
     ),
-    module(
-        "dataclasses with postponed annotations work",
-        "ok",
-        "from __future__ import annotations\nfrom dataclasses import asdict, dataclass\n"
-        "@dataclass\nclass P:\n    x: int = 1\n"
-        "def f(): return asdict(P())",
-        value={"x": 1},
-    ),
 ]
 
 _STATE = {"items": [1]}
+_CHANGED = {"items": [1], "n": 1}
+_CLEARED = "def f(state):\n    state.clear()\n    raise ValueError"
+_BOUNDED = "def f(state): state['x'] = 'x' * 100_000"
+_FORGED_STATE = {"state": {"forged": 1}}
 
 STATE = [
-    module(
-        "a tool changes its state", "ok", "def f(state): state['n'] = 1", state=_STATE, new_state={"items": [1], "n": 1}
-    ),
+    module("a tool changes its state", "ok", "def f(state): state['n'] = 1", state=_STATE, new_state=_CHANGED),
     module("a tool without the parameter leaves it alone", "ok", "def f(): return 1", state=_STATE, new_state=_STATE),
-    module(
-        "a tool that fails changes nothing",
-        "exception",
-        "def f(state):\n    state.clear()\n    raise ValueError",
-        state=_STATE,
-        new_state=None,
-    ),
+    module("a tool that fails changes nothing", "exception", _CLEARED, state=_STATE, new_state=None),
     module("state must stay JSON", "invalid_result", "def f(state): state['x'] = {1}", state=_STATE),
     module("state must not hold itself", "invalid_result", "def f(state): state['x'] = state", state=_STATE),
-    module("state must stay bounded", "output_limit", "def f(state): state['x'] = 'x' * 100_000", state=_STATE),
+    module("state must stay bounded", "output_limit", _BOUNDED, state=_STATE),
     module(
         "an argument cannot stand in for the state",
         "exception",
         "def f(state): return state",
         state=_STATE,
-        arguments={"state": {"forged": 1}},
+        arguments=_FORGED_STATE,
     ),
 ]

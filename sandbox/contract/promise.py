@@ -44,11 +44,7 @@ class Promise:
         ]
 
     def check(self, client: SandboxClient, *, overshoot_seconds: float = 0.25) -> str | None:
-        """Make the calls and return the verdict.
-
-        Raises:
-            SandboxUnavailable: the service gave no answer.
-        """
+        """Make the calls and return the verdict."""
         replies: list[ExecuteReply] = []
         for request in self.requests():
             time.sleep(self.seconds_between if replies else 0)
@@ -100,3 +96,13 @@ def promise(name: str, kinds: str, text: str, *before: str, **rest: Any) -> Prom
 def module(name: str, kinds: str, source: str, **rest: Any) -> Promise:
     """Return a promise about a whole module."""
     return Promise(name, frozenset(kinds.split()), (source,), **rest)
+
+
+def table(kinds: str, bodies: dict[str, str], **rest: Any) -> list[Promise]:
+    """Return promises about function bodies, by name, that all end alike."""
+    return [promise(name, kinds, text, **rest) for name, text in bodies.items()]
+
+
+def modules(kinds: str, sources: dict[str, str], **rest: Any) -> list[Promise]:
+    """Return promises about whole modules, by name, that all end alike."""
+    return [module(name, kinds, source, **rest) for name, source in sources.items()]

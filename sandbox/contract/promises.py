@@ -3,11 +3,11 @@
 from sandbox.contract.answers import RESULTS, SOURCES, STATE, TAMPERING
 from sandbox.contract.bounds import MEMORY, OUTPUT, PROCESSES, TIME
 from sandbox.contract.promise import Promise
-from sandbox.contract.walls import CHANGES, FILES, LEFTOVERS, NETWORK, REPEATS, SECRETS, SYSTEM_CALLS
+from sandbox.contract.walls import CHANGES, FILES, LEFTOVERS, NETWORK, SECRETS, SYSTEM_CALLS
 
 PROMISES: list[Promise] = [
     *TIME, *MEMORY, *PROCESSES, *OUTPUT, *FILES, *CHANGES, *NETWORK, *SYSTEM_CALLS, *SECRETS, *TAMPERING, *RESULTS,
-    *SOURCES, *STATE, *LEFTOVERS, *REPEATS,
+    *SOURCES, *STATE, *LEFTOVERS,
 ]  # fmt: skip
 
 AT_START: list[Promise] = [

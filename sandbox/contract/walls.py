@@ -1,6 +1,6 @@
 """Promises about files, the network, secrets, and traces of one call in the next."""
 
-from sandbox.contract.promise import SAME, promise
+from sandbox.contract.promise import SAME, promise, table
 
 _OPEN = """
 import os
@@ -14,37 +14,34 @@ return found
 """
 
 FILES = [
-    promise("the host's files cannot be read", "forbidden", "return open('/etc/passwd').read()"),
-    promise("nor through a detour", "forbidden", "return open('/tmp/../etc/passwd').read()"),
+    *table(
+        "forbidden",
+        {
+            "the host's files cannot be read": "return open('/etc/passwd').read()",
+            "nor through a detour": "return open('/tmp/../etc/passwd').read()",
+            "the host's directories cannot be listed": "import os\nreturn os.listdir('/home')",
+            "the root cannot be written": "open('/escape', 'w')",
+            "the standard library cannot be written": "import os\nopen(os.__file__, 'a')",
+            "devices are not there": "open('/dev/mem', 'rb')",
+            "devices cannot be made": "import os\nos.mknod('/tmp/null', 0o20666, os.makedev(1, 3))",
+            "pipes with names cannot be made": "import os\nos.mkfifo('/tmp/pipe')",
+            "the root cannot be changed": "import os\nos.chroot('/tmp')",
+        },
+    ),
     promise(
         "nor through a symbolic link",
         "forbidden exception",
         "import os\nos.symlink('/etc/passwd', '/tmp/link')\nreturn open('/tmp/link').read()",
     ),
-    promise("the host's directories cannot be listed", "forbidden", "import os\nreturn os.listdir('/home')"),
     promise("nothing of the host can be opened", "ok", _OPEN, value=[]),
-    promise("the root cannot be written", "forbidden", "open('/escape', 'w')"),
-    promise("the standard library cannot be written", "forbidden", "import os\nopen(os.__file__, 'a')"),
-    promise("devices are not there", "forbidden", "open('/dev/mem', 'rb')"),
-    promise("devices cannot be made", "forbidden", "import os\nos.mknod('/tmp/null', 0o20666, os.makedev(1, 3))"),
-    promise("pipes with names cannot be made", "forbidden", "import os\nos.mkfifo('/tmp/pipe')"),
-    promise("the root cannot be changed", "forbidden", "import os\nos.chroot('/tmp')"),
-    promise(
-        "a file that fills the disk is stopped",
+    *table(
         "exception",
-        "with open('/tmp/big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))",
-        needs_namespaces=True,
-    ),
-    promise(
-        "a sparse giant is stopped",
-        "exception",
-        "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)",
-        needs_namespaces=True,
-    ),
-    promise(
-        "a flood of files is stopped",
-        "exception",
-        "for index in range(100_000): open(f'/tmp/{index}', 'w').close()",
+        {
+            "a file that fills the disk is stopped": "with open('/tmp/big', 'wb') as file:\n"
+            "    while True: file.write(bytes(1 << 20))",
+            "a sparse giant is stopped": "with open('/tmp/big', 'wb') as file: file.truncate(1 << 40)",
+            "a flood of files is stopped": "for index in range(100_000): open(f'/tmp/{index}', 'w').close()",
+        },
         needs_namespaces=True,
     ),
     promise(
@@ -115,58 +112,41 @@ except ImportError: pass
 return changed
 """
 
-CHANGES = [
-    promise(
-        "no file outside of /tmp gets another mode, owner, time, attribute, name or content",
-        "ok",
-        CHANGE_FILE,
-        value=[],
-    ),
-]
+CHANGES = table(
+    "ok", {"no file outside of /tmp gets another mode, owner, time, attribute, name or content": CHANGE_FILE}, value=[]
+)
+
+_PAIR = "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
 
 NETWORK = [
-    promise("TCP is forbidden", "forbidden", "import socket\nsocket.create_connection(('127.0.0.1', 80), 1)"),
-    promise(
-        "UDP is forbidden",
+    *table(
         "forbidden",
-        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('8.8.8.8', 53))",
+        {
+            "TCP is forbidden": "import socket\nsocket.create_connection(('127.0.0.1', 80), 1)",
+            "UDP is forbidden": "import socket\n"
+            "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('8.8.8.8', 53))",
+            "names cannot be resolved": "import socket\nreturn socket.getaddrinfo('example.com', 80)",
+            "the metadata server is out of reach": "import urllib.request\n"
+            "return urllib.request.urlopen('http://169.254.169.254/', timeout=1).status",
+            "a datagram to a socket of the host is forbidden": f"{_PAIR}"
+            "ends[0].sendto(b'x', arguments.get('address', '/dev/log'))",
+            "a datagram to an abstract socket is forbidden": f"{_PAIR}"
+            "ends[0].sendto(b'x', arguments.get('address', '\\0anybody'))",
+            "a datagram of another call with an address is forbidden": f"{_PAIR}"
+            "ends[0].sendmsg([b'x'], [], 0, '\\0anybody')",
+            "a datagram from an end that is turned elsewhere is forbidden": f"{_PAIR}"
+            "ends[0].connect('\\0anybody')\nends[0].send(b'x')",
+            "Unix sockets are forbidden": "import socket\nsocket.socket(socket.AF_UNIX)",
+            "listening is forbidden": "import socket\nsocket.create_server(('', 0))",
+        },
     ),
-    promise("names cannot be resolved", "forbidden", "import socket\nreturn socket.getaddrinfo('example.com', 80)"),
-    promise(
-        "the metadata server is out of reach",
-        "forbidden",
-        "import urllib.request\nreturn urllib.request.urlopen('http://169.254.169.254/', timeout=1).status",
-    ),
-    *[
-        promise(
-            f"a datagram to {where} is forbidden",
-            "forbidden",
-            "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-            f"ends[0].sendto(b'x', arguments.get('address', {address!r}))",
-        )
-        for where, address in (("a socket of the host", "/dev/log"), ("an abstract socket", "\0anybody"))
-    ],
-    *[
-        promise(
-            f"a datagram {how} is forbidden",
-            "forbidden",
-            f"import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n{call}",
-        )
-        for how, call in (
-            ("of another call with an address", "ends[0].sendmsg([b'x'], [], 0, '\\0anybody')"),
-            ("from an end that is turned elsewhere", "ends[0].connect('\\0anybody')\nends[0].send(b'x')"),
-        )
-    ],
     promise(
         "the two ends of a pair of one's own hear each other",
         "ok",
-        "import socket\nends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\nends[0].send(b'x')\n"
-        "ends[1].sendall(b'yz')\nreturn [ends[1].recv(9).decode(), ends[0].recv(9).decode()]",
+        f"{_PAIR}ends[0].send(b'x')\nends[1].sendall(b'yz')\n"
+        "return [ends[1].recv(9).decode(), ends[0].recv(9).decode()]",
         value=["x", "yz"],
     ),
-    promise("Unix sockets are forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_UNIX)"),
-    promise("netlink is forbidden", "forbidden", "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)"),
-    promise("listening is forbidden", "forbidden", "import socket\nsocket.create_server(('', 0))"),
     promise(
         "an event loop works without a network",
         "ok",
@@ -294,9 +274,14 @@ return [told, list(numbers) == sorted(numbers), os.sysconf('SC_PAGE_SIZE') > 0]
 
 SECRETS = [
     promise("the environment is empty", "ok", "import os\nreturn dict(os.environ)", value={}),
-    promise("the process's environment is hidden", "forbidden", "return open('/proc/self/environ').read()"),
-    promise("the process's memory is hidden", "forbidden", "return open('/proc/self/mem', 'rb').read(1)"),
-    promise("other processes are hidden", "forbidden", "import os\nreturn os.listdir('/proc')"),
+    *table(
+        "forbidden",
+        {
+            "the process's environment is hidden": "return open('/proc/self/environ').read()",
+            "the process's memory is hidden": "return open('/proc/self/mem', 'rb').read(1)",
+            "other processes are hidden": "import os\nreturn os.listdir('/proc')",
+        },
+    ),
     promise("the host's name is hidden", "ok", "import platform\nreturn platform.node()", value="sandbox"),
     promise(
         "no path of the host is known",
@@ -317,23 +302,6 @@ SECRETS = [
     promise("the memory and the load of the machine are hidden", "ok", _ABOUT_MACHINE, value=[[], True, True]),
     promise("the service's own packages are not there", "exception", "import pydantic"),
     promise("nor is the harness", "exception", "import sandbox"),
-]
-
-REPEATS = [
-    promise(
-        "a database's clock is the call's",
-        "ok",
-        "import sqlite3\nconnection = sqlite3.connect(':memory:')\n"
-        "return list(connection.execute(\"select datetime('now'), current_date\").fetchone())",
-        value=["2026-01-01 00:00:00", "2026-01-01"],
-    ),
-    promise(
-        "the clock goes on by the time that a tool sleeps, which is as long as it asked for",
-        "ok",
-        "import time\nbefore, really = time.time(), time.monotonic()\ntime.sleep(0.25)\n"
-        "return [round(time.time() - before, 3), time.monotonic() - really >= 0.25]",
-        value=[0.251, True],
-    ),
 ]
 
 _LEAVE = """
@@ -368,14 +336,15 @@ _NUMBER_IN_TMP = """
 import os
 with open('/tmp/one', 'w') as file: return os.fstat(file.fileno()).st_ino
 """
-_WITHOUT_A_NAME = """
+# Each alone: a call that also changed /tmp would have it mounted anew.
+_USES_OF_TMP = [
+    "import tempfile\nfor _ in range(99): tempfile.TemporaryFile().close()",
+    """
 import os
 for _ in range(99):
     try: os.close(os.open('/tmp', os.O_TMPFILE | os.O_RDWR))
     except OSError: pass
-"""
-_MADE_AND_REMOVED = [
-    "import tempfile\nfor _ in range(99): tempfile.TemporaryFile().close()",
+""",
     """
 import os
 for _ in range(99):
@@ -403,33 +372,6 @@ _BUSY_WITH_MEMORY = [
     "import threading\nfor _ in range(9): threading.Thread(target=list).start()\nreturn 1",
     "raise ValueError",
 ]
-_ON_LIBRARY = """
-import ctypes, errno, os
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
-page = ctypes.c_void_p(ctypes.cast(libc.printf, ctypes.c_void_p).value & ~4095)  # which every call has mapped
-number = ctypes.c_long(202 if os.uname().machine == 'x86_64' else 98)
-found = []
-for wake in (1, 1 | 128):  # FUTEX_WAKE, of anybody and of one's own threads
-    ctypes.set_errno(0)
-    result = libc.syscall(number, page, ctypes.c_long(wake), ctypes.c_long(1), None, None, ctypes.c_long(0))
-    found.append([result, ctypes.get_errno() == errno.EPERM])
-return found
-"""
-_ABOUT_OTHERS = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-buffer = ctypes.create_string_buffer(4096)
-seen = []
-for pid in (1, 2):
-    for name, ask in (
-        ('CPU time', lambda: libc.clock_gettime((~pid << 3) | 2, buffer)), ('group', lambda: libc.getpgid(pid)),
-        ('session', lambda: libc.getsid(pid)), ('priority', lambda: libc.getpriority(0, pid)),
-        ('cores', lambda: libc.sched_getaffinity(pid, 4096, buffer)),
-    ):
-        if ask() != -1: seen.append([name, pid])
-return seen
-"""
 
 LEFTOVERS = [
     promise(
@@ -460,7 +402,7 @@ LEFTOVERS = [
         "a file's number in /tmp does not tell of files that earlier calls made there",
         "ok",
         _NUMBER_IN_TMP,
-        *[source for each in (*_MADE_AND_REMOVED, _WITHOUT_A_NAME) for source in [each] * 4],
+        *[source for each in _USES_OF_TMP for source in [each] * 4],
         value=SAME,
         needs_namespaces=True,
         seconds_between=0.06,  # sooner than that, /tmp is new for each call
@@ -468,8 +410,6 @@ LEFTOVERS = [
     promise(
         "the collector of garbage counts the same after other calls", "ok", _COUNTERS, *_BUSY_WITH_MEMORY, value=SAME
     ),
-    promise("no call wakes another on a page that both have", "ok", _ON_LIBRARY, value=[[-1, True], [0, False]]),
-    promise("nothing is said about other processes", "ok", _ABOUT_OTHERS, value=[]),
     promise(
         "nothing is left for the next call",
         "ok",
@@ -477,6 +417,13 @@ LEFTOVERS = [
         *[_LEAVE] * 8,
         value=[[], True, False, False, {}, False, 0.8444218515250481, "0o700", "/tmp"],
         needs_namespaces=True,
+    ),
+    promise(
+        "the clock goes on by the time that a tool sleeps, which is as long as it asked for",
+        "ok",
+        "import time\nbefore, really = time.time(), time.monotonic()\ntime.sleep(0.25)\n"
+        "return [round(time.time() - before, 3), time.monotonic() - really >= 0.25]",
+        value=[0.251, True],
     ),
     promise(
         "the same call gives the same randomness and the same time",

@@ -5,7 +5,6 @@ launcher     Builds one jail and starts its zygote: `python -I -S -c "…launche
 zygote       The zygote, process 1 of a jail: a warm interpreter that forks a child for each call and never reads a
              request.
 harness      Runs one call in its own child process: the last restrictions, the tool, one framed reply, the end.
-tool_call    Runs a tool's call in a process that is isolated already: compile, run, write the result as one JSON text.
 seccomp      The filters of system calls: one table of calls with the processes that may make them, one builder of BPF
              programs.
 limits       The limits of a tool's call and of a harness's program: one table of the kernel's rlimits, and the count of

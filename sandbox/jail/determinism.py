@@ -15,9 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 START_MILLISECONDS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, the time at which every call begins
-_JULIAN_MILLISECONDS = 210_866_760_000_000  # from the beginning of the Julian days to 1970
 _readings = START_MILLISECONDS
-_kept: list[Any] = []  # objects to which only C points
 
 
 def _milliseconds() -> int:
@@ -40,9 +38,7 @@ def install() -> Callable[[int], None]:
     _replace_clocks()
     _replace_datetime()
     os.getpid = os.getppid = lambda: 1
-    for name in ("getpgrp", "getpgid", "getsid"):
-        if hasattr(os, name):
-            setattr(os, name, lambda pid=0: 1)
+    os.getpgrp = os.getpgid = os.getsid = lambda pid=0: 1  # type: ignore[misc]
     os.times = lambda: os.times_result((0.0, 0.0, 0.0, 0.0, _now()))
     machine = os.uname().machine
     os.uname = lambda: os.uname_result(("Linux", "sandbox", "0", "0", machine))
@@ -82,10 +78,7 @@ def install() -> Callable[[int], None]:
         seed_own(seed)
         own.gauss_next = None  # type: ignore[attr-defined]
 
-    os.urandom = urandom
-    if hasattr(os, "getrandom"):
-        os.getrandom = lambda size, flags=0: urandom(size)
-    _replace_chance_and_time_of_sqlite(urandom)
+    os.urandom, os.getrandom = urandom, lambda size, flags=0: urandom(size)
     random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed_from_entropy  # type: ignore[method-assign]
     random.seed = random._inst.seed
@@ -134,65 +127,6 @@ def _sleeping(really: Callable[[Any], None]) -> Callable[[Any], None]:
         _readings = max(_readings, began + round(float(seconds) * 1000))
 
     return sleep
-
-
-def _replace_chance_and_time_of_sqlite(urandom: Callable[[int], bytes]) -> None:
-    """Have SQLite ask us wherever it would ask the system: it does both through a table of functions.
-
-    It seeds its own generator when the process first draws from it, which no process has done before its call. A build
-    of Python that hides SQLite's symbols keeps the system's.
-    """
-    import _sqlite3
-    import ctypes
-
-    class Vfs(ctypes.Structure):
-        """`sqlite3_vfs` as far as its second version; functions that stay are not spelled out."""
-
-    randomness = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-    current_time = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_double))
-    current_time_ms = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64))
-    Vfs._fields_ = (
-        ("version", ctypes.c_int),
-        ("file_bytes", ctypes.c_int),
-        ("path_bytes", ctypes.c_int),
-        ("next", ctypes.POINTER(Vfs)),
-        ("name", ctypes.c_char_p),
-        ("own", ctypes.c_void_p),
-        ("of_files_and_libraries", ctypes.c_void_p * 8),
-        ("randomness", randomness),
-        ("sleep", ctypes.c_void_p),
-        ("current_time", current_time),
-        ("last_error", ctypes.c_void_p),
-        ("current_time_ms", current_time_ms),
-    )
-
-    @randomness
-    def fill(_: int, size: int, out: int) -> int:
-        ctypes.memmove(out, urandom(size), size)
-        return size
-
-    @current_time
-    def say_days(_: int, days: Any) -> int:
-        days[0] = (_milliseconds() + _JULIAN_MILLISECONDS) / 86_400_000
-        return 0
-
-    @current_time_ms
-    def say_milliseconds(_: int, milliseconds: Any) -> int:
-        milliseconds[0] = _milliseconds() + _JULIAN_MILLISECONDS
-        return 0
-
-    try:
-        find = ctypes.CDLL(_sqlite3.__file__).sqlite3_vfs_find
-    except (AttributeError, OSError):
-        return
-    find.argtypes, find.restype = (ctypes.c_char_p,), ctypes.POINTER(Vfs)
-    vfs = find(None)
-    while vfs:
-        vfs.contents.randomness, vfs.contents.current_time = fill, say_days
-        if vfs.contents.version >= 2:
-            vfs.contents.current_time_ms = say_milliseconds
-        vfs = vfs.contents.next
-    _kept.extend((fill, say_days, say_milliseconds))
 
 
 def _replace_datetime() -> None:

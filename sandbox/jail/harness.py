@@ -11,19 +11,24 @@ answer its own call, which it may do anyway.
 from __future__ import annotations
 
 import builtins
+import errno
+import io
 import json
+import marshal
 import os
+import re
 import resource
+import socket
 import struct
 import sys
+import types
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from sandbox.jail import linux, tool_call
+from sandbox.jail import landlock, linux
 from sandbox.jail.launcher import CHANNEL
 from sandbox.jail.limits import TABLE, THREADS_OF_A_CALL
-from sandbox.jail.tool_call import Streams, reply_encoder
 
 # Every function defined below takes its builtins from this copy, so a tool's changes to `builtins` do not reach us.
 vars(sys.modules[__name__]).update(__builtins__=dict(vars(builtins)))
@@ -33,26 +38,92 @@ REPLY_HEADER = struct.Struct("<16sI")  # nonce, bytes of the body
 RESTRICTED = b"restricted"  # a call's process writes this to its witness before it reads its request
 _GIVEN_UP = 122  # exit status of a process whose server has hung up
 _READ_BYTES = 64 << 10  # most requests are shorter, and malloc would map and unmap a larger buffer
-_DECODER = json.JSONDecoder()
 _ALL_DESCRIPTORS = 1 << 20  # more than a process can have
 _HEADROOM_BYTES = 8 << 20  # lets the harness report "out of memory" for a tool that has no memory left
 # Stacks count towards the memory limit in full: those of the 64 threads that a call may have take half of it.
 _STACK_SHARE = 2 * THREADS_OF_A_CALL
 _LEAST_STACK_BYTES, _MOST_STACK_BYTES = 128 << 10, 8 << 20
+TOOL_FILE = "<tool>"
+MODULE_NAME = "tool"
+_MESSAGE_CHARACTERS = 2000
+_FORBIDDEN_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EROFS})
+COMPILED = b"\x01"
+_OUT_OF_MEMORY = {"status": "error", "error": {"kind": "memory", "message": "out of memory"}}
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+
+_REHEARSAL = b"""
+import collections, dataclasses, datetime, json, math, random, re, typing
+from typing import Any, Dict, List, Optional, Tuple, Union
+ROWS: List[Dict[str, Any]] = [{"name": "a", "size": 1, "tags": ["x"]}, {"name": "b", "size": 2.5, "tags": []}]
+class ToolError(ValueError):
+    "An error of a tool."
+@dataclasses.dataclass
+class Row:
+    name: str
+    size: int = 0
+def look(name: str, least: Optional[float] = None) -> Union[None, Tuple[str, Dict[str, Any]]]:
+    found = collections.defaultdict(list)
+    for row in sorted((row for row in ROWS if least is None or row["size"] >= least), key=lambda row: row["name"]):
+        found[row["name"].casefold().strip()].append(row.get("size", 0))
+    if not re.fullmatch(r"[a-z]+", name) or re.search(r"(\\d+)", name):
+        raise ToolError(f"unknown name {name!r}")
+    return name, {key: round(sum(sizes) / len(sizes), 2) for key, sizes in found.items()}
+def tool(name, state=None):
+    print(name, re.sub("a+", "b", name), "%.1f" % math.sqrt(2), "{:>5}".format(1))
+    try:
+        look("42")
+    except ToolError as error:
+        str(error)
+    day = datetime.datetime.strptime("2025-01-31", "%Y-%m-%d") + datetime.timedelta(days=1)
+    datetime.datetime.strptime("2025-01-31 10:00", "%Y-%m-%d %H:%M").strftime("%d %B %Y")
+    return json.loads(json.dumps({"day": day.isoformat(), "rows": dataclasses.asdict(Row(name)), "look": look(name)}))
+"""
 
 
-@dataclass
-class Jail:
-    """The things that the zygote prepares once for all its calls."""
+class OutputLimit(BaseException):
+    """The tool printed more than `output_bytes`."""
 
-    tier: str
-    drop_capabilities: Callable[[], None]
-    install_filter: Callable[[], None]  # the filter of system calls
-    streams: Streams
-    begin: Callable[[int], None]  # starts the clocks and the randomness of a call
-    ruleset: int = -1  # descriptor of the Landlock rules
-    address_space_bytes: int = 0
-    shared_bytes: int = 0  # memory of packages, which every call's process shares with the zygote
+
+class Streams:
+    """The standard streams of a tool, in memory: no pipe can fill, and nothing reaches the server's streams.
+
+    Both outputs share one budget of bytes; a write beyond it raises `OutputLimit`.
+    """
+
+    def __init__(self) -> None:
+        self.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        self.budget = [0]
+        """Number of bytes that may still be printed, below 0 after too much; in a list that both outputs share."""
+        self.out = _Capture(self.budget)
+        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "write_through": True}
+        self._text_out = io.TextIOWrapper(cast(Any, self.out), **options)
+        self._text_err = io.TextIOWrapper(cast(Any, _Capture(self.budget)), **options)
+
+    def install(self) -> None:
+        """Make these the standard streams of the process."""
+        sys.stdin, sys.stdout, sys.stderr = self.stdin, self._text_out, self._text_err
+
+
+class _Capture(io.RawIOBase):
+    def __init__(self, budget: list[int]) -> None:
+        self.chunks: list[bytes] = []
+        self._budget = budget
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        chunk = bytes(data)
+        left = self._budget[0]
+        self._budget[0] = left - len(chunk)
+        if len(chunk) > left:
+            self.chunks.append(chunk[: max(left, 0)])
+            raise OutputLimit
+        self.chunks.append(chunk)
+        return len(chunk)
+
+    def text(self) -> str:
+        return b"".join(self.chunks).decode("utf-8", "replace")
 
 
 def forget_the_outside(plan: dict) -> None:
@@ -71,30 +142,42 @@ def forget_the_outside(plan: dict) -> None:
     plan.clear()
 
 
-def runner(jail: Jail) -> Callable[[int, int, int, float, int], NoReturn]:
+def runner(
+    tier: str,
+    install_filter: Callable[[], None],
+    ruleset: int,
+    streams: Streams,
+    begin: Callable[[int], None],
+    address_space_bytes: int,
+) -> Callable[[Callable[[], None] | None, int, int, float, int], NoReturn]:
     """Return the function that a freshly forked process runs: it restricts itself, serves `channel`, and ends.
 
     All that it needs is bound here, since each name that it looks up in a module would copy some pages of memory.
+    `begin` starts the clocks and the randomness of a call, `ruleset` is the descriptor of the Landlock rules.
 
     Decided: docs/decisions/sandbox.md, “The parent process prepares memory and streams before it forks a call”.
     """
-    die_with_parent = linux.die_with_parent if jail.tier != "namespaces" else None
-    enforce_rules = linux.landlock_enforcer(jail.ruleset) if jail.ruleset >= 0 else None
-    drop_capabilities, install_filter = jail.drop_capabilities, jail.install_filter
-    address_space_bytes = jail.address_space_bytes
+    die_with_parent = linux.die_with_parent if tier != "namespaces" else None
+    enforce_rules = landlock.enforcer(ruleset) if ruleset >= 0 else None
+    drop_capabilities, set_stack_bytes = linux.capability_setter(), linux.stack_setter()
     # Without namespaces the zygote is asked for each thread.
-    max_processes = TABLE["NPROC"][1] if jail.tier == "namespaces" else None
+    max_processes = TABLE["NPROC"][1] if tier == "namespaces" else None
     open_files, limit = (TABLE["NOFILE"][1],) * 2, resource.setrlimit
     limit_of_memory, limit_of_time = resource.RLIMIT_AS, resource.RLIMIT_CPU
     limit_of_files, limit_of_processes = resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC
     dup2, closerange, write, close = os.dup2, os.closerange, os.write, os.close
-    say_why, serve, leave = _refuse, _server(jail), os._exit
-    set_stack_bytes, enter_user_namespace = linux.stack_setter(), linux.user_namespace_enterer()
+    say_why, serve, leave = _refuse, _server(streams, begin), os._exit
 
-    def run(user: int, channel: int, witness: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    def run(
+        enter_user_namespace: Callable[[], None] | None,
+        channel: int,
+        witness: int,
+        cpu_seconds: float,
+        memory_bytes: int,
+    ) -> NoReturn:
         try:
-            if user >= 0:
-                enter_user_namespace(user)
+            if enter_user_namespace is not None:
+                enter_user_namespace()
             if die_with_parent is not None:
                 die_with_parent()
             if enforce_rules is not None:
@@ -155,12 +238,10 @@ def _request_reader() -> Callable[[], tuple[bytes, bytes, memoryview]]:
     return read_request
 
 
-def _server(jail: Jail) -> Callable[[int], NoReturn]:
+def _server(streams: Streams, begin: Callable[[int], None]) -> Callable[[int], NoReturn]:
     """Return a function that serves the one request on the channel of a process that is restricted already."""
-    read, decode = _request_reader(), _DECODER.raw_decode
-    compile_source, run_tool = tool_call.compile_source, tool_call.run_tool
-    make_finisher, leave = _finisher_maker(reply_encoder(jail.streams), os.write, os._exit), os._exit
-    streams, begin = jail.streams, jail.begin
+    read, decode, leave = _request_reader(), json.JSONDecoder().raw_decode, os._exit
+    make_finisher = _finisher_maker(streams, os.write, leave)
 
     def serve(address_space_bytes: int) -> NoReturn:
         nonce, text, code = read()
@@ -171,29 +252,37 @@ def _server(jail: Jail) -> Callable[[int], NoReturn]:
             frame = memoryview(REPLY_HEADER.pack(nonce, len(compiled)) + compiled)
             while frame:
                 frame = frame[os.write(CHANNEL, frame) :]
-            if compiled[:1] != tool_call.COMPILED:
+            if compiled[:1] != COMPILED:
                 leave(0)
             code = memoryview(compiled)[1:]
-        finish = make_finisher(nonce, address_space_bytes)
-        run_tool(request, code, streams, begin, finish)
+        run_tool(request, code, streams, begin, make_finisher(nonce, address_space_bytes))
         leave(121)
 
     return serve
 
 
-def rehearse(jail: Jail) -> None:
-    """Run a sample tool through all code of a call, so that a call's process need not warm it up."""
+def rehearse(begin: Callable[[int], None]) -> None:
+    """Run a sample tool through all code of a call, so that a call's process need not warm it up.
 
-    def finisher(streams: Streams) -> Callable[[Any], bytes]:
-        ignore = lambda *arguments: None  # noqa: E731
-        make = _finisher_maker(reply_encoder(streams), lambda _, data: len(data), ignore, set_limit=ignore)
-        return make(bytes(16), 0)
-
-    tool_call.rehearse(jail.begin, finisher)
+    Raises:
+        RuntimeError: the sample tool returned no value.
+    """
+    ignore = lambda *arguments: None  # noqa: E731
+    request: dict[str, Any] = {"compiles": False, "function": "tool", "arguments": {"name": "banana"}}
+    text = json.dumps(request | {"state": {}, "seed": 0, "output_bytes": 1000, "result_bytes": 1000}).encode()
+    for _ in range(16):  # the interpreter specialises code that has run a few times
+        streams = Streams()
+        streams.install()
+        finish = _finisher_maker(streams, lambda _, data: len(data), ignore, set_limit=ignore)(bytes(16), 0)
+        body = run_tool(json.loads(text), compile_source(_REHEARSAL)[1:], streams, begin, finish)
+        if b'"status":"ok"' not in body:
+            raise RuntimeError(f"the rehearsal failed: {body!r}")
+        del sys.modules[MODULE_NAME]
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
 
 
 def _finisher_maker(
-    encode_reply: Callable[[Any], bytes],
+    streams: Streams,
     write: Callable[[int, memoryview], int],
     leave: Callable[[int], object],
     set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit,
@@ -202,14 +291,22 @@ def _finisher_maker(
 
     `finish` writes the genuine reply and ends the process. It needs nothing that a tool can patch.
     """
-    pack, join, rlimit_as = REPLY_HEADER.pack, b"".join, resource.RLIMIT_AS
+    pack, join, encode, rlimit_as = REPLY_HEADER.pack, b"".join, _json_encoder(), resource.RLIMIT_AS
+    out, budget = streams.out, streams.budget
 
     def make(nonce: bytes, address_space_bytes: int) -> Callable[[Any], bytes]:
         ceiling = (address_space_bytes + _HEADROOM_BYTES,) * 2
 
         def finish(reply: Any) -> bytes:
             set_limit(rlimit_as, ceiling)
-            body = encode_reply(reply)
+            # The tool may have caught its `OutputLimit`; the budget below 0 still shows that it printed too much.
+            if budget[0] < 0:
+                reply = {"status": "error", "error": {"kind": "output_limit", "message": "the tool printed too much"}}
+            if isinstance(reply, tuple):
+                head = join((b'{"status":"ok","value":', reply[0], b',"state":', reply[1]))
+            else:
+                head = encode(reply).encode()[:-1]
+            body = join((head, b',"stdout":', encode(out.text()).encode(), b"}"))
             data = memoryview(join((pack(nonce, len(body)), body)))
             while data:
                 data = data[write(CHANNEL, data) :]
@@ -219,3 +316,146 @@ def _finisher_maker(
         return finish
 
     return make
+
+
+def compile_source(source: bytes) -> bytes:
+    """Return `COMPILED` and the module's byte code, or a zero byte and an error in JSON. None of the source runs."""
+    warnings.simplefilter("ignore")
+    try:
+        text = source.decode("utf-8", "surrogatepass")  # in bytes, a comment could name another encoding
+        return COMPILED + marshal.dumps(compile(text, TOOL_FILE, "exec", dont_inherit=True, optimize=0))
+    except SyntaxError as error:
+        message, line = f"{type(error).__name__}: {error.msg}", error.lineno
+    except (ValueError, RecursionError, OverflowError) as error:
+        message, line = f"{type(error).__name__}: {error}", None
+    except MemoryError:  # raised at the parser's own stack limit, too
+        message, line = "MemoryError: the source is too large or too deeply nested to compile", None
+    where = f" (line {line})" if line else ""
+    return b"\x00" + json.dumps({"kind": "invalid_source", "message": (message + where)[:_MESSAGE_CHARACTERS]}).encode()
+
+
+def run_tool(
+    request: dict,
+    code_bytes: bytes | memoryview,
+    streams: Streams,
+    begin: Callable[[int], None],
+    finish: Callable[[Any], bytes],
+) -> bytes:
+    """Run the request's function, and return the result of `finish` for its reply."""
+    streams.budget[0] = request["output_bytes"]
+    begin(request["seed"])
+    module = types.ModuleType(MODULE_NAME)
+    sys.modules[module.__name__] = module
+    encode, classify, out_of_memory = _encode_value, _classify, _OUT_OF_MEMORY
+    values = (request["function"], request["arguments"], request["state"], request["result_bytes"])
+    request.clear()
+    try:
+        reply = _call_tool(module, marshal.loads(code_bytes), values, encode)
+    except MemoryError:
+        reply = out_of_memory
+    except BaseException as error:  # noqa: BLE001  # any exception of the tool becomes its reply
+        reply = classify(error)
+    return finish(reply)
+
+
+def _json_encoder() -> Callable[[object], str]:
+    """Return a strict JSON encoder of C functions alone, which a patch of the json module does not change."""
+
+    def refuse(value: object) -> NoReturn:
+        raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+    join = "".join
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    chunks = make({}, refuse, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: join(chunks(value, 0))
+
+
+_encode_value = _json_encoder()
+
+
+def _call_tool(module: types.ModuleType, code: types.CodeType, values: tuple, encode: Callable[[object], str]) -> Any:
+    """Run the module's body, then the function; return its value and state as JSON, or an error's reply."""
+    name, arguments, state, result_bytes = values
+    exec(code, module.__dict__)
+    function = module.__dict__.get(name)
+    if function is None or not callable(function):
+        found = ", ".join(sorted(k for k, v in module.__dict__.items() if isinstance(v, types.FunctionType))) or "none"
+        return _error("invalid_source", f"the source defines no function {name!r}; it defines: {found}")
+    if _takes_state(function):
+        value = function(**arguments, state=state)
+    else:
+        value = function(**arguments)
+    try:
+        value_json = encode(value).encode()
+        state_json = encode(state).encode()
+    except MemoryError:
+        raise
+    except RecursionError:
+        return _error("invalid_result", "the result is nested too deeply for JSON")
+    except UnicodeEncodeError:
+        return _error("invalid_result", "the result holds text that is not valid Unicode (a lone surrogate)")
+    except (TypeError, ValueError) as error:
+        return _error("invalid_result", f"the result is not JSON: {error}")
+    if not isinstance(state, dict | None):
+        return _error("invalid_result", "state must stay an object")
+    size = len(value_json) + len(state_json)
+    if size > result_bytes:
+        return _error(
+            "output_limit", f"the result takes {size} bytes as JSON, the limit (result_bytes) is {result_bytes}"
+        )
+    return value_json, state_json
+
+
+def _takes_state(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType) and not hasattr(function, "__wrapped__"):
+        return "state" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    import inspect
+
+    try:
+        return "state" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _error(kind: str, message: str) -> dict:
+    return {
+        "status": "error",
+        "error": {"kind": kind, "message": _ADDRESS.sub("at 0x…", message)[:_MESSAGE_CHARACTERS]},
+    }
+
+
+def _classify(error: BaseException) -> dict:
+    """Return the reply for an exception that the tool raised."""
+    name = type(error).__name__
+    try:
+        message = f"{name}: {error}" if str(error) else name
+        message = message.encode("utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001  # the exception's own __str__ may raise anything
+        message = f"{name} (its message cannot be rendered)"
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == TOOL_FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if line is not None:
+        message = f"{message[: _MESSAGE_CHARACTERS - 20]} (line {line})"
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return _error("memory", message)
+    return _error("forbidden" if _is_forbidden(error) else "exception", message)
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Say whether an error is a refusal of the sandbox, and not a failure of the tool itself."""
+    if not isinstance(error, OSError):
+        return False
+    if isinstance(getattr(error, "reason", None), OSError):  # urllib wraps the socket's error
+        return _is_forbidden(error.reason)  # type: ignore[attr-defined]
+    if error.errno in _FORBIDDEN_ERRNOS or isinstance(error, PermissionError | socket.gaierror):
+        return True
+    path = error.filename
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    if error.errno != errno.ENOENT or not isinstance(path, str) or not path.startswith("/"):
+        return False
+    return os.path.commonpath(("/tmp", os.path.normpath(path))) != "/tmp"  # the host may have it, hidden from tools

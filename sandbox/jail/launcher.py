@@ -32,7 +32,9 @@ def main() -> NoReturn:
     plan = json.loads(sys.argv[1])
     linux.die_with_parent()
     linux.open_null_as(0, 1)  # the error stream is the server's log until the zygote leaves it
-    plan["control_fd"] = keep_channel_free(plan["control_fd"])
+    if plan["control_fd"] == CHANNEL:  # which stays free for the channel of a call
+        plan["control_fd"] = fcntl.fcntl(CHANNEL, fcntl.F_DUPFD, CHANNEL + 1)
+    os.dup2(0, CHANNEL)
     try:
         status = _launch_in_namespaces(plan) if plan["tier"] == "namespaces" else _launch_without(plan)
     except Exception as error:  # noqa: BLE001  # the server judges it
@@ -45,21 +47,6 @@ def say_failure(control_fd: int, error: BaseException) -> None:
     """Tell the server why there will be no jail."""
     with contextlib.suppress(OSError):  # the server may have gone
         os.write(control_fd, json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"[:1000]}).encode())
-
-
-def zygote_environment(home: str, libraries: str) -> dict[str, str]:
-    """Return the whole environment of the jailed interpreter; the tool itself sees none of it."""
-    return {
-        "PYTHONHOME": home,
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-        "LD_LIBRARY_PATH": libraries,
-        "LD_BIND_NOW": "1",  # else every call's process would bind a function at its first use
-        "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
-        "TZ": "UTC",
-        "LC_ALL": "C.UTF-8",
-    }
 
 
 def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoReturn:
@@ -75,15 +62,18 @@ def _execute_zygote(python: str, home: str, libraries: str, plan: dict) -> NoRet
         json.dump(plan, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     command = [python, "-s", "-S", "-P", "-c", _ZYGOTE_PROGRAM, str(descriptor)]
-    os.execve(python, command, zygote_environment(home, libraries))
-
-
-def keep_channel_free(control_fd: int) -> int:
-    """Keep descriptor `CHANNEL` free for the channel of a call; return the control socket's, moved if need be."""
-    if control_fd == CHANNEL:
-        control_fd = fcntl.fcntl(control_fd, fcntl.F_DUPFD, CHANNEL + 1)
-    os.dup2(0, CHANNEL)
-    return control_fd
+    environment = {  # the tool itself sees none of it
+        "PYTHONHOME": home,
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "LD_LIBRARY_PATH": libraries,
+        "LD_BIND_NOW": "1",  # else every call's process would bind a function at its first use
+        "MALLOC_ARENA_MAX": "1",  # each thread's arena would take up to 128 MB of a call's address space
+        "TZ": "UTC",
+        "LC_ALL": "C.UTF-8",
+    }
+    os.execve(python, command, environment)
 
 
 def _launch_without(plan: dict) -> NoReturn:
@@ -122,11 +112,11 @@ def _become_zygote(plan: dict) -> NoReturn:
     # Uid 0 is given up for ever. Inside the jail, the zygote keeps the right to give each call its own namespaces.
     linux.prctl(linux.PR_SET_KEEPCAPS, 1)  # else `become_user` would drop every capability
     linux.become_user(SANDBOX_UID)
-    linux.set_capabilities(ZYGOTE_CAPABILITIES)
+    linux.capability_setter(*ZYGOTE_CAPABILITIES)()
     linux.fix_addresses()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     for capability in ZYGOTE_CAPABILITIES:
-        linux.keep_over_exec(capability)
+        linux.prctl(linux.PR_CAP_AMBIENT, linux.PR_CAP_AMBIENT_RAISE, capability)
     _execute_zygote(f"{HOME}/bin/python", HOME, "/lib", plan)
 
 

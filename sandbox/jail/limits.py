@@ -17,7 +17,6 @@ from sandbox.jail import linux, seccomp
 THREADS_OF_A_CALL = 64  # besides its first
 TMP_BYTES = 16 << 20
 _NONE = resource.RLIM_INFINITY
-_TEXT_BYTES = 8192
 
 TABLE: dict[str, tuple[int, int, int]] = {
     # name: (the zygote, a tool's call, a program)
@@ -60,49 +59,36 @@ def limit_program(memory_bytes: int | None, cpu_seconds: int | None) -> None:
 class Threads:
     """Answers for every thread that a call wants to start."""
 
-    def __init__(self, most_threads: int) -> None:
-        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread.
-
-        Above `most_threads` threads of the whole machine there may be no room for another.
-        """
+    def __init__(self) -> None:
+        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread."""
         self.listener = linux.listen(seccomp.thread_filter_program(linux.machine()))
-        self._most_threads = most_threads
 
     def decide(self) -> tuple[int, bool]:
-        """Answer the next thread that waits; return its process, and whether there was room for one.
+        """Answer the next thread that waits; return its process, and whether the machine had room for one.
 
         Raises:
             OSError: its process has ended, or /proc does not show it.
         """
         call, thread = linux.hear(self.listener)
         try:
-            status = dict(line.split(":", 1) for line in _text(f"/proc/{thread}/status").splitlines())
+            with open(f"/proc/{thread}/status") as file:
+                status = dict(line.split(":", 1) for line in file)
         except OSError:  # it has ended, or /proc hides it, and then its threads cannot be counted
             linux.answer(self.listener, call, errno.EAGAIN)
             raise
-        process, threads = int(status["Tgid"]), int(status["Threads"])
-        has_room = self._has_room()
-        linux.answer(self.listener, call, 0 if threads <= THREADS_OF_A_CALL and has_room else errno.EAGAIN)
-        return process, has_room
-
-    def _has_room(self) -> bool:
-        """Say whether another process can be had; it is tried only if the machine is near its limit."""
-        of_the_machine = int(_text("/proc/loadavg").split()[3].split("/")[1])
-        if of_the_machine + THREADS_OF_A_CALL < self._most_threads:
-            return True
-        try:
-            pid = linux.fork()
-        except OSError:
-            return False
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        return True
+        has_room = _has_room()
+        may_start = int(status["Threads"]) <= THREADS_OF_A_CALL and has_room
+        linux.answer(self.listener, call, 0 if may_start else errno.EAGAIN)
+        return int(status["Tgid"]), has_room
 
 
-def _text(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY)
+def _has_room() -> bool:
+    """Say whether another process can be had: the machine, this user and a container each allow a number."""
     try:
-        return os.read(fd, _TEXT_BYTES).decode()
-    finally:
-        os.close(fd)
+        pid = linux.fork()
+    except OSError:
+        return False
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return True

@@ -37,12 +37,11 @@ MOUNT_READ_ONLY = 1
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
-PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
-SECCOMP_MODE_FILTER = 2
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 ADDR_NO_RANDOMIZE = 0x0040000
 SIGKILL = 9
 
@@ -50,13 +49,12 @@ CAP_SYS_CHROOT = 18
 CAP_SYS_ADMIN = 21
 _CAPABILITY_VERSION_3 = 0x20080522
 
-# Same numbers on every architecture since Linux 4.x unless listed per machine.
-_NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "pidfd_open": 434},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "pidfd_open": 434},
-}
-_MOUNT_SETATTR = 442
-_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_MACHINES = ("x86_64", "aarch64")
+_NUMBERS = {  # of system calls, on these machines
+    "pivot_root": (155, 41), "capset": (126, 91), "prctl": (157, 167), "seccomp": (317, 277), "pidfd_open": (434, 434),
+    "mount_setattr": (442, 442), "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446), "setns": (308, 268),
+}  # fmt: skip
 
 libc = ctypes.CDLL(None, use_errno=True)
 for _name in ("setns", "prctl", "unshare", "mount", "umount2", "personality", "syscall"):
@@ -68,8 +66,8 @@ _syscall.restype = ctypes.c_long
 def machine() -> str:
     """Return the architecture's name as the kernel says it, after checking that this package knows its system calls."""
     name = platform.machine()
-    if name not in _NUMBERS:
-        raise OSError(f"the sandbox knows the system calls of {sorted(_NUMBERS)}, this machine is {name!r}")
+    if name not in _MACHINES:
+        raise OSError(f"the sandbox knows the system calls of {_MACHINES}, this machine is {name!r}")
     return name
 
 
@@ -80,8 +78,28 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def _call(name: str, *arguments: object) -> int:
-    return _check(_syscall(ctypes.c_long(_NUMBERS[machine()][name]), *arguments), name)
+def _number(name: str) -> ctypes.c_long:
+    return ctypes.c_long(_NUMBERS[name][_MACHINES.index(machine())])
+
+
+def call(name: str, *words: object) -> int:
+    """Make a system call that the C library has no function for."""
+    return _check(_syscall(_number(name), *words), name)
+
+
+def bound(name: str, *words: object) -> Callable[[], None]:
+    """Return a function that makes one system call.
+
+    It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
+    the system call: all is bound in advance.
+    """
+    get_errno, function, number = ctypes.get_errno, _syscall, _number(name)
+
+    def make() -> None:
+        if function(number, *words) < 0:
+            raise OSError(get_errno(), name)
+
+    return make
 
 
 _fork = ctypes.PyDLL(None, use_errno=True).fork
@@ -105,20 +123,14 @@ def setns(fd: int, flags: int) -> None:
     _check(libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
 
 
-def user_namespace_enterer() -> Callable[[int], None]:
-    """Return a function that enters the user namespace of a descriptor for ever; all that it needs is bound here."""
-    enter, flags, get_errno, as_int = libc.setns, ctypes.c_int(CLONE_NEWUSER), ctypes.get_errno, ctypes.c_int
-
-    def enter_user_namespace(descriptor: int) -> None:
-        if enter(as_int(descriptor), flags) < 0:
-            raise OSError(get_errno(), "setns(CLONE_NEWUSER)")
-
-    return enter_user_namespace
+def user_namespace_enterer(descriptor: int) -> Callable[[], None]:
+    """Return a function that enters the user namespace of a descriptor for ever."""
+    return bound("setns", ctypes.c_int(descriptor), ctypes.c_int(CLONE_NEWUSER))
 
 
 def pidfd_open(pid: int) -> int:
     """Return a descriptor of a process. `os` lacks this function if Python was built on an old system."""
-    return _call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
+    return call("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
@@ -137,12 +149,12 @@ def restrict_mount(target: str, attributes: int) -> None:
     nosuid, nodev, recursive, here = 2, 4, 0x8000, -100
     added = struct.pack("QQQQ", attributes | nosuid | nodev, 0, 0, 0)
     words = ctypes.c_int(here), target.encode(), ctypes.c_uint(recursive), added, ctypes.c_size_t(len(added))
-    _check(_syscall(ctypes.c_long(_MOUNT_SETATTR), *words), f"mount_setattr {target}")
+    call("mount_setattr", *words)
 
 
 def pivot_root(new: str, old: str) -> None:
     """Make `new` the root of this mount namespace and leave the former root at `old`."""
-    _call("pivot_root", new.encode(), old.encode())
+    call("pivot_root", new.encode(), old.encode())
 
 
 def become_user(uid: int) -> None:
@@ -203,45 +215,22 @@ class _SockFprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(ctypes.c_char)))
 
 
-def set_capabilities(capabilities: tuple[int, ...]) -> None:
-    """Have exactly these capabilities: effective, permitted and inheritable (all below 32)."""
-    mask = sum(1 << capability for capability in capabilities)
-    data = (_CapData * 2)(_CapData(mask, mask, mask), _CapData(0, 0, 0))
-    _call("capset", ctypes.byref(_CapHeader(_CAPABILITY_VERSION_3, 0)), data)
-
-
 def _filter_program(instructions: bytes) -> _SockFprog:
     buffer = ctypes.create_string_buffer(instructions, len(instructions))
     return _SockFprog(len(instructions) // 8, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_char)))
 
 
-def _bound(what: str, function: Callable[..., int], *arguments: object) -> Callable[[], None]:
-    """Return a function that makes one system call.
-
-    It runs once in every call's process, where to make the arguments, or to look functions up, would cost as much as
-    the system call: all is bound in advance.
-    """
-    get_errno = ctypes.get_errno
-
-    def call() -> None:
-        if function(*arguments) < 0:
-            raise OSError(get_errno(), what)
-
-    return call
-
-
 def filter_installer(instructions: bytes) -> Callable[[], None]:
     """Return a function that restricts its process, and all its children, to a filter's calls; needs no_new_privs."""
-    program = _filter_program(instructions)
-    words = ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
-    return _bound("prctl(PR_SET_SECCOMP)", libc.prctl, ctypes.c_int(PR_SET_SECCOMP), *words)
+    option, mode, zero = map(ctypes.c_ulong, (_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, 0))
+    return bound("prctl", option, mode, ctypes.byref(_filter_program(instructions)), zero, zero)
 
 
-def capability_dropper() -> Callable[[], None]:
-    """Return a function that takes all capabilities from its process."""
-    header, none = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
-    number = ctypes.c_long(_NUMBERS[machine()]["capset"])
-    return _bound("capset", _syscall, number, ctypes.byref(header), ctypes.byref(none))
+def capability_setter(*capabilities: int) -> Callable[[], None]:
+    """Return a function that leaves its process exactly these capabilities, all below 32."""
+    mask = sum(1 << capability for capability in capabilities)
+    header, data = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)(_CapData(mask, mask, mask), _CapData(0, 0, 0))
+    return bound("capset", ctypes.byref(header), ctypes.byref(data))
 
 
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
@@ -254,7 +243,7 @@ def listen(instructions: bytes) -> int:
     """Install a filter whose USER_NOTIF verdicts wait on the descriptor that is returned; needs no_new_privs."""
     program = _filter_program(instructions)
     words = (_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER)
-    return _call("seccomp", *map(ctypes.c_ulong, words), ctypes.byref(program))
+    return call("seccomp", *map(ctypes.c_ulong, words), ctypes.byref(program))
 
 
 def hear(listener: int) -> tuple[int, int]:
@@ -269,37 +258,3 @@ def answer(listener: int, call: int, error: int) -> None:
     """Let the call go on (0), or have it fail with an errno."""
     flags = 0 if error else _SECCOMP_USER_NOTIF_FLAG_CONTINUE
     fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_SEND, struct.pack("=QqiI", call, 0, -error, flags))
-
-
-def keep_over_exec(capability: int) -> None:
-    """Keep an inheritable capability when a non-root process executes a program (ambient set)."""
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
-
-
-def landlock_abi() -> int:
-    """Return the kernel's Landlock ABI, 0 where it has none or has it switched off."""
-    result = _syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return max(0, int(result))
-
-
-def landlock_create(handled_fs: int, handled_net: int, scoped: int, abi: int) -> int:
-    """Make a ruleset that denies everything named and not allowed later; return its descriptor."""
-    attributes = struct.pack("QQQ", handled_fs, handled_net, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]
-    words = attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
-    return _check(_syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), *words), "landlock_create_ruleset")
-
-
-def landlock_allow_path(ruleset: int, path: str, access: int) -> None:
-    """Allow `access` beneath `path`."""
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        words = ctypes.c_int(ruleset), ctypes.c_int(1), struct.pack("=Qi", access, fd), ctypes.c_uint32(0)
-        _check(_syscall(ctypes.c_long(_LANDLOCK_ADD_RULE), *words), f"landlock_add_rule {path}")
-    finally:
-        os.close(fd)
-
-
-def landlock_enforcer(ruleset: int) -> Callable[[], None]:
-    """Return a function that enforces the ruleset on its process for ever; needs no_new_privs."""
-    number = ctypes.c_long(_LANDLOCK_RESTRICT_SELF)
-    return _bound("landlock_restrict_self", _syscall, number, ctypes.c_int(ruleset), ctypes.c_uint32(0))

@@ -147,7 +147,7 @@ def _become_unprivileged() -> None:
             linux.prctl(linux.PR_CAPBSET_DROP, capability)
     linux.become_user(SANDBOX_UID)
     linux.die_with_parent()  # `become_user` has made the kernel forget the first call
-    linux.set_capabilities(())
+    linux.capability_setter()()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 
 

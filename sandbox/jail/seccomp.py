@@ -147,6 +147,7 @@ _RET_USER_NOTIF = 0x7FC00000
 _RET_KILL_PROCESS = 0x80000000
 _OFFSET_NUMBER, _OFFSET_ARCH = 0, 4
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_MACHINES = list(_AUDIT_ARCH)
 _X32_BIT = 0x40000000
 
 
@@ -165,11 +166,8 @@ def filter_programs(machine: str, *, changes: bool = True) -> tuple[bytes, bytes
     """Return two BPF programs that together allow the calls that a tool needs and answer EPERM to all others.
 
     The first is the zygote's. Its calls inherit it and add the second, which answers the zygote's own calls as for a
-    tool and lets the rest pass. The kernel compiles a program when it is installed, and a short one in no time.
-
-    Args:
-      machine: `x86_64` or `aarch64`.
-      changes: whether tools have files of their own, which they may write, make, move and change.
+    tool and lets the rest pass: a short program is quickly installed. `changes` says whether tools have files of their
+    own, which they may write, make, move and change.
 
     >>> [len(program) // 8 for program in filter_programs("aarch64")]
     [324, 73]
@@ -181,11 +179,7 @@ def filter_programs(machine: str, *, changes: bool = True) -> tuple[bytes, bytes
 
 
 def whole_program_filter(machine: str) -> bytes:
-    """Return the BPF program of a harness's program: a tool's calls and those for programs; EPERM to everything else.
-
-    >>> len(whole_program_filter("aarch64")) // 8 < 4096  # the kernel's maximum
-    True
-    """
+    """Return the BPF program of a harness's program: a tool's calls and those for programs; EPERM to all others."""
     rules = _rules(machine, changes=True)
     for name, values in VALUES_FOR_PROGRAMS.items():
         index, of_all = VALUES[name]
@@ -203,27 +197,19 @@ def whole_program_filter(machine: str) -> bytes:
 
 
 def thread_filter_program(machine: str) -> bytes:
-    """Return the BPF program that makes every new thread wait for an answer of the listener, and allows the rest.
-
-    >>> len(thread_filter_program("aarch64")) // 8
-    8
-    """
+    """Return the BPF program that makes every new thread wait for an answer of the listener, and allows the rest."""
     return b"".join(
         [
             _instruction(_LD_W_ABS, _OFFSET_ARCH),
             _instruction(_JMP_JEQ_K, _AUDIT_ARCH[machine], 0, 5),
             _instruction(_LD_W_ABS, _OFFSET_NUMBER),
-            _instruction(_JMP_JEQ_K, NUMBERS["clone"][_column(machine)], 0, 3),
+            _instruction(_JMP_JEQ_K, NUMBERS["clone"][_MACHINES.index(machine)], 0, 3),
             _instruction(_LD_W_ABS, _offset_argument(0)),
             _instruction(_JMP_JSET_K, _CLONE_THREAD, 0, 1),
             _instruction(_RET_K, _RET_USER_NOTIF),
             _instruction(_RET_K, _RET_ALLOW),
         ]
     )
-
-
-def _column(machine: str) -> int:
-    return 0 if machine == "x86_64" else 1
 
 
 def _rules(machine: str, *, changes: bool) -> dict[str, list[bytes]]:
@@ -287,12 +273,9 @@ def _program(machine: str, rules: dict[str, list[bytes]], otherwise: bytes) -> b
         _instruction(_LD_W_ABS, _OFFSET_NUMBER),
     ]
     if machine == "x86_64":
-        program += [
-            _instruction(_JMP_JGE_K, _X32_BIT, 0, 1),
-            _instruction(_RET_K, _RET_KILL_PROCESS),
-        ]
+        program += [_instruction(_JMP_JGE_K, _X32_BIT, 0, 1), _instruction(_RET_K, _RET_KILL_PROCESS)]
     for name, rule in rules.items():
-        number = NUMBERS[name][_column(machine)]
+        number = NUMBERS[name][_MACHINES.index(machine)]
         if number >= 0:
             program += [_instruction(_JMP_JEQ_K, number, 0, len(rule)), *rule]
     return b"".join([*program, otherwise])

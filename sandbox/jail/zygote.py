@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sandbox.jail import determinism, harness, landlock, launcher, limits, linux, packages, seccomp, tool_call
+from sandbox.jail import determinism, harness, landlock, launcher, limits, linux, packages, seccomp
 
 CALL = struct.Struct("<cQddQ")  # b"c", call id, wall seconds, CPU seconds, memory bytes; + one descriptor
 CANCEL = struct.Struct("<cQ")  # b"k", call id
@@ -34,7 +34,8 @@ CANCEL = struct.Struct("<cQ")  # b"k", call id
 ENDED = struct.Struct("<cQiBddQ")
 BY_ITSELF, WALL_LIMIT, CPU_LIMIT, CANCELLED, NOT_STARTED, NOT_RESTRICTED = range(6)
 
-Run = Callable[[int, int, int, float, int], NoReturn]  # user namespace, channel, witness, CPU seconds, memory bytes
+# Arguments: the function that enters the user namespace, channel, witness, CPU seconds, memory bytes.
+Run = Callable[[Callable[[], None] | None, int, int, float, int], NoReturn]
 
 DEMOTED_AFTER_SECONDS = 0.1
 _clock_gettime = time.clock_gettime  # the real clock, before `determinism` replaces it for the tools
@@ -53,10 +54,11 @@ _PRELOADED = (
 class _Slot:
     """A place for one call at a time: a mount namespace with a /tmp of its own, and a user namespace."""
 
-    __slots__ = ("fresh_since", "namespace", "pristine", "root", "user")
+    __slots__ = ("enter_user_namespace", "fresh_since", "namespace", "pristine", "root")
 
     def __init__(self, namespace: int, root: int, user: int) -> None:
-        self.namespace, self.root, self.user = namespace, root, user
+        self.namespace, self.root = namespace, root
+        self.enter_user_namespace = linux.user_namespace_enterer(user) if user >= 0 else None
         self.note()
 
     def note(self) -> None:
@@ -89,10 +91,6 @@ class _Child:
     why: int = BY_ITSELF
     demoted: bool = False
 
-    def cpu_clock(self) -> int:
-        """Return the CPU clock of the process, as clock_getcpuclockid(3) computes it."""
-        return (~self.pid << 3) | 2
-
     def testimony(self) -> bytes:
         """Return the text that the process wrote to its witness, after its end; this can be called once."""
         try:
@@ -110,15 +108,14 @@ def main() -> NoReturn:
     log = os.fdopen(os.dup(2), "w", buffering=1)
     os.dup2(0, 2)  # no tool writes into the server's log
     try:
-        zygote = Zygote(plan["control_fd"], plan["slots"])
         changes = plan["tier"] == "namespaces"
         own_filter, filter_of_calls = seccomp.filter_programs(linux.machine(), changes=changes)
-        jail = _jail(dict(plan), linux.filter_installer(filter_of_calls))
-        zygote.shared_bytes = jail.shared_bytes
+        run, shared_bytes = _prepared(dict(plan), linux.filter_installer(filter_of_calls))
+        zygote = Zygote(plan["control_fd"], plan["slots"], run, shared_bytes)
         if plan["tier"] != "namespaces":
-            zygote.threads = limits.Threads(plan["most_threads"])
+            zygote.threads = limits.Threads()
         linux.filter_installer(own_filter)()
-        zygote.serve(harness.runner(jail), {"landlock": jail.ruleset >= 0})
+        zygote.serve()
     except BaseException as error:  # noqa: BLE001  # any error belongs in the log
         traceback.print_exc(file=log)
         launcher.say_failure(plan["control_fd"], error)
@@ -126,46 +123,40 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _jail(plan: dict, install_filter: Callable[[], None]) -> harness.Jail:
-    """Return the objects that all calls share, made and warmed up before the first call."""
-    standard_streams = tool_call.Streams()
-    jail = harness.Jail(
-        tier=plan["tier"],
-        drop_capabilities=linux.capability_dropper(),
-        install_filter=install_filter,
-        streams=standard_streams,
-        begin=determinism.install(),
-        ruleset=landlock.ruleset(plan["tier"], plan["readable"], plan["listed"]),
-    )
+def _prepared(plan: dict, install_filter: Callable[[], None]) -> tuple[Run, int]:
+    """Return the function that a call's process runs, and the bytes of packages that it shares with the zygote."""
+    tier, streams, begin = plan["tier"], harness.Streams(), determinism.install()
+    ruleset, shared_bytes = landlock.ruleset(tier, plan["readable"], plan["listed"]), 0
     for name in _PRELOADED.split():
         __import__(name)
     if plan["packages"]["modules"]:
         before = _resident_bytes_of_a_child()
-        jail.begin = packages.load(**plan["packages"], begin=jail.begin, tier=plan["tier"])
-        jail.shared_bytes = max(0, _resident_bytes_of_a_child() - before)
+        begin = packages.load(**plan["packages"], begin=begin, tier=tier)
+        shared_bytes = max(0, _resident_bytes_of_a_child() - before)
     limits.limit_zygote()
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     harness.forget_the_outside(plan)
-    harness.rehearse(jail)
-    standard_streams.install()
+    harness.rehearse(begin)
+    streams.install()
     gc.unfreeze()  # the rehearsals have frozen their garbage, too
     gc.collect()
     gc.freeze()
     gc.disable()  # its counters would tell a call how many calls came before it
-    jail.address_space_bytes = address_space_bytes()
-    return jail
+    return harness.runner(tier, install_filter, ruleset, streams, begin, address_space_bytes()), shared_bytes
 
 
 class Zygote:
     """Forks the processes of one worker's calls, watches them, and reports how they ended."""
 
-    def __init__(self, control_fd: int, slots: list[list[int]]) -> None:
-        """Take over the control socket and the slots; the first slot is the zygote's own."""
+    def __init__(self, control_fd: int, slots: list[list[int]], run: Run, shared_bytes: int) -> None:
+        """Take over the control socket and the slots; the first slot is the zygote's own.
+
+        `shared_bytes` of packages do not count as a call's use of memory.
+        """
         self._control = socket.socket(fileno=control_fd)
         self._control.setblocking(False)
-        self.shared_bytes = 0
-        """Bytes of packages, which every call's process shares with the zygote; they do not count as a call's use."""
+        self._run, self._shared_bytes = run, shared_bytes
         self._demoted_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + _DEMOTED_BY)
         self._children: dict[int, _Child] = {}
         self._pid_of_call: dict[int, int] = {}
@@ -179,10 +170,9 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
-    def serve(self, run: Run, layers: dict[str, bool]) -> None:
-        """Serve calls until the server goes away; a freshly forked process calls `run`."""
-        self._run = run
-        self._control.send(json.dumps({"ready": True, "layers": layers}).encode())
+    def serve(self) -> None:
+        """Serve calls until the server goes away."""
+        self._control.send(json.dumps({"ready": True}).encode())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
@@ -246,7 +236,7 @@ class Zygote:
             self._report(call, getattr(error, "errno", None) or errno.EAGAIN, NOT_STARTED, 0.0, 0.0, 0)
             return
         if pid == 0:
-            self._run(slot.user, channel, witness, cpu_seconds, memory_bytes)
+            self._run(slot.enter_user_namespace, channel, witness, cpu_seconds, memory_bytes)
         # A process group of its own, which the tool cannot leave: all threads of the call can be demoted at once.
         with contextlib.suppress(ProcessLookupError):
             os.setpgid(pid, pid)
@@ -301,7 +291,7 @@ class Zygote:
                 linux.setns(self._base_namespace, linux.CLONE_NEWNS)
                 child.slot.note()
             self._slots.append(child.slot)
-            rss_bytes = max(0, usage.ru_maxrss * 1024 - self.shared_bytes)
+            rss_bytes = max(0, usage.ru_maxrss * 1024 - self._shared_bytes)
             reason = testimony if why == NOT_RESTRICTED else b""
             self._report(child.call, status, why, wall_seconds, cpu_seconds, rss_bytes, reason)
 
@@ -325,7 +315,7 @@ class Zygote:
                 self._kill(pid, WALL_LIMIT)
                 continue
             try:
-                used = _clock_gettime(child.cpu_clock())
+                used = _clock_gettime((~pid << 3) | 2)  # its CPU clock, as clock_getcpuclockid(3) computes it
             except OSError:  # the process has just ended; its SIGCHLD is on the way
                 continue
             if used >= child.cpu_seconds:

@@ -1,7 +1,7 @@
 """Calls that should work, through the real service."""
 
 from sandbox.client import SandboxClient
-from sandbox.protocol import ErrorKind, ExecuteRequest, Limits, source_sha256
+from sandbox.protocol import ErrorKind, Limits
 
 ADD = "def add(a, b):\n    print('adding')\n    return a + b\n"
 
@@ -16,18 +16,6 @@ def test_a_tool_that_raises_is_a_reply_and_names_the_line(client: SandboxClient)
     reply = client.execute("def f():\n    return {}['missing']\n", "f", {})
     assert reply.error is not None
     assert (reply.error.kind, reply.error.message) == (ErrorKind.EXCEPTION, "KeyError: 'missing' (line 2)")
-
-
-def test_a_batch_is_answered_in_order(client: SandboxClient) -> None:
-    requests = [ExecuteRequest(source=ADD, function="add", arguments={"a": i, "b": 1}) for i in range(20)]
-    assert [reply.value for reply in client.execute_batch(requests)] == list(range(1, 21))
-
-
-def test_a_source_the_server_forgot_is_sent_again(client: SandboxClient, sandbox_url: str) -> None:
-    with SandboxClient(sandbox_url) as fresh:
-        source = "def g():\n    return 'never sent before'\n"
-        fresh._client._known[source_sha256(source)] = None
-        assert fresh.execute(source, "g", {}).value == "never sent before"
 
 
 def _first_and_later(client: SandboxClient, source: str, limits: Limits | None = None) -> list[object]:
@@ -49,21 +37,6 @@ def test_the_call_that_compiles_a_source_says_what_later_ones_say(client: Sandbo
     ):
         first, *later = _first_and_later(client, body)
         assert later == [first, first], body
-
-
-def test_what_a_tool_writes_to_its_channel_is_never_taken_for_its_code(client: SandboxClient) -> None:
-    # The frame of the code stands before; another one after it, with any nonce, is a forged reply and no code.
-    forger = (
-        "import os\n"
-        "def f(forge=True):\n"
-        "    if forge:\n"
-        "        os.write(3, bytes(16) + (5).to_bytes(4, 'little') + b'\\x01code')\n"
-        "    return 1\n"
-    )
-    forged = client.execute(forger, "f", {})
-    assert forged.error is not None
-    assert forged.error.kind == ErrorKind.FORBIDDEN
-    assert client.execute(forger, "f", {"forge": False}).value == 1
 
 
 def test_a_long_source_is_compiled_out_of_its_calls_own_limits(client: SandboxClient) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import time
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -18,7 +17,6 @@ from tests.sandbox.faulty_proxy import SHARES, FaultyProxy, fault_of
 from tests.sandbox.processes import descriptors, service_process, wait_until
 
 CALLERS, CALLS_EACH = 64, 10
-DEADLINE_SECONDS = 120.0
 COUNT = "def count(x, state):\n    state['calls'] += 1\n    return [x, state['calls']]\n"
 
 
@@ -35,36 +33,29 @@ def faulty_proxy(seed: int) -> FaultyProxy:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
-async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies_and_dies_once(seed: int) -> None:
-    tasks, files = asyncio.all_tasks(), descriptors(os.getpid())
-    seconds: list[float] = []
+async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies_and_dies_once() -> None:
+    tasks, files, answered = asyncio.all_tasks(), descriptors(os.getpid()), 0
     async with AsyncExitStack() as services:
 
         async def start() -> str:
             return await asyncio.to_thread(services.enter_context, local_sandbox(2))  # type: ignore[arg-type]
 
-        proxy = faulty_proxy(seed)
+        proxy = faulty_proxy(seed=1)
         first = proxy.service = await start()
-        async with (
-            proxy as url,
-            AsyncSandboxClient(url, deadline_seconds=DEADLINE_SECONDS, grace_seconds=2.0) as client,
-        ):
+        async with proxy as url, AsyncSandboxClient(url, grace_seconds=2.0) as client:
 
             async def caller(number: int) -> None:
+                nonlocal answered
                 state: dict[str, object] = {"calls": 0}
                 for call in range(CALLS_EACH):
-                    x, began = CALLS_EACH * number + call, time.monotonic()
-                    reply = await client.execute(
-                        COUNT, "count", {"x": x}, state=state, seed=seed, limits=Limits(wall_seconds=1)
-                    )
-                    seconds.append(time.monotonic() - began)
+                    x = CALLS_EACH * number + call
+                    reply = await client.execute(COUNT, "count", {"x": x}, state=state, limits=Limits(wall_seconds=1))
                     assert (reply.value, reply.state) == ([x, call + 1], {"calls": call + 1})
-                    state = reply.state or {}
+                    state, answered = reply.state or {}, answered + 1
 
             async def kill_and_start_again() -> None:
-                a_third = lambda: 3 * len(seconds) >= CALLERS * CALLS_EACH  # noqa: E731
-                await asyncio.to_thread(wait_until, a_third, DEADLINE_SECONDS)
+                a_third = lambda: 3 * answered >= CALLERS * CALLS_EACH  # noqa: E731
+                await asyncio.to_thread(wait_until, a_third, 120.0)
                 os.kill(service_process(first), signal.SIGKILL)
                 proxy.service = await start()
 
@@ -72,14 +63,10 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
                 for number in range(CALLERS):
                     group.create_task(caller(number))
                 group.create_task(kill_and_start_again())
-
-            assert len(seconds) == CALLERS * CALLS_EACH
-            assert max(seconds) < DEADLINE_SECONDS
+            assert answered == CALLERS * CALLS_EACH
             assert all(proxy.lost[fault] for fault in (*SHARES, "service_dead")), proxy.lost
             # An attempt that was given up holds no connection.
             await asyncio.to_thread(wait_until, lambda: proxy.hanging == 0)
-            assert proxy.connections <= CALLERS
-            print(f"\n{len(seconds)} calls, lost: {dict(proxy.lost)}, slowest {max(seconds):.1f} s")
         await asyncio.to_thread(wait_until, lambda: proxy.connections == 0)
     async with asyncio.timeout(10):
         while asyncio.all_tasks() != tasks or descriptors(os.getpid()) > files:

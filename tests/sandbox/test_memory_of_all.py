@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import cgroup, pool
-from sandbox.cgroup import available_cores, available_memory_bytes, available_threads
+from sandbox.cgroup import available_cores, available_memory_bytes
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
@@ -37,7 +37,7 @@ class ScriptedWorker:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
-    monkeypatch.setattr(pool, "memory_bytes_of_calls", lambda: 1024 * MB)
+    monkeypatch.setattr(pool, "available_memory_bytes", lambda: 1280 * MB)
     one = Pool(Tier.NAMESPACES, 1)
     one.workers = [ScriptedWorker(one)]  # type: ignore[list-item]
     return one.workers[0]  # type: ignore[return-value]
@@ -46,7 +46,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
     """Ask for a call of the client that the name begins with."""
     limits = Limits(memory_bytes=megabytes * MB)
-    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1))
+    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1, False))
     await asyncio.sleep(0)
     return task
 
@@ -83,51 +83,20 @@ async def test_one_client_leaves_memory_to_others(worker: ScriptedWorker) -> Non
     await asyncio.gather(*asked)
 
 
-def test_what_there_is_is_the_least_limit_of_the_containers_around(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "cores"), [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)]
+)
+def test_memory_and_cores_are_the_least_that_the_containers_around_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, cores: int
+) -> None:
+    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
     own, root = tmp_path / "own", tmp_path / "fs"
     (root / "pod" / "box").mkdir(parents=True)
     own.write_text("1:cpu:/\n0::/pod/box\n")
     machine = available_memory_bytes(root, own)
+    assert available_cores(root, own) == 8
     (root / "pod" / "box" / "memory.max").write_text("max\n")
     assert available_memory_bytes(root, own) == machine
     (root / "pod" / "memory.max").write_text(f"{512 * MB}\n")
-    assert available_memory_bytes(root, own) == 512 * MB
-    own.write_text("4:cpu,memory:/docker/0123\n")
-    (root / "memory").mkdir()
-    (root / "memory" / "memory.limit_in_bytes").write_text(f"{256 * MB}\n")
-    assert available_memory_bytes(root, own) == 256 * MB
-
-
-@pytest.mark.parametrize(
-    ("limit", "cores"),
-    [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8), ("none", 8), ("1 0", 8)],
-)
-def test_there_are_as_many_workers_as_the_container_has_cores(tmp_path: Path, monkeypatch, limit, cores) -> None:
-    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
-    own, root = tmp_path / "own", tmp_path / "fs"
-    (root / "pod" / "box").mkdir(parents=True)
-    own.write_text("0::/pod/box\n")
-    assert available_cores(root, own) == 8
     (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
-    assert available_cores(root, own) == cores
-
-
-def test_a_limit_of_cores_of_the_older_kind_counts_too(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
-    own, folder = tmp_path / "own", tmp_path / "fs" / "cpu"
-    folder.mkdir(parents=True)
-    own.write_text("4:cpu,cpuacct:/docker/0123\n")
-    for quota, cores in ((-1, 8), (250_000, 2)):
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-        (folder / "cpu.cfs_period_us").write_text("100000\n")
-        assert available_cores(tmp_path / "fs", own) == cores
-
-
-def test_there_may_be_as_many_threads_as_the_container_allows(tmp_path: Path) -> None:
-    own, folder = tmp_path / "own", tmp_path / "fs" / "pod"
-    folder.mkdir(parents=True)
-    own.write_text("0::/pod\n")
-    (folder / "pids.max").write_text("max\n")
-    assert available_threads(tmp_path / "fs", own) > 300
-    (folder / "pids.max").write_text("300\n")
-    assert available_threads(tmp_path / "fs", own) == 300
+    assert (available_memory_bytes(root, own), available_cores(root, own)) == (512 * MB, cores)

@@ -62,60 +62,21 @@ def proof(max_examples: int) -> settings:
     )
 
 
-def _raw_bytes_end_one_call_alone(client: httpx.Client, data: bytes, status: int) -> None:
-    reply = attack(client, data, framed=False, status=status)
-    assert reply.error is not None
-    assert reply.error.kind == ("forbidden" if data else "crashed")
-
-
-def _framed_bytes_are_a_reply_or_one_calls_error(client: httpx.Client, body: bytes) -> None:
-    reply = attack(client, body, framed=True)
-    assert reply.error is None or reply.error.kind in ("invalid_result", "exception", "memory"), reply
-
-
 @proof(25)
 @given(
     data=st.binary(max_size=200) | st.builds(bytes.__add__, words, st.binary(max_size=60)), status=st.integers(0, 255)
 )
 def test_any_bytes_on_the_channel_end_that_call_alone(http_client: httpx.Client, data: bytes, status: int) -> None:
-    _raw_bytes_end_one_call_alone(http_client, data, status)
+    reply = attack(http_client, data, framed=False, status=status)
+    assert reply.error is not None
+    assert reply.error.kind == ("forbidden" if data else "crashed")
 
 
 @proof(60)
 @given(body=documents | well_meant | st.binary(max_size=200))
 def test_any_body_in_a_genuine_frame_is_a_reply_or_that_calls_error(http_client: httpx.Client, body: bytes) -> None:
-    _framed_bytes_are_a_reply_or_one_calls_error(http_client, body)
-
-
-@pytest.mark.slow
-@proof(2000)
-@given(body=documents | well_meant | st.binary(max_size=2000), data=st.binary(max_size=2000))
-def test_two_thousand_bodies_and_as_many_bytes_end_their_calls_alone(
-    http_client: httpx.Client, body: bytes, data: bytes
-) -> None:
-    _framed_bytes_are_a_reply_or_one_calls_error(http_client, body)
-    _raw_bytes_end_one_call_alone(http_client, data, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1e999", "1e999 is too large"),
-        ('{"a":1,"a":2}', "the same text: 'a'"),
-        ("[" * 101 + "]" * 101, "nested too deeply"),
-        ("NaN", "NaN is not JSON"),
-        ("1" * 5000, "4300 digits"),
-        ('"\\ud800"', "not valid"),
-    ],
-)
-def test_each_kind_of_odd_json_is_an_invalid_result_that_says_why(
-    http_client: httpx.Client, text: str, words: str
-) -> None:
-    body = f'{{"status":"ok","value":{text},"state":null,"stdout":""}}'
-    reply = attack(http_client, body.encode(), framed=True)
-    assert reply.error is not None
-    assert reply.error.kind == "invalid_result"
-    assert words in reply.error.message
+    reply = attack(http_client, body, framed=True)
+    assert reply.error is None or reply.error.kind in ("invalid_result", "exception", "memory"), reply
 
 
 @pytest.mark.parametrize(

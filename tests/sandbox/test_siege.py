@@ -6,23 +6,19 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import aiohttp
 import httpx
 import pytest
 
 from sandbox.client import AsyncSandboxClient
+from sandbox.execution import Execution
 from sandbox.isolation import Tier
-from sandbox.local import local_sandbox
 from sandbox.pool import Pool
-from sandbox.protocol import Limits
-from sandbox.worker import Outcome
+from sandbox.protocol import ExecuteRequest
 from tests.sandbox.processes import children, wait_until, zombies
 from tests.sandbox.services import ONE_WORKER, ROOT, own, refusal, served
 
@@ -44,18 +40,6 @@ async def test_every_caller_is_answered_if_there_are_more_of_them_than_descripto
         assert await asyncio.gather(*(call(number) for number in range(400))) == [2 * number for number in range(400)]
 
 
-async def test_a_thousand_connections_are_answered_without_an_error() -> None:
-    with served(with_descriptors(4096), cwd=ROOT) as (url, _):
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-
-            async def call(number: int) -> object:
-                document = {"source": DOUBLE, "function": "double", "arguments": {"x": number}}
-                async with session.post(f"{url}/v1/execute", json=document) as response:
-                    return (await response.json())["value"]
-
-            assert await asyncio.gather(*map(call, range(1000))) == [2 * number for number in range(1000)]
-
-
 @contextlib.asynccontextmanager
 async def pool_of_one() -> AsyncIterator[Pool]:
     pool = Pool(Tier.NAMESPACES, 1)
@@ -66,15 +50,11 @@ async def pool_of_one() -> AsyncIterator[Pool]:
         await pool.close()
 
 
-async def run_all(pool: Pool, calls: int) -> Counter[str]:
-    """Return the outcomes of so many calls that are asked for in one turn of the event loop."""
-    document = {"compiles": True, "function": "f", "arguments": {}, "state": None}
-    text = json.dumps(document | {"seed": 0, "output_bytes": 100, "result_bytes": 100}).encode()
-    keep: list[bytes] = []
-    runs = (pool.run("c", text, b"def f(): return 1", Limits(), 1 << 20, keep.append) for _ in range(calls))
+async def run_all(pool: Pool, calls: int) -> list[object]:
+    """Return the values of so many calls that are asked for at once."""
+    call = ExecuteRequest(source="def f(): return 1", function="f")
     async with asyncio.timeout(60):
-        found = await asyncio.gather(*runs, return_exceptions=True)
-    return Counter("ok" if isinstance(one, Outcome) and b'"ok"' in (one.body or b"") else repr(one) for one in found)
+        return [reply.get("value") for reply in json.loads(await Execution(pool).execute_batch("c", [call] * calls))]
 
 
 async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() -> None:
@@ -82,7 +62,7 @@ async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() ->
         (zygote,) = children(pool.workers[0].process.pid)
         os.kill(zygote, signal.SIGKILL)
         wait_until(lambda: zygote not in children(pool.workers[0].process.pid) or zombies([zygote]) == 1)
-        assert await run_all(pool, 100) == {"ok": 100}
+        assert await run_all(pool, 100) == [1] * 100
         assert pool.restarts == 1
 
 
@@ -94,7 +74,7 @@ async def test_calls_wait_for_a_descriptor_where_none_is_left() -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
         try:
-            assert await run_all(pool, 20) == {"ok": 20}
+            assert await run_all(pool, 20) == [1] * 20
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -138,48 +118,13 @@ def test_calls_that_outlast_the_grace_of_a_stop_are_answered_with_a_failure_of_t
         assert process.wait(10) == -signal.SIGTERM
 
 
+def test_the_command_says_where_it_listens_and_in_which_tier_once_it_does() -> None:
+    command = [sys.executable, "-m", "astra_jax.cli", "sandbox", "serve", "--port", "0", "--workers", "1"]
+    with served(command, cwd=ROOT) as (url, _):
+        assert httpx.get(f"{url}/health").json()["tier"] == "namespaces"
+
+
 def test_a_service_with_too_few_descriptors_does_not_start() -> None:
     log = refusal(with_descriptors(100), cwd=ROOT)
     assert log.count("\n") == 1
     assert "1 workers need more descriptors than this user may open: raise `ulimit -n`" in log
-
-
-def test_web_pages_and_names_that_lead_here_are_refused() -> None:
-    call = {"source": "def f(): return 1", "function": "f"}
-    with local_sandbox(1) as url:
-        for headers, status, code in (
-            ({"origin": "https://evil.example"}, 403, "web_page"),
-            ({"origin": "null"}, 403, "web_page"),
-            ({"host": "evil.example"}, 421, "unknown_host"),
-            ({"host": "evil.example:8377"}, 421, "unknown_host"),
-            ({"host": "127.0.0.1.evil.example"}, 421, "unknown_host"),
-        ):
-            response = httpx.post(f"{url}/v1/execute", json=call, headers=headers)
-            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
-            assert httpx.get(f"{url}/health", headers=headers).status_code == status
-        assert httpx.post(f"{url.replace('127.0.0.1', 'localhost')}/v1/execute", json=call).json()["value"] == 1
-
-
-def test_a_name_will_do_for_callers_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", "secret")
-    call = {"source": "def f(): return 1", "function": "f"}
-    headers = {"host": "astra-sandbox:8377", "authorization": "Bearer secret"}
-    with local_sandbox(1) as url:
-        assert httpx.post(f"{url}/v1/execute", json=call, headers=headers).json()["value"] == 1
-        response = httpx.post(f"{url}/v1/execute", json=call, headers={**headers, "origin": "http://astra-sandbox"})
-        assert response.status_code == 403
-
-
-@pytest.mark.parametrize("module", ["sandbox.server", "astra_jax.cli sandbox serve"])
-def test_where_it_listens_and_in_which_tier_is_said_once_it_does(module: str) -> None:
-    command = [sys.executable, "-m", *module.split(), "--port", "0", "--workers", "1"]
-    done = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert done.stdout is not None
-        words = done.stdout.readline()
-        assert "1 workers, tier namespaces (" in words
-        url = words.split("sandbox on ")[1].split(",")[0]
-        assert httpx.get(f"{url}/health").json()["tier"] == "namespaces"
-    finally:
-        done.kill()
-        done.communicate()
