@@ -14,7 +14,6 @@ from synthesis.record_io import (
     RecordSource,
     check_shards,
     read_card,
-    write_records,
 )
 from synthesis.records import KeptRecord
 

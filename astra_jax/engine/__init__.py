@@ -17,19 +17,18 @@ The story of a token:
 Files, in reading order:
 
 interface       The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
-sizes           Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
+sizes           Tokens, pages and rows of a decoder: every number that decides which programs are compiled.
 pages           The book of pages: which are free, which are in use, and which are kept for reuse.
 tracks          Sessions as the schedule sees them, and the calls that it asks a device for.
 schedule        The schedule of a decoder: it chooses the sessions of the next call that reads or samples, and their
                 pages.
 decoder         The decoder of this process: callers await messages, and one task makes all calls.
 device          The pages on the devices, and the calls of compiled programs that a schedule asks for.
-arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.
 programs        The two compiled programs: read given tokens, and sample in several rows.
 sampling        One token per slot, drawn from its logits.
 kv_pages        Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
-rows            Rows of one layer to which new tokens are added, over pages of any layout.
-page_attention  Attention to pages on a CPU and a GPU; its plain path is the specification.
+page_attention  Attention of rows to pages: on a CPU by copies of pages, which is the specification, and on a GPU by a
+                kernel.
 triton_pages    The kernel of a GPU: attention of one new token per row to pages where they lie.
 ragged_pages    The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
 shared_device   One device for several hosts, which make all calls together.

@@ -48,11 +48,11 @@ def describe(directory: Path) -> DataSet:
     """Return the statistics of a record directory as a page that can be shown."""
     counted, card = count_records(directory), read_card(directory)
     shown = _trajectories(counted) if isinstance(counted, TrajectoryStatistics) else _environments(counted)
+    shares = [*shown.distributions["Shares"], distribution("Teachers", counted.teachers), *_rejections(card.rejected)]
     return DataSet(
         shown.kind,
         [*shown.figures, *_diversity(counted.diversity), *_rejected(card.rejected)],
-        shown.histograms,
-        [*shown.distributions, distribution("Teachers", counted.teachers), *_rejections(card.rejected)],
+        {**shown.distributions, "Shares": shares},
         so_by_construction(counted, card),
     )
 
@@ -118,8 +118,6 @@ def _trajectories(counted: TrajectoryStatistics) -> DataSet:
                 distribution("Tools answered by", counted.tool_backends),
                 distribution("Expected of the agent", counted.expectations),
                 distribution("Tasks by augmentation", counted.augmentations),
-                distribution("Teachers", counted.teachers),
-                *_rejections(rejected),
             ],
         },
     )
@@ -181,8 +179,6 @@ def _environments(counted: EnvironmentStatistics) -> DataSet:
                 distribution("Irrelevant tools by similarity", counted.irrelevant_tools_by_band),
                 distribution("Expected of the agent", counted.expectations),
                 distribution("Demonstrated", counted.demonstrations),
-                distribution("Teachers", counted.teachers),
-                *_rejections(rejected),
             ],
         },
     )

@@ -10,7 +10,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
-from synthesis.record_io import read_card, write_records
+from synthesis.record_io import write_records
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 COMMANDS = {
@@ -159,5 +159,3 @@ def test_an_export_is_not_written_into_the_records(places, capsys):
     source = places / "deep" / "source"
     assert run(COMMANDS["records export"], source, str(source / "export")) == 2
     assert "outside of the record directory" in capsys.readouterr().err
-
-

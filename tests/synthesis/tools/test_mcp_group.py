@@ -66,9 +66,7 @@ def test_a_group_is_of_servers_that_there_are_and_no_server_is_in_two(tmp_path, 
     assert "mcp_server_groups" not in TrajectoriesConfig(count=1, out=tmp_path).model_dump(mode="json")
 
 
-async def test_calls_reach_the_server_whose_tool_it_is_and_a_server_that_dies_costs_no_other(
-    tmp_path, unused_tcp_port
-):
+async def test_calls_reach_the_server_whose_tool_it_is_and_a_server_that_dies_costs_no_other(tmp_path, unused_tcp_port):
     near = scripted_server(tmp_path, "return f'{text} at {os.getpid()}'").model_copy(update={"name": "near"})
     async with (
         serving(unused_tcp_port),
