@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from astra_jax.config import ConfigError
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.qwen3 import abstract_params, layers_apart
-from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, spec
+from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, is_matrix, spec
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
@@ -58,19 +58,20 @@ def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params
 def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Params], Params]:
     """Return the function that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
-    Norms stay as they are, since the model computes with them in float32. All else it computes in the type that
-    weights are converted to, so the policy is the same. Beside both layouts one layer, or the embeddings, exist whole.
+    Matrices are converted to the type that the model computes in. Norms stay as they are, since it computes with them
+    in float32. So the policy is the same. Beside both layouts one layer, or the embeddings, exist whole.
     """
 
-    def laid_out(weights: Params) -> Params:
-        cast = {name: leaf if name.endswith("norm") else leaf.astype(config.dtype) for name, leaf in weights.items()}
+    def laid_out(weights: Params, *of: str) -> Params:
+        is_cast = {name: is_matrix(*of, name) for name in weights}
+        cast = {name: leaf.astype(config.dtype) if is_cast[name] else leaf for name, leaf in weights.items()}
         # Gathered on purpose: the partitioner knows no better way from one mesh to another, and says so at length.
         whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         return cast if whole is None else jax.lax.with_sharding_constraint(cast, whole)
 
     def of_layer(layers: Params, number: jax.Array) -> Params:
         own = {name: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False) for name, leaf in layers.items()}
-        return laid_out(own)
+        return laid_out(own, "layers")
 
     places = None if mesh is None else places_for_decoding(config, mesh)
     outside_places = places and {name: place for name, place in places.items() if name != "layers"}

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from astra_jax.model.config import ModelConfig
+from astra_jax.model.qwen3 import abstract_params
+from astra_jax.model.sharding import is_matrix, parameter_path
 
 
 def model_flops(model: ModelConfig, segment_tokens: Sequence[int], *, logits_tokens: int | None = None) -> float:
@@ -38,9 +40,10 @@ def forward_flops(model: ModelConfig, tokens: int, attended: float, *, logits_to
 
 def matrix_parameters(model: ModelConfig) -> int:
     """Return how many weights tokens are multiplied with: all but norms and a table that is only looked up."""
-    norms = model.num_layers * (2 * model.hidden_size + 2 * model.head_dim) + model.hidden_size
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(model))
+    in_matrices = sum(leaf.size for path, leaf in leaves if is_matrix(*parameter_path(path)))
     looked_up = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
-    return model.num_parameters - norms - looked_up
+    return in_matrices - looked_up
 
 
 # Dense bfloat16 FLOPs per second of one device, from the data sheets of Google Cloud (TPU) and NVIDIA.

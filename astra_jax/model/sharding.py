@@ -164,7 +164,20 @@ def constrain_params(tree: Any) -> Any:
     )
 
 
+def is_matrix(*path: str) -> bool:
+    """Return whether the parameter at a path is a matrix that tokens are multiplied with, or their embedding.
+
+    >>> is_matrix("layers", "q_proj"), is_matrix("layers", "q_norm")
+    (True, False)
+    """
+    return "embed" in PARAMETER_AXES[path]
+
+
+def parameter_path(path: jax.tree_util.KeyPath) -> tuple[str, ...]:
+    """Return the keys that spell a parameter's path in a tree that may wrap `Params`, as optimiser state does."""
+    return tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+
+
 def _parameter_spec(path: jax.tree_util.KeyPath) -> PartitionSpec:
-    # Optimiser state wraps the tree of parameters in tuples; the dictionary keys alone spell the parameter's path.
-    keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+    keys = parameter_path(path)
     return spec(*PARAMETER_AXES[keys]) if keys else PartitionSpec()

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from astra_jax.config import Frozen
 from astra_jax.model.config import Params
-from astra_jax.model.sharding import constrain_params
+from astra_jax.model.sharding import constrain_params, is_matrix, parameter_path
 
 
 class OptimizerConfig(Frozen):
@@ -55,7 +55,7 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Return the optimiser: clipping, then AdamW; weight decay is applied to matrices, not to norms."""
+    """Return the optimiser: clipping, then AdamW; weight decay is applied to matrices alone."""
     return optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(
@@ -107,4 +107,4 @@ def last_learning_rate(
 
 
 def _decayed(params: optax.Params) -> optax.Params:
-    return jax.tree_util.tree_map_with_path(lambda path, _: not str(path[-1].key).endswith("norm"), params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_matrix(*parameter_path(path)), params)

@@ -82,20 +82,11 @@ def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys)
     (delta,) = [line for line in lines if line.startswith("| trained\\|<b>x − base |")]
     assert delta.endswith("| +25.00 (+6.2 to +50.0) |")
     assert "not comparable" not in text
-    (comparison,) = compare([(out.name, read_results(out)) for out in (base, trained)])
-    assert [chart.title for chart in comparison.charts] == [*(name.replace("_", " ") for name in CATEGORIES), "all"]
-    bars = {bar.label: bar for bar in comparison.charts[1].bars}
-    paper, ours = bars["14B after SFT (T2)"], bars["trained|<b>x"]
-    assert (paper.text, ours.text) == ("25.5%", "50.0%")
-    assert paper.low_percent == paper.high_percent
-    assert ours.low_percent < ours.high_percent
     tables = [line for line in lines if line.startswith("|---")]
     assert len(tables) == 3
     html = (tmp_path / "page" / "report.html").read_text()
     assert "ASTRA-32B-Thinking-v1" in html
     assert "<b>x" not in html
-    assert "| Qwen3-14B (T4) | 2.5 | 379.6 | 1096.7 |" in lines
-    assert "| base | 1.5 | 2.0 | 3.0 |" in lines  # 3 steps and 6 tokens in 2 turns
     assert "<script" not in html
     # Made again: the same bytes, in the place of the one before.
     before = {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
