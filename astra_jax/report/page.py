@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import jinja2
 from markupsafe import Markup
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.episodes.log import logs_of_run, read_episodes
 from astra_jax.errors import AstraError, first_fault
@@ -52,7 +52,7 @@ class Summary(BaseModel):
     heldout_greedy: dict[str, dict[str, float | tuple[float, float]]] = {}
     heldout_best: dict[str, dict[str, float | tuple[float, float]]] = {}
     """Policy to its figures at the best of a few temperatures, which was chosen on other environments."""
-    left_out: dict[str, int] = Field(default={}, validation_alias=AliasChoices("left_out", "not_fitting"))
+    left_out: dict[str, int] = {}
     """Split to its environments whose prompt is too long, or with nothing to solve; they are in no figure."""
     export: Export | None = None
 

@@ -216,14 +216,12 @@ def test_every_policy_stands_at_every_temperature_with_intervals_and_the_number_
     titles = ["At temperature 1", "Greedy", "Each at its best temperature (RL 0.25)"]
     assert tables == [(title, counted) for title in titles]
     rows = dict(re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', html)[:8])
-    assert re.findall(r"<td>(.*?)</td>", rows["F1, unseen worlds"])[1:] == [
+    assert re.findall(r"<td>(.*?)</td>", rows["F1"])[1:] == [
         "0.400<small>0.370–0.440</small>",
         "0.750<small>0.720–0.790</small>",
     ]
     assert re.findall(r"<td>(.*?)</td>", rows["F1, unseen domains"])[2] == "0.188"
-    assert re.findall(r"<td>(.*?)</td>", rows["Final answer right, unseen worlds"])[2] == (
-        "7.5%<small>0.0%–15.0%</small>"
-    )
+    assert re.findall(r"<td>(.*?)</td>", rows["Final answer right"])[2] == ("7.5%<small>0.0%–15.0%</small>")
 
 
 def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() -> None:
@@ -250,7 +248,7 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
 
 def test_markup_in_records_and_tool_responses_stays_text(tmp_path: Path) -> None:
     line = line_of(finished_episode(response=HOSTILE, answer=HOSTILE + "\x00\r\x1b"), HOSTILE)
-    line |= {"question": HOSTILE, "domain": HOSTILE, "answer": {HOSTILE: 1}, "stop_reason": HOSTILE}
+    line |= {"question": HOSTILE + "\x1b", "domain": HOSTILE, "answer": {HOSTILE: 1}, "stop_reason": HOSTILE}
     line["sub_questions"][0] |= {"question": HOSTILE, "answer": HOSTILE, "tool": HOSTILE}
     run_dir = tmp_path / "<script>run"
     write_records(run_dir / "trajectories", [trajectory(1)], kind="trajectory")
