@@ -67,10 +67,6 @@ def _call(call: ParsedToolCall) -> Json:
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
-Tell = Callable[[Json], None]
-"""Function that hears of the next piece of a choice, as a stream sends it."""
-
-
 @dataclass(frozen=True)
 class Chat:
     """A chat that can be answered."""
@@ -84,11 +80,11 @@ class Chat:
     tells_logprobs: bool
     tells_usage: bool
 
-    async def sample_all(self, tell: Tell) -> None:
-        """Sample all messages to their ends."""
+    async def sample_all(self, tell: Callable[[Json], None]) -> None:
+        """Sample all messages to their ends; `tell` hears of each next piece of a choice, as a stream sends it."""
         await all_or_none(self._sample(choice, tell) for choice in self.choices)
 
-    async def _sample(self, choice: Choice, tell: Tell) -> None:
+    async def _sample(self, choice: Choice, tell: Callable[[Json], None]) -> None:
         def told(ids: list[int], logprobs: list[float]) -> None:
             if choice.text.is_stopped:
                 return

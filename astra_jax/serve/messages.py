@@ -112,8 +112,6 @@ class MessageParts:
                 self._num_held_lines, self._has_begun = 0, False
         if self._at == "content":
             said["content"] = self._until(TOOL_CALL if self._reads_calls else None)
-            if self._at == "calls":
-                self._called.append(TOOL_CALL)
         if self._at == "calls":
             self._called.append(self._rest)
             self._rest = ""
@@ -136,8 +134,10 @@ class MessageParts:
     def _until(self, tag: str | None) -> str:
         """Return the text that surely stands before a tag; behind the tag the next part begins."""
         before, found, self._rest = self._rest.partition(tag) if tag else (self._rest, "", "")
-        if found:
-            self._at = "content" if self._at == "thoughts" else "calls"
+        if found and self._at == "content":
+            self._at, self._called = "calls", [TOOL_CALL]
+        elif found:
+            self._at = "content"
         elif tag:
             certain = _certain(before, [tag])
             before, self._rest = before[:certain], before[certain:]

@@ -10,13 +10,9 @@ import json
 import os
 import re
 import sys
-import urllib.request
 from pathlib import Path
 
-
-def option(name, default=None):
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
-
+from tests.astra_jax.benchmarks.asking import ask, option
 
 LANGUAGE, MODEL = option("--language"), option("--model")
 
@@ -25,26 +21,21 @@ def lines(path):
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-def ask(who, messages):
+def say(who, messages):
     prefix = {"agent": "GPT_AGENT", "user": "GPT"}[who]
     model = MODEL if who == "agent" else option("--user-model")
     body = {"messages": messages, "model": model, "temperature": 0.001, "max_tokens": 1000, "top_p": 1}
-    request = urllib.request.Request(
-        os.environ[f"{prefix}_BASE_URL"] + "/chat/completions",
-        json.dumps(body).encode(),
-        {"Authorization": "Bearer " + os.environ[f"{prefix}_API_KEY"]},
-    )
-    with urllib.request.urlopen(request) as response:
-        return json.loads(response.read())["choices"][0]["message"]["content"]
+    reply = ask(os.environ[f"{prefix}_BASE_URL"], os.environ[f"{prefix}_API_KEY"], body)
+    return reply["choices"][0]["message"]["content"]
 
 
 def converse(case):
     history, process, number = f"user:{case['question']}\n", [], 0
     if "multi_turn" in case["id"]:
-        history = "user:" + ask("user", [{"role": "system", "content": case["question"]}]) + "\n"
+        history = "user:" + say("user", [{"role": "system", "content": case["question"]}]) + "\n"
     while number < int(option("--max-dialog-turns")):
         number += 1
-        said = ask("agent", [{"role": "system", "content": case["id"]}, {"role": "user", "content": history}])
+        said = say("agent", [{"role": "system", "content": case["id"]}, {"role": "user", "content": history}])
         history += f"agent:{said}\n"
         if "finish conversation" in said:
             break

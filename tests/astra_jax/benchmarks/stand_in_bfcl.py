@@ -7,14 +7,11 @@ A case passes whose first call is `cd`.
 import json
 import os
 import sys
-import urllib.request
 from pathlib import Path
 
+from tests.astra_jax.benchmarks.asking import ask, option
+
 ROOT = Path(os.environ.get("BFCL_PROJECT_ROOT", "."))
-
-
-def option(name):
-    return sys.argv[sys.argv.index(name) + 1]
 
 
 def results(category):
@@ -22,17 +19,11 @@ def results(category):
     return folder / f"BFCL_v4_{category}_result.json"
 
 
-def ask(messages):
+def answer(messages):
     tools = [{"type": "function", "function": {"name": "cd", "parameters": {}, "response": {}}}]
     body = {"messages": messages, "model": option("--model"), "store": False, "tools": tools}
     body["temperature"] = float(option("--temperature"))
-    request = urllib.request.Request(
-        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-        json.dumps(body).encode(),
-        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
-    )
-    with urllib.request.urlopen(request) as response:
-        return json.loads(response.read())
+    return ask(os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"], body)
 
 
 def run(case):
@@ -40,7 +31,7 @@ def run(case):
     try:
         for turn in range(2):
             messages.append({"role": "user", "content": f"{case} turn {turn}"})
-            document = ask(messages)
+            document = answer(messages)
             message, usage = document["choices"][0]["message"], document["usage"]
             calls = [
                 {each["function"]["name"]: each["function"]["arguments"]} for each in message.get("tool_calls") or ()

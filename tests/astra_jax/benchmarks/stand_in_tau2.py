@@ -8,28 +8,18 @@ and ends the whole run at an answer without a word and without a call. A convers
 
 import json
 import os
-import sys
-import urllib.request
 from pathlib import Path
 
-
-def option(name):
-    return sys.argv[sys.argv.index(name) + 1]
+from tests.astra_jax.benchmarks.asking import ask, option
 
 
-def ask(who, messages, tools=None):
+def speak(who, messages, tools=None):
     arguments = json.loads(option(f"--{who}-llm-args"))
     model = option(f"--{who}-llm").removeprefix("openai/")
     body = {"messages": messages, "model": model, "temperature": arguments["temperature"], "seed": 7}
     if tools:
         body |= {"tools": tools, "tool_choice": "auto"}
-    request = urllib.request.Request(
-        arguments["api_base"] + "/chat/completions",
-        json.dumps(body).encode(),
-        {"Authorization": "Bearer " + arguments["api_key"]},
-    )
-    with urllib.request.urlopen(request) as response:
-        document = json.loads(response.read())
+    document = ask(arguments["api_base"], arguments["api_key"], body)
     choice, usage = document["choices"][0], document["usage"]
     said = choice["message"]
     if not (said["content"] or "").strip() and not said.get("tool_calls"):
@@ -49,18 +39,18 @@ def ask(who, messages, tools=None):
 
 def converse(task, trial):
     messages = [{"role": "assistant", "content": "Hi! How can I help you today?", "tool_calls": None}]
-    messages.append(ask("user", [{"role": "system", "content": f"{task} trial {trial}"}]))
+    messages.append(speak("user", [{"role": "system", "content": f"{task} trial {trial}"}]))
     history = [{"role": "system", "content": f"policy {task} trial {trial}"}]
     history.append({"role": "user", "content": messages[-1]["content"]})
     tools = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}]
-    messages.append(ask("agent", history, tools))
+    messages.append(speak("agent", history, tools))
     for call in messages[-1]["tool_calls"] or ():
         function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
         calls = [{"id": call["id"], "name": call["name"], "type": "function", "function": function}]
         history.append({"role": "assistant", "tool_calls": calls})
         history.append({"role": "tool", "content": "{}", "tool_call_id": call["id"]})
         messages.append({"role": "tool", "id": call["id"], "content": "{}", "requestor": "assistant"})
-        messages.append(ask("agent", history, tools))
+        messages.append(speak("agent", history, tools))
     reward = {"reward": float("done" in (messages[-1]["content"] or ""))}
     ended = {"duration": 1.5, "termination_reason": "user_stop", "reward_info": reward}
     return {"task_id": task, "trial": trial, "messages": messages, **ended}

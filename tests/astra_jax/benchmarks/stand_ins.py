@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +24,12 @@ Body = dict[str, Any]
 
 
 def executable(path: Path, source: str) -> None:
-    """Write a program that runs a stand-in."""
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#!{os.path.realpath(sys.executable)}\n{(HERE / source).read_text()}")
+    """Write a program that runs a stand-in, and the module that it imports beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = (HERE / source).read_text().replace("from tests.astra_jax.benchmarks.asking", "from asking")
+    path.write_text(f"#!{os.path.realpath(sys.executable)}\n{text}")
     path.chmod(0o755)
+    shutil.copy(HERE / "asking.py", path.parent)
 
 
 def lay_bfcl(folder: Path) -> None:
@@ -58,7 +61,7 @@ def lay_acebench(folder: Path) -> None:
             cases = [{"id": f"agent_{category}_{n}", "question": f"{category} {n}"} for n in range(12)]
             path.write_text("\n".join(json.dumps(case) for case in cases))
     for name in ("generate.py", "eval_main.py"):
-        (environment / "source" / name).write_text((HERE / "stand_in_acebench.py").read_text())
+        executable(environment / "source" / name, "stand_in_acebench.py")
 
 
 def lay_aime(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""ACEBench: text of a model that its code evaluates, its verdicts, and, where it is set up, its own code."""
+"""ACEBench: text of a model that its code evaluates, and its verdicts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from astra_jax.benchmarks import acebench
 from astra_jax.benchmarks.acebench import MODEL, ACEBench, Conversation
 from astra_jax.benchmarks.endpoint import SimulatedUser
-from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
-from astra_jax.benchmarks.managed_environment import HarnessMissing, managed_environment
 from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed, read_results
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
 from tests.astra_jax.benchmarks.stand_ins import ACEBENCH
@@ -88,25 +86,3 @@ def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):
             (folder / f"data_agent_multi_step_{kind}.json").write_text(text)
     with pytest.raises(ProgramFailed, match="expected a result and a verdict of ACEBench on one case"):
         conversation.outcome()
-
-
-@pytest.mark.slow
-def test_the_official_code_runs_to_its_end(tmp_path):
-    try:
-        managed_environment(ACEBENCH_HARNESS)
-    except HarnessMissing as missing:
-        pytest.skip(f"{missing}")
-    ACEBENCH.write_config(tmp_path)
-    # Its code runs an operand as Python.
-    pwn = f"[turn_on_wifi(a=open('{tmp_path}/pwned', 'w').write('x') + 1)]"
-
-    def script(body):
-        history = body["messages"][1]["content"]
-        return reply("finish conversation" if "execution" in history else "[turn_on_wifi()]" if "1" in history else pwn)
-
-    with scripted_endpoint(script, most_tokens=32768) as agent, scripted_endpoint(says_hello) as user:
-        assert ACEBENCH.evaluate(tmp_path, agent, user, "--limit", "4") == 0
-    results = read_results(tmp_path / "run")
-    assert len(results.samples) == 4
-    assert results.summary.failures["transport"] == 0
-    assert not (tmp_path / "pwned").exists()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from astra_jax.benchmarks.harnesses import HARNESSES
+from astra_jax.benchmarks.managed_environment import HarnessMissing, managed_environment
 from astra_jax.benchmarks.results import read_results
 from synthesis.run.lock import run_lock
 from tests.astra_jax.benchmarks.scripted_endpoint import reply, says_hello, scripted_endpoint
@@ -228,3 +231,36 @@ def test_what_cannot_be_is_one_line_and_asks_nothing(tmp_path, monkeypatch, caps
     error = capsys.readouterr().err
     assert (message in error, error.count("\n"), agent.bodies) == (True, 1, [])
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def bfcl_attacks(body: Any, attack: str) -> Any:
+    """Call a tool that is none, which must never be run as Python, and one that is."""
+    if body["messages"][-1]["role"] == "tool":
+        return reply("Done.")
+    return reply(None, ("open", json.dumps({"file": attack, "mode": "w"})), ("ls", "{}"))
+
+
+def acebench_attacks(body: Any, attack: str) -> Any:
+    """Call with an operand that the official code runs as Python."""
+    history = body["messages"][1]["content"]
+    call = "[turn_on_wifi()]" if "1" in history else f"[turn_on_wifi(a=open('{attack}', 'w').write('x') + 1)]"
+    return reply("finish conversation" if "execution" in history else call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("driven", "attacks"), [(BFCL, bfcl_attacks), (ACEBENCH, acebench_attacks)])
+def test_the_official_code_where_it_is_set_up_runs_to_its_end_and_nothing_of_the_model(tmp_path, driven, attacks):
+    try:
+        managed_environment(HARNESSES[driven.name])
+    except HarnessMissing as missing:
+        pytest.skip(f"{missing}")
+    driven.write_config(tmp_path)
+    with (
+        scripted_endpoint(lambda body: attacks(body, f"{tmp_path}/pwned"), most_tokens=32768) as agent,
+        scripted_endpoint(says_hello) as user,
+    ):
+        assert driven.evaluate(tmp_path, agent, user, "--limit", "4") == 0
+    results = read_results(tmp_path / "run")
+    assert (len(results.samples), results.summary.answers["failed_requests"]) == (4, 0)
+    assert results.summary.answers.get("renamed_calls") != 0
+    assert not (tmp_path / "pwned").exists()

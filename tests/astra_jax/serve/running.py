@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import threading
+import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import httpx
 import uvicorn
@@ -20,21 +19,6 @@ from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import _compiled_decoder, http_server, listen
 from astra_jax.serve.service import Service
 from tests.astra_jax.engine.test_conformance import END_IDS, LIMITS
-
-SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
-    "temperature": (-1, "hot", True, 100.5, 1e308, 10**400),
-    "top_p": (0, 1.5, 1e-40, 1e-320),
-    "top_k": (-2, 2**31, 10**30),
-    "min_p": (0.1, 1e308),
-    "presence_penalty": (1.5,),
-    "repetition_penalty": (0, 1.1),
-    "min_tokens": (5,),
-    "logit_bias": ({"5": 1},),
-    "seed": ("x", 2**63, -(2**63) - 1),
-    "n": (0, True, 10**30),
-    "max_tokens": (0,),
-}
-"""Field to values that no request for a message may have."""
 
 
 @dataclass(frozen=True)
@@ -66,35 +50,22 @@ def running(
     decoder: Decoder | None = None,
     is_compiled: bool = False,
 ) -> Iterator[Running]:
-    up: list[Running] = []
-    is_up = threading.Event()
-    failures: list[BaseException] = []
+    started: queue.Queue[Running | None] = queue.Queue()
 
-    async def serve(listener: socket.socket) -> None:
-        made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
-        server = http_server(Service(policy, made, default_max_tokens), key)
-        up.append(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
-        is_up.set()
-        await server.serve(sockets=[listener])
-        await made.close()
+    async def serve() -> None:
+        with listen("127.0.0.1", 0) as listener:
+            made = decoder or (await _compiled_decoder(policy) if is_compiled else policy.decoder())
+            server = http_server(Service(policy, made, default_max_tokens), key)
+            started.put(Running(f"http://127.0.0.1:{listener.getsockname()[1]}", made, server))
+            await server.serve(sockets=[listener])
+            await made.close()
 
-    def run() -> None:
-        try:
-            with listen("127.0.0.1", 0) as listener:
-                asyncio.run(serve(listener))
-        except BaseException as error:  # noqa: BLE001 - the test is told
-            failures.append(error)
-            is_up.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    is_up.wait()
-    try:
-        if not failures:
-            yield up[0]
-    finally:
-        if up:
-            up[0].server.should_exit = True
-        thread.join(60)
-    assert not thread.is_alive()
-    assert failures == []
+    with ThreadPoolExecutor(1) as pool:
+        served_all = pool.submit(lambda: asyncio.run(serve()))
+        served_all.add_done_callback(lambda _: started.put(None))
+        if (up := started.get()) is not None:
+            try:
+                yield up
+            finally:
+                up.server.should_exit = True
+        served_all.result(60)

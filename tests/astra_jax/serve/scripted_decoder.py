@@ -22,7 +22,7 @@ class ScriptedDecoder:
         self.sessions: list[Session] = []
         self.failure: Exception | None = None
         """Raised after the first call."""
-        self._aborted: set[Session] = set()
+        self.aborted: set[Session] = set()
         self._known: set[Session] = set()
         self.seconds_a_call = 0.0
 
@@ -39,7 +39,7 @@ class ScriptedDecoder:
         self.sessions.append(session)
         script = [*self._tokenizer.encode(self.text), self._tokenizer.end_id][: sampling.max_tokens]
         said: list[int] = []
-        while len(said) < len(script) and session not in self._aborted:
+        while len(said) < len(script) and session not in self.aborted:
             await asyncio.sleep(self.seconds_a_call)
             new = script[len(said) : len(said) + TOKENS_A_CALL]
             said += new
@@ -47,11 +47,11 @@ class ScriptedDecoder:
                 told(new, [-0.5] * len(new))
             if self.failure is not None:
                 raise self.failure
-        finish = "aborted" if session in self._aborted else "end" if said[-1] == self._tokenizer.end_id else "length"
+        finish = "aborted" if session in self.aborted else "end" if said[-1] == self._tokenizer.end_id else "length"
         return Generated(said, [-0.5] * len(said), [0] * len(said), finish, computed_tokens=min(len(ids), 5))
 
     def abort(self, session: Session) -> None:
-        self._aborted.add(session)
+        self.aborted.add(session)
 
     def forget(self, session: Session) -> None:
         if session not in self._known:

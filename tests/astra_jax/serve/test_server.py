@@ -25,7 +25,7 @@ from astra_jax.serve import server as server_module
 from astra_jax.serve import service as service_module
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import listen
-from tests.astra_jax.serve.running import LIMITS, SAMPLING_FAULTS, Running, running, served
+from tests.astra_jax.serve.running import LIMITS, Running, running, served
 from tests.astra_jax.serve.scripted_decoder import ScriptedDecoder
 
 PROMPT = list(range(21, 41))
@@ -137,39 +137,92 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
     assert read[0] == 29
 
 
+SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
+    "temperature": (-1, "hot", True, 100.5, 1e308, 10**400),
+    "top_p": (0, 1.5, 1e-40, 1e-320),
+    "top_k": (-2, 2**31, 10**30),
+    "min_p": (1e308,),
+    "presence_penalty": (1.5,),
+    "repetition_penalty": (0, 1.1),
+    "min_tokens": (5,),
+    "logit_bias": ({"5": 1},),
+    "seed": ("x", 2**63, -(2**63) - 1),
+    "n": (0, True, 10**30),
+    "max_tokens": (0,),
+}
+"""Field to values that no request for a message may have."""
 TOKEN_FAULTS = {**SAMPLING_FAULTS, "n": (2,), "logprobs": (5,), "stop": (["a"],), "beam_width": (1,)}
+CHAT_FAULTS: dict[str, tuple[Any, ...]] = {
+    **SAMPLING_FAULTS,
+    "top_logprobs": (5,),
+    "response_format": ({"type": "json_schema", "json_schema": {}}, {"type": "json_object"}),
+    "tool_choice": ("required", {"function": {"name": "get_rent"}}),
+    "parallel_tool_calls": (False,),
+    "tools": ({"a": 1},),
+    "stop": (["a"] * 17, 5),
+    "stream": ("yes",),
+    "chat_template_kwargs": ({"tokenize": True}, {"add_generation_prompt": False}),
+    "stop_token_ids": ([5],),
+    "never_heard_of": ({"x": 1},),
+}
+# What else is refused is in the tests of synthesis/foreign_messages.py; a body may hold 1e999, which is no JSON.
+BROKEN = (
+    b'{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}'
+)
+
+
+def chatting(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "The rent?"}], **fields}
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("path", "body", "status", "words"),
     [
-        *((body, 400, "not JSON") for body in (b"\xff\xfe", b"[" * 50_000, b'{"token_ids": [NaN]}')),
-        ({"token_ids": [1]}, 400, "sampling_params"),
-        ({"sampling_params": {}}, 400, "token_ids"),
-        (asked([]), 400, "needs at least 1 given token"),
-        *((asked([id_]), 400, "token_ids.0") for id_ in ("1", True, 1.5)),
-        *((asked([id_]), 400, "token ids from 0 to") for id_ in (-1, 10**7, 10**30)),
-        (asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
         *(
-            (asked(params={field: value}), 400, f"sampling_params.{field}")
-            for field, values in TOKEN_FAULTS.items()
+            (path, body, 400, "not JSON")
+            for path in (CHAT, GENERATE)
+            for body in (b"\xff\xfe", b"[" * 50_000, b"[NaN]")
+        ),
+        *((path, b"[]", 400, "the body") for path in (CHAT, GENERATE)),
+        *(
+            (path, request(field, value), 400, field)
+            for path, request, faults in (
+                (GENERATE, lambda field, value: asked(params={field: value}), TOKEN_FAULTS),
+                (CHAT, lambda field, value: chatting(**{field: value}), CHAT_FAULTS),
+            )
+            for field, values in faults.items()
             for value in values
         ),
-        (b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
-        (asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
-        (asked([1] * 160, {}), 400, "at most 160 tokens, found 160"),
-        (asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
-        (asked(stream=True), 400, "stream: this server does not do that"),
-        (asked(cache_salt="mine"), 400, "cache_salt: this server does not do that"),
-        (asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
-        (b" " * ((1 << 20) + 1), 413, "at most 1048576 bytes"),
+        (GENERATE, {"token_ids": [1]}, 400, "sampling_params"),
+        (GENERATE, {"sampling_params": {}}, 400, "token_ids"),
+        (GENERATE, asked([]), 400, "needs at least 1 given token"),
+        *((GENERATE, asked([id_]), 400, "token_ids.0") for id_ in ("1", True, 1.5)),
+        *((GENERATE, asked([id_]), 400, "token ids from 0 to") for id_ in (-1, 10**7, 10**30)),
+        (GENERATE, asked(params={"stop_token_ids": [10**7]}), 400, "token ids from 0 to"),
+        (GENERATE, b'{"token_ids": [1], "sampling_params": {"temperature": 1e999}}', 400, "temperature"),
+        (GENERATE, asked(params={"max_tokens": 141}), 400, "at most 160 tokens, found 20 and up to 141"),
+        (GENERATE, asked([1] * 160, {}), 400, "at most 160 tokens, found 160"),
+        (GENERATE, asked([1] * 300_000), 400, "at most 160 tokens, found 300000"),
+        (GENERATE, asked(stream=True), 400, "stream: this server does not do that"),
+        (GENERATE, asked(cache_salt="mine"), 400, "cache_salt: this server does not do that"),
+        (GENERATE, asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
+        (GENERATE, b" " * ((1 << 20) + 1), 413, "at most 1048576 bytes"),
+        *((CHAT, body, 400, "messages") for body in ({"model": "tiny"}, {"messages": []}, {"messages": "Hi"})),
+        (CHAT, {"messages": [{"role": "robot", "content": "Hi"}]}, 400, '"robot"'),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, '"image_url"'),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages.0.content"),
+        (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.tool_call_id"),
+        (CHAT, {"messages": [{"role": "user", "content": "é" * 100_000}]}, 400, "at most 160 tokens"),
+        (CHAT, BROKEN, 400, "messages.0.tool_calls.0.function.arguments"),
+        (CHAT, chatting(tools=[{"type": "function", "function": {}}]), 400, "tools.0.function.name"),
+        (CHAT, chatting(model="other"), 404, "expected a model of tiny"),
+        (CHAT, chatting(max_completion_tokens=10**4000), 400, "at most 160 tokens"),
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
-def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, body, status, words, monkeypatch):
+def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, path, body, status, words, monkeypatch):
     monkeypatch.setattr(service_module, "_MOST_BODY_BYTES", 1 << 20)
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = client.post(GENERATE, content=content)
+    response = client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
     error = response.json()["error"]
     assert (response.status_code, set(error)) == (status, {"message", "type", "param", "code"})
     assert words in error["message"]
