@@ -174,12 +174,7 @@ class Endpoint:
         return sent
 
     def _obey(self, question: str, sent: JsonObject, error: Any, costs: QuestionCosts) -> None:
-        """Follow the rule for a status; return if the call goes on without a field.
-
-        Raises:
-            BadReply: the question is refused.
-            TeacherUnavailable: the run is to stop.
-        """
+        """Follow the rule for a status: reject the question, stop the run, or go on without a field."""
         problem = error.response.extensions.get(_PROBLEM) or f"HTTP {error.status_code}"
         rule = rule_of(error.status_code, _json_of(error.response.content), sent)
         match rule.action:

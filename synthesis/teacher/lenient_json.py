@@ -57,33 +57,25 @@ def json_values(text: str) -> Iterator[Found]:
     >>> list(json_values('{"a": {"b": 1}')), list(json_values('{"a": 1 "b": {}}'))
     ([], [])
     """
-    try:
-        yield from _as_whole(_strictly(text), frozenset())
-        return
-    except ValueError:
-        pass
     spoken = text[max(text.rfind(end) + len(end) if end in text else 0 for end in _THOUGHTS_END) :]
     mended = frozenset({"thoughts"} if spoken != text else ())
+    for whole, mended_so_far in ((text, frozenset[str]()), (spoken, mended)):
+        try:
+            value = _strictly(whole)
+        except ValueError:
+            continue
+        if not isinstance(value, str):
+            yield Found(value, mended_so_far)
+            return
+        for found in json_values(value):  # JSON of JSON
+            yield Found(found.value, found.mended | mended_so_far | {"JSON in a string"})
+        return
     if spoken.lstrip().startswith("<think"):  # they never end
         return
-    try:
-        yield from _as_whole(_strictly(spoken), mended)
-        return
-    except ValueError:
-        pass
-    for block in reversed(_FENCE.findall(spoken)):
-        for found in _values_inside(block):
-            yield Found(found.value, found.mended | mended | {"a fence"})
-    for found in _values_inside(spoken):
-        yield Found(found.value, found.mended | mended)
-
-
-def _as_whole(value: JsonValue, mended: frozenset[str]) -> Iterator[Found]:
-    if isinstance(value, str):  # JSON of JSON
-        for found in json_values(value):
-            yield Found(found.value, found.mended | mended | {"JSON in a string"})
-    else:
-        yield Found(value, mended)
+    parts = [(block, mended | {"a fence"}) for block in reversed(_FENCE.findall(spoken))]
+    for part, mended_so_far in (*parts, (spoken, mended)):
+        for found in _values_inside(part):
+            yield Found(found.value, found.mended | mended_so_far)
 
 
 def _strictly(text: str) -> JsonValue:

@@ -207,11 +207,7 @@ class OpenAITeacher:
 
 
 def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Counter[str]]:
-    """Return the typed reply of a completion, and the mendings by name.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """Return the typed reply of a completion, and the mendings by name; without one it raises `ValueError`."""
     if not kind.is_turn:
         reply, mended = read_reply(completion.said, kind.reply_type)
         return cast(Reply, reply), mended

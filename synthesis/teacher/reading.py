@@ -74,12 +74,7 @@ def require_keepable(reply: BaseModel) -> None:
 
 
 def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[str]]:
-    """Validate a value, without a wrapper and in another form if its type takes it so.
-
-    Raises:
-        ValidationError: it has another fault; the error is of the value as it came.
-        Unreadable: it says yes or no where a number is asked for.
-    """
+    """Validate a value, without a wrapper and in another form if its type takes it so; else raise its first fault."""
     first: ValidationError | None = None
     for shape, kind in _shapes(value, reply_type):
         mended = Counter([kind] if kind else [])

@@ -166,11 +166,7 @@ def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: 
 
 
 def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, JsonObject]:
-    """Return the cleaned description and the mended parameters of a tool.
-
-    Raises:
-        Rejected: it cannot be used.
-    """
+    """Return the cleaned description and the mended parameters of a tool, or reject it."""
     if not isinstance(tool.name, str) or not tool.name.strip():
         raise Rejected("tool without a name", "")
     description = clean_description(tool.description, tool.name)

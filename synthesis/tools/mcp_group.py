@@ -56,13 +56,7 @@ class McpBackend:
         self._sessions, self._routes = sessions, routes
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
-        """Make one call by the name that the server knows.
-
-        Raises:
-            ToolServerDied: the connection ended, or no answer came in time.
-            ToolServerUnavailable: a server at an address refuses our keys.
-            Rejected: the answer is not one that the protocol, or the tool's own output schema, allows.
-        """
+        """Make one call by the name that the server knows; raise as `McpSession.call`."""
         listed = tool.original_name or tool.name
         route = self._routes[listed] if self._routes else Route(0, listed)
         return await self._sessions[route.server].call(route.tool, arguments)

@@ -117,11 +117,7 @@ class McpPool:
         return session
 
     def _restore(self, workspace: Path) -> None:
-        """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it.
-
-        Raises:
-            ToolServerUnavailable: the server writes into its workspace meanwhile.
-        """
+        """Make a workspace equal to the pristine one; the folder itself stays, for the server stands in it."""
         fresh = self._folder / f"fresh-{workspace.name}"
         shutil.copytree(self._pristine, fresh, symlinks=True)
         if is_confined(self.config):

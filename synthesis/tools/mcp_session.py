@@ -230,12 +230,9 @@ class McpSession:
         return self._credentials.masked(f"{type(error).__name__}: {error}").splitlines()[0].rstrip(": ")
 
     async def _answer_to(self, request: Coroutine[Any, Any, Any]) -> Any:
-        """Await the answer to a request; a session whose request was given up is not asked again.
+        """Await the answer to a request, or the `MCPError` of a server that lives; raise else as `call`.
 
-        Raises:
-            MCPError: the server lives, and answers that it refuses.
-            ToolServerDied: the connection ended, or no answer came in time.
-            ToolServerUnavailable: a server at an address refuses our keys.
+        A session whose request was given up is not asked again.
         """
         from mcp import MCPError
 

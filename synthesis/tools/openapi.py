@@ -28,11 +28,8 @@ def read_openapi(document: JsonValue, name: str) -> SourceServer | None:
     tools = []
     for path, item in object_in(document.get("paths")).items():
         item = _resolved(item, document)
-        if not isinstance(item, dict):
-            continue
-        for method in _METHODS:
-            if isinstance(operation := item.get(method), dict):
-                tools.append(_operation(path, method, operation, item, document))
+        operations = [(method, item[method]) for method in _METHODS if isinstance(item.get(method), dict)]
+        tools += [_operation(path, method, operation, item, document) for method, operation in operations]
     return SourceServer(
         name=str(info.get("title") or name),
         origin="openapi",
@@ -47,7 +44,7 @@ def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, 
     properties: JsonObject = {str(parameter["name"]): _parameter_schema(parameter) for parameter in parameters}
     required = [str(parameter["name"]) for parameter in parameters if parameter.get("required") is True]
     body = _resolved(operation.get("requestBody"), document)
-    if isinstance(body, dict) and (schema := _json_content(body)) is not None:
+    if (schema := _json_content(body)) is not None:
         _add_body(properties, required, schema, body.get("required") is True, document)
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
     description, summary = operation.get("description"), operation.get("summary")
@@ -65,11 +62,9 @@ def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -
     for level in (item, operation):
         for entry in objects_in(level.get("parameters")):
             parameter = _resolved(entry, document)
-            if not isinstance(parameter, dict) or "name" not in parameter:
-                continue
-            name, place = str(parameter["name"]), str(parameter.get("in", "query"))
+            name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
             is_transport = place == "cookie" or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
-            if not is_transport and not _CREDENTIAL.fullmatch(name):
+            if "name" in parameter and not is_transport and not _CREDENTIAL.fullmatch(name):
                 merged[name, place] = parameter  # OpenAPI tells parameters apart by name and place
     return list(merged.values())
 
@@ -88,7 +83,7 @@ def _add_body(
 ) -> None:
     """Put the fields of an object body beside the parameters; any other body is one parameter `body`."""
     target = _resolved(schema, document)
-    fields = target.get("properties") if isinstance(target, dict) else None
+    fields = target.get("properties")
     if not isinstance(fields, dict) or set(fields) & set(properties):  # a field must not hide a parameter of its name
         properties["body"] = schema
         required.extend(["body"] if is_required else [])
@@ -100,24 +95,21 @@ def _add_body(
 
 def _json_content(holder: JsonObject) -> JsonValue:
     """Return the schema of the JSON media type, else of the first one; None without any."""
-    content = holder.get("content")
-    if not isinstance(content, dict) or not content:
-        return None
-    media = next((value for name, value in content.items() if "json" in str(name)), next(iter(content.values())))
-    return media.get("schema") if isinstance(media, dict) else None
+    content = object_in(holder.get("content"))
+    of_json = [media for name, media in content.items() if "json" in str(name)]
+    return object_in(next(iter([*of_json, *content.values()]), None)).get("schema")
 
 
 def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
-    for status, response in object_in(operation.get("responses")).items():
-        if str(status).startswith("2") and isinstance(resolved := _resolved(response, document), dict):
-            return _json_content(resolved)
-    return None
+    responses = object_in(operation.get("responses"))
+    resolved = [_resolved(response, document) for status, response in responses.items() if str(status).startswith("2")]
+    return _json_content(next(filter(None, resolved), {}))
 
 
-def _resolved(node: JsonValue, document: JsonObject) -> JsonValue:
-    """Follow references inside the document, at most 16 of them in a row."""
+def _resolved(node: JsonValue, document: JsonObject) -> JsonObject:
+    """Follow references inside the document, at most 16 of them in a row; an empty object if they lead to none."""
     for _ in range(16):  # references that go round in a circle lead nowhere
-        if not isinstance(node, dict) or not isinstance(reference := node.get("$ref"), str):
-            return node
+        if not isinstance(reference := object_in(node).get("$ref"), str):
+            return object_in(node)
         node = pointed_to(reference, document)
-    return None
+    return {}

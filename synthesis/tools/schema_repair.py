@@ -161,11 +161,7 @@ class _Repair:
         return {"type": "object", "properties": properties, **({"required": required} if required else {}), **kept}
 
     def schema(self, found: JsonValue, references: tuple[str, ...], depth: int) -> JsonObject:
-        """Mend one schema; `references` are the `$ref`s that led here.
-
-        Raises:
-            SchemaUnconvertible: it is too large or too deep.
-        """
+        """Mend one schema; `references` are the `$ref`s that led here."""
         # References are written out, so a short document can make a tree without measure.
         self._nodes += 1
         if self._nodes > MAX_SCHEMA_NODES:

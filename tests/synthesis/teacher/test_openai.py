@@ -19,9 +19,10 @@ from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 
 
 async def test_a_question_is_asked_with_its_schema_and_an_invalid_reply_is_repaired_with_the_error_quoted():
-    replies = iter(['{"reason": "plain", "clarity": 3}', scored({})])
+    replies = iter(['{"reason": "plain", "clarity": 3}', f"```json\n{scored({})}\n```"])
     async with asking(lambda _: next(replies)) as (endpoint, teacher):
         assert await teacher.ask(question(), seed=0) == SCORES
+    assert teacher.ledger.of("ScoreTask").mended == {"a fence": 1}
     asked, repaired = endpoint.bodies
     schema = asked["response_format"]["json_schema"]["schema"]
     score = {"maximum": 1, "minimum": 0, "type": "number"}

@@ -12,8 +12,6 @@ from synthesis.records import Task, TaskScores
 from synthesis.teacher.config import OpenAITeacherConfig, RoleConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import Role, TeacherUnavailable
-from synthesis.track.fingerprint import synthesis_fingerprint
-from synthesis.trajectories.config import TrajectoriesConfig
 from tests.synthesis.teacher.asking import SCORES, asking, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 
@@ -98,16 +96,12 @@ def test_fields_that_the_teacher_sets_cannot_stand_in_extra_body(field):
             make(extra_body={field: 1})
 
 
-def test_sampling_of_a_role_decides_the_records_and_its_address_and_price_do_not(tmp_path):
-    def fingerprint(**role):
-        teacher = OpenAITeacher(
-            OpenAITeacherConfig(model="mock", api_key_env="TEST_KEY", roles={"agent": RoleConfig(**role)})
-        )
-        config = TrajectoriesConfig(count=1, out=tmp_path, teacher=teacher.config)
-        return synthesis_fingerprint("synthesis.trajectories.pipeline", config, teacher, {})
+def test_sampling_of_a_role_decides_the_records_and_its_address_and_price_do_not():
+    def decides(**role):
+        config = OpenAITeacherConfig(model="mock", api_key_env="TEST_KEY", roles={"agent": RoleConfig(**role)})
+        return config.name, config.what_decides()
 
-    plain = fingerprint()
-    elsewhere = fingerprint(base_url="http://x/v1", api_key_env="TEST_KEY", usd_per_million_prompt_tokens=1.0)
-    assert plain == elsewhere
+    plain = decides()
+    assert decides(base_url="http://x/v1", api_key_env="TEST_KEY", usd_per_million_prompt_tokens=1.0) == plain
     for other in ({"model": "b"}, {"temperature": 0.1}, {"extra_body": {"a": 1}}):
-        assert fingerprint(**other) != plain
+        assert decides(**other) != plain

@@ -94,18 +94,3 @@ def test_a_teacher_behind_an_endpoint_is_told_which_part_does_not_fit_the_output
     request.check(EmulatedResponse(value={"hotel_id": "H1", "stars": 4}, state=EmulatorState()))
     with pytest.raises(ValueError, match="find_hotel returns by its output schema, found stars"):
         request.check(EmulatedResponse(value=UNFIT, state=EmulatorState()))
-
-
-async def test_a_known_value_is_not_repeated_if_the_output_schema_excludes_it():
-    assign = tool("assign_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["assigned"]}})
-    close = tool("close_ticket", {"ticket_id": TEXT}, {"ticket_id": TEXT, "status": {"enum": ["closed"]}})
-    backend = emulator()
-    for document, status in ((assign, "assigned"), (close, "closed"), (assign, "assigned")):
-        response = await backend.call("c1", document, {"ticket_id": "T7"})
-        assert json.loads(response.content) == {"ticket_id": "T7", "status": status}
-
-
-async def test_a_drawn_value_that_the_output_schema_excludes_is_refused_too():
-    rate = tool("rate_ticket", {"ticket_id": TEXT}, {"grade": {"type": "string", "pattern": "^[A-F]$"}})
-    with pytest.raises(BadReply, match=r"grade: '.+' does not match '\^\[A-F\]\$'"):
-        await emulator().call("c1", rate, {"ticket_id": "T7"})
