@@ -141,7 +141,7 @@ SAMPLING_FAULTS: dict[str, tuple[Any, ...]] = {
     "temperature": (-1, "hot", True, 100.5, 1e308, 10**400),
     "top_p": (0, 1.5, 1e-40, 1e-320),
     "top_k": (-2, 2**31, 10**30),
-    "min_p": (1e308,),
+    "min_p": (0.1, 1e308),
     "presence_penalty": (1.5,),
     "repetition_penalty": (0, 1.1),
     "min_tokens": (5,),
