@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import secrets
 import socket
@@ -82,7 +83,7 @@ def first_contact(url: str) -> None:
             health = client.health()
         except SandboxUnavailable as error:
             raise SandboxUnavailable(
-                f"no sandbox listens at {url}: {error}; `astra sandbox serve` starts one"
+                f"expected a sandbox at {url}, found none: {error}; `astra sandbox serve` starts one"
             ) from None
     if "workers" not in health:
         raise SandboxUnavailable(f"expected a sandbox at {url}, found another service")
@@ -290,7 +291,8 @@ class AsyncSandboxClient:
             raise Lost("reply_late", f"no reply within {due_seconds:.3g} s") from None
         except aiohttp.ClientError as error:
             # The text of an error of the connector speaks of TLS; the system's own error does not.
-            said = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+            said = os.strerror(number) if number else error
             is_cut = isinstance(error, aiohttp.ClientPayloadError)
             why = f"{type(error).__name__}: {said}"
             raise Lost("reply_cut" if is_cut else "connection_lost", why) from None

@@ -128,7 +128,7 @@ def test_the_blocking_client_retries_gives_up_and_refuses_like_the_other_one() -
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [((200, b"{}"), "found another service"), ((404, b"{}"), "no sandbox listens at")]
+    ("answer", "words"), [((200, b"{}"), "found another service"), ((404, b"{}"), "found none: .* HTTP 404")]
 )
 def test_a_service_that_is_no_sandbox_is_told_at_the_first_contact(answer: Answer, words: str) -> None:
     with fake_service(lambda *_: answer) as (url, _), pytest.raises(SandboxUnavailable, match=words):

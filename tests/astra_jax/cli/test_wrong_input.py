@@ -251,7 +251,7 @@ ROWS = [
     row("report run_of_nothing", 1, "found none", "run_of_nothing"),
     row("report run_with_a_damaged_summary", 1, "summary.json"),
     # sandboxes
-    row(f"records verify environments --sandbox {DEAD}", 1, f"no sandbox listens at {DEAD}", "refused"),
+    row(f"records verify environments --sandbox {DEAD}", 1, f"expected a sandbox at {DEAD}", "refused"),
     row("records verify environments --sandbox LIVE/wiki", 1, "expected a sandbox", "/wiki"),
     row("records verify environments --sandbox LIVE", 1, "HTTP 401"),
     row("records verify environments --sandbox 127.0.0.1:8377", 2, "--sandbox", "'127.0.0.1:8377'"),
@@ -281,7 +281,7 @@ ROWS = [
     row("rl rl.toml environments=missing --sandbox LIVE", 1, "missing"),
     row("rl rl.toml environments=no_environments --sandbox LIVE", 1, "no_environments", "none"),
     row("rl rl.toml environments=no_trajectories --sandbox LIVE", 1, "Environment", "'trajectory'"),
-    row(f"rl rl.toml --sandbox {DEAD}", 1, f"no sandbox listens at {DEAD}"),
+    row(f"rl rl.toml --sandbox {DEAD}", 1, f"expected a sandbox at {DEAD}"),
     row("evaluate environments evaluation.toml policy=missing --sandbox LIVE", 1, "missing: ", "no such folder"),
     row("evaluate environments evaluation.toml policy=policy_not_whole --sandbox LIVE", 1, "policy_not_whole"),
     row("evaluate environments evaluation.toml environments=no_environments --sandbox LIVE", 1, "no_environments"),
@@ -314,7 +314,7 @@ ROWS = [
     row("synthesize environments environments.toml knowledge=['few_rows.csv'] --sandbox LIVE", 1, "at least 5 rows"),
     row("synthesize environments environments.toml domains={cheese=1} --sandbox LIVE", 1, "found the domain 'cheese'"),
     row("synthesize environments environments.toml varieties={stateful=1} --sandbox LIVE", 2, "stateful"),
-    row(f"synthesize environments environments.toml --sandbox {DEAD}", 1, f"no sandbox listens at {DEAD}"),
+    row(f"synthesize environments environments.toml --sandbox {DEAD}", 1, f"expected a sandbox at {DEAD}"),
     row("synthesize trajectories trajectories.toml shipped_examples=true teacher.model=m", 1, "NO_KEY_HERE"),
     row("synthesize trajectories trajectories.toml teacher.modle=m", 2, "teacher.modle", "mean teacher.model?"),
     # checkpoints
