@@ -16,8 +16,7 @@ from synthesis.environments.proving.other_rows import calls_for_other_rows, is_c
 from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
-from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
-from synthesis.environments.state.stateful import prove_stateful
+from synthesis.environments.state import check_conditions, prove_stateful
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
@@ -98,15 +97,10 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
     if environment.state_conditions:
         check_conditions(environment.state_conditions, environment.state or {}, final_state)
-    await prove_further_tools(sandbox, _uncalled(environment), environment.further_calls, environment.state or {})
 
 
 def _unused(environment: Environment) -> list[EnvironmentTool]:
-    """Return the tools that no sub-question calls because one was withheld; those of a stateful one have calls."""
-    return [] if environment.is_stateful else _uncalled(environment)
-
-
-def _uncalled(environment: Environment) -> list[EnvironmentTool]:
+    """Return the tools that no sub-question calls because one was withheld."""
     called = {task.call.name for task in environment.sub_tasks if task.call}
     return [tool for tool in environment.tools if tool.document.name not in called]
 

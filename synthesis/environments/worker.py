@@ -20,12 +20,12 @@ from synthesis.environments.questions.drafts import ENTITY_OR_ANSWER, MAX_DRAWS,
 from synthesis.environments.questions.refusals import omit_parameter
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.environments.state.stateful import write_stateful_task
+from synthesis.environments.state import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
 from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
+from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     ScaleToolDocument,
@@ -82,10 +82,6 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(UNSEEN_TOOLS_VERSION)
     if plan.variety == "stateful":
         names.append(named("state-conditions", WriteStateConditions))
-        if config.stateful_tools > 2:
-            names.append(named("further-tools", WriteFurtherTools))
-        if config.scaled_documents:
-            names.append(named("scaled-tool", WriteScaledTool))
     return " ".join(names)
 
 
@@ -215,15 +211,7 @@ class EnvironmentsWorker:
         shared = ""
         for seed in draw_seeds(self._config.seed, plan):
             knowledge = source.model_copy(update={"seed": seed})
-            task = await write_stateful_task(
-                self._teacher,
-                self._sandbox,
-                knowledge,
-                plan,
-                seed=seed,
-                num_tools=self._config.stateful_tools,
-                scaled_documents=self._config.scaled_documents,
-            )
+            task = await write_stateful_task(self._teacher, self._sandbox, knowledge, plan, seed=seed)
             if self._taken.shared_with(task.instance):
                 shared = ENTITY_OR_ANSWER
             elif self._taken.shared_tools(tool.document for tool in task.tools):

@@ -10,12 +10,7 @@ from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.same_intent import find_homogeneous_tool
-from synthesis.procedural.stateful import (
-    write_further_tools,
-    write_scaled_tool,
-    write_state_conditions,
-    write_stateful_task,
-)
+from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
@@ -36,7 +31,7 @@ from synthesis.prompts.decompositions import (
     ToolNecessity,
     WriteQAInstance,
 )
-from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
+from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     CallArguments,
@@ -300,7 +295,5 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     MergeTools: merge_tools,
     WriteSiblingTools: write_sibling_tools,
     WriteStateConditions: write_state_conditions,
-    WriteFurtherTools: write_further_tools,
-    WriteScaledTool: write_scaled_tool,
 }
 """Request type to the pure function (request, seed) that answers it."""

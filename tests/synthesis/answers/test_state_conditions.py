@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astra_jax.testing import tiny_environment
 from synthesis.answers.counting import count_episode
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments.state.state_proof import check_conditions, tampered_states
+from synthesis.environments.state import check_conditions, tampered_states
 from synthesis.records import StateCondition
 from synthesis.stage import Rejected
 

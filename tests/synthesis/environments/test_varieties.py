@@ -19,7 +19,7 @@ from synthesis.answers.final_answer import is_answer_accurate
 from synthesis.environments.questions.refusals import omit_parameter
 from synthesis.environments.selection.quotas import plan_environments
 from synthesis.environments.selection.statistics import statistics_of
-from synthesis.environments.state.stateful import prove_stateful
+from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import check_shape
 from synthesis.prompts.decompositions import OmittedParameter
 from synthesis.questions.knowledge import Knowledge
@@ -53,6 +53,16 @@ def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url
     }
     assert statistics_of(environments).stateful_share == 0.25
     assert verdict(varied, sandbox_url) == "verified 32/32"
+
+
+def test_changed_conditions_and_a_changed_last_state_are_found(
+    stateful: Environment, tmp_path: Path, sandbox_url: str
+) -> None:
+    damaged = {
+        "state is not as the task asks": altered(stateful, state_conditions=stateful.state_conditions[1:]),
+        "wrong final state": altered(stateful, final_state={**(stateful.final_state or {}), "more": 1}),
+    }
+    assert faults(tmp_path / "out", sandbox_url, *damaged.values()) == list(damaged)
 
 
 def gold_counts(environment: Environment, *, said: str, final_state: object) -> tuple[int, int, int]:

@@ -17,8 +17,7 @@ from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
-from synthesis.environments.state.state_proof import prove_further_tools
-from synthesis.environments.state.stateful import prove_stateful
+from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_writing import ScaleToolDocument, SiblingTools, WriteSiblingTools, WriteToolDocument
@@ -131,18 +130,16 @@ async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_st
 @pytest.mark.parametrize("kind", UNUSABLE)
 async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> None:
     tool, sandbox = look_up("get_floor", UNUSABLE[kind]), InThisProcess()
-    calls = [ToolCall(id=flat, name="get_floor", arguments={"flat": flat}) for flat in ("Amber Falcon", "Jade Otter")]
+    call = ToolCall(id="call_1", name="get_floor", arguments={"flat": "Amber Falcon"})
     environment = tiny_environment()
-    distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=calls[0].arguments)
+    distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=call.arguments)
     shown = altered(environment, irrelevant_tools=(distractor,))
     with pytest.raises(Rejected, match=REASON):
         check_source(tool.source, tool.document, ())
     with pytest.raises(Rejected, match=REASON):
         documented_defaults(tool.document)
     with pytest.raises(Rejected, match=REASON):
-        await prove_further_tools(sandbox, [tool], calls, {})
-    with pytest.raises(Rejected, match=REASON):
-        await prove_stateful(sandbox, (tool,), environment.sub_questions, {})
+        await prove_stateful(sandbox, [tool], [altered(environment.sub_questions[0], call=call)], {})
     with pytest.raises(Rejected, match=REASON):
         await verify_environment(shown, sandbox, ExecutableTools(sandbox))
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import get_args
 
 import pytest
 
 from synthesis.environments.questions.qa_instances import check_languages, check_structure
-from synthesis.environments.state.state_proof import prove_further_tools
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.agent_turn import TakeTurn
@@ -27,14 +25,7 @@ from synthesis.prompts.judges import JUDGES, JudgeTogether
 from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.prompts.rendering import Correctable
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
-from synthesis.prompts.stateful import (
-    FURTHER,
-    FurtherTools,
-    WriteFurtherTools,
-    WriteScaledTool,
-    WriteStateConditions,
-    WriteStatefulTask,
-)
+from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tasks import AugmentTask, ScoreTask, WriteFollowUp, WriteTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
@@ -66,7 +57,6 @@ from synthesis.trajectories.augmentation import draw_persona
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
 from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
-from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -125,8 +115,6 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         OmitParameter(knowledge=knowledge, question="How long is Sable?", call=call),
         WriteStatefulTask(knowledge=knowledge, scenario="multi_hop", num_lookups=2),
         WriteStateConditions(knowledge=knowledge, question="Paint it.", calls=(call,), descriptions={}, state={}),
-        WriteFurtherTools(knowledge=knowledge, tools=(tool,), state={}, count=3),
-        WriteScaledTool(knowledge=knowledge, tool=tool, document=document),
     ]
     return {type(request): request for request in asked}
 
@@ -284,9 +272,3 @@ def test_every_persona_is_shown_to_its_writer_and_to_its_player():
             content = RENDERED[language][kind].messages()[1]["content"]
             assert json.dumps(persona.who, ensure_ascii=False) in content
             assert "<persona>" in instructions(kind, language)
-
-
-def test_the_further_tool_of_the_example_is_proven_by_the_calls_that_come_with_it() -> None:
-    shown = FURTHER[FURTHER.index('{"state"') :]
-    example = FurtherTools.model_validate_json(shown)
-    asyncio.run(prove_further_tools(InThisProcess(), example.tools, example.calls, example.state))
