@@ -33,7 +33,6 @@ from synthesis.records.environments import (
     EnvironmentTool,
     Habit,
     IrrelevantTool,
-    NeededPackage,
     Operation,
     QualityScore,
     RejectedEnvironment,
@@ -60,7 +59,7 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 __all__ = [
     "LEGAL_TOOL_NAME", "SCHEMA_VERSION", "ArgumentBinding", "Chain", "Composition", "Demonstration", "Difficulty",
     "Environment", "EnvironmentTool", "Expectation", "FollowUp", "Habit", "InjectedFailure", "IrrelevantTool",
-    "JsonObject", "JsonValue", "KeptRecord", "Language", "Message", "NeededPackage", "Operation", "Persona",
+    "JsonObject", "JsonValue", "KeptRecord", "Language", "Message", "Operation", "Persona",
     "Provenance", "QualityScore", "Record", "RejectedEnvironment", "RejectedRecord", "RejectedTrajectory", "RewardAxes",
     "Scenario", "ServerDocument", "SimilarityBand", "StateCondition", "SubQuestion", "Task", "TaskScores", "ToolCall",
     "ToolDocument", "Trajectory", "answer_message", "canonical_json", "reasoning_before", "record_id",
