@@ -1,5 +1,8 @@
 """The environments track: from knowledge to verified environments with executable tools.
 
+Any stage may end an item by `BadReply` or `Rejected`, which are counted by reason, and stop the run by
+`TeacherUnavailable` or `SandboxUnavailable`, after which the same command goes on.
+
 config        The configuration of the environments track, and those of the splits beside one training split.
 distractors/  Distractors: tools that are offered beside the needed ones.
 pipeline      The environments track in stage order: knowledge in, a record directory of proven environments out.

@@ -49,10 +49,7 @@ async def write_stateful_task(
     """Have a stateful task of the planned shape written, until the sandbox has proven it.
 
     Raises:
-        BadReply: the teacher gave no usable reply.
         Rejected: after all tries a promise is still broken; the last one is named.
-        TeacherUnavailable: the teacher cannot be asked.
-        SandboxUnavailable: the sandbox gives no answer.
     """
 
     async def proven(task: StatefulTask) -> ProvenTask:
@@ -85,7 +82,6 @@ async def prove_stateful(
 
     Raises:
         Rejected: the first promise that is broken.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     by_name = {tool.document.name: tool for tool in tools}
     if len(by_name) < len(tools):

@@ -30,7 +30,6 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)
@@ -52,7 +51,6 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
 
     Raises:
         Rejected: the first promise that is broken.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     check_shape(environment)
     if environment.is_stateful:
@@ -73,11 +71,7 @@ async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
-    """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run.
-
-    Raises:
-        Rejected, SandboxUnavailable: as `verify_environment`.
-    """
+    """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run."""
     check_shape(environment)
     if environment.is_stateful:
         await _verify_states(environment, sandbox)
@@ -176,7 +170,6 @@ class ExecutableTools:
         Raises:
             Rejected: a tool's schema cannot be used, its code is not allowed, does not run, gives no answer or always
                 the same one.
-            SandboxUnavailable: the sandbox gives no answer.
         """
         for tool in (*unused, *(each.tool for each in distractors)):
             check_written(tool.document)  # the stranger's arguments follow its schema

@@ -103,7 +103,6 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: no draft became of it.
-            TeacherUnavailable: the teacher cannot be asked.
         """
         self._check_domain(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
@@ -124,8 +123,6 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: it did not pass one of the stages.
-            TeacherUnavailable: the teacher cannot be asked.
-            SandboxUnavailable: the sandbox gives no answer.
         """
         self._check_domain(source)
         async with metered_item() as usage:
@@ -143,17 +140,12 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: the first promise that is broken.
-            SandboxUnavailable: the sandbox gives no answer.
         """
         self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
     async def demonstrate(self, environment: Environment, habit: Habit) -> Environment:
-        """Give an environment that has its distractors a demonstration with a habit, if it has room for it.
-
-        Raises:
-            SandboxUnavailable: the sandbox gives no answer.
-        """
+        """Give an environment that has its distractors a demonstration with a habit, if it has room for it."""
         rng = random.Random(f"demonstration/{self._config.seed}/{environment.id}")
         demonstration = await demonstrate(environment, habit, self._sandbox, rng)
         return environment.model_copy(update={"demonstration": demonstration})

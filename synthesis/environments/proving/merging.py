@@ -57,7 +57,6 @@ async def merge_sub_environments(
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
         EmbeddingModelMissing: the local embedding model is not there.
         TeacherUnavailable: the teacher, or the endpoint of the embeddings, cannot be asked.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     merging = _Merging(teacher, sandbox, seed, await _cosines(sub_environments, embedding))
     sub_questions: list[SubQuestion] = []

@@ -156,17 +156,12 @@ async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
 
     Raises:
         Rejected: the first promise that is broken, in the order given.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     await _run(sandbox, proofs, trials)
 
 
 async def replay_gold_calls(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
-    """Prove only that each gold call gives its own answer and none of the others'.
-
-    Raises:
-        Rejected, SandboxUnavailable: as `prove`.
-    """
+    """Prove only that each gold call gives its own answer and none of the others'."""
     # `trials` begins with the gold call.
     await _run(sandbox, proofs, lambda tool, sub_question: [next(trials(tool, sub_question))])
 

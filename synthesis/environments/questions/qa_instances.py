@@ -39,9 +39,7 @@ async def write_qa_instance(
     """Have a QA instance of the planned shape written, and check its structure; once more if it breaks a rule.
 
     Raises:
-        BadReply: the teacher gave no usable reply.
         Rejected: it breaks a rule, has another shape than planned, or is in another language.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteQAInstance(
         knowledge=knowledge,

@@ -30,7 +30,6 @@ async def write_document(
     Raises:
         BadReply: the teacher has no such document.
         Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
 
@@ -52,7 +51,6 @@ async def scale_document(
     Raises:
         BadReply: the teacher has no such document.
         Rejected: its document breaks a rule.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
     if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
@@ -90,16 +88,12 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
 
 
 def documented_defaults(document: ToolDocument) -> dict[str, object]:
-    """Return the optional parameters that have a default in a document, with their defaults.
-
-    Raises:
-        Rejected: the document's schema cannot be used.
+    """Return the optional parameters that have a default in a checked document, with their defaults.
 
     >>> parameters = {"properties": {"flat": {}, "page": {"default": 1}}, "required": ["flat"]}
     >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
     {'page': 1}
     """
-    check_written(document)  # for further tools on a state this is the first check
     return {
         name: schema["default"]
         for name, schema in document.parameters.get("properties", {}).items()
