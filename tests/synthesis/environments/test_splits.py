@@ -41,7 +41,7 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
-    """A training split of every variety of tool, and a few environments of each of its held-out splits."""
+    """A training split of every variety of tool, and a few environments of three splits that are held out from it."""
     training = tiny_config(
         seed=0,
         count=24,
@@ -50,44 +50,28 @@ def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapp
         varieties=VARIETIES,
         scaled_documents=0.5,
     )
-    splits = {"training": training, **held_out_configs(training)}
-    for name, config in splits.items():
-        count = {"training": 24, "heldout": 6, "selection": 6}.get(name, 12)
-        config = altered(config, count=count)
-        all_kept(config, sandbox_url)
-    return {name: config.out for name, config in splits.items()}
+    further = held_out_configs(training)
+    for config in (training, further["rl_environments"], further["heldout_tools"], further["heldout_domains"]):
+        made = tuple(folder for folder in config.disjoint_from if folder.name in ("training", "rl_environments"))
+        all_kept(altered(config, count=24 if config is training else 12, disjoint_from=made), sandbox_url)
+    return {"training": training.out, **{name: config.out for name, config in further.items()}}
 
 
-def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Mapping[str, Path]) -> None:
-    for split, other in (
-        ("rl_environments", "training"),
-        ("heldout", "training"),
-        ("heldout", "rl_environments"),
-        ("selection", "training"),
-        ("selection", "rl_environments"),
-        ("selection", "heldout"),
-    ):
-        shared = shared_between(held_out[split], held_out[other])
-        assert (shared["entities"], shared["answers"]) == (0, 0)
-        assert shared["domains"] == len(DOMAINS)
-        if other == "training":
-            assert all(shared[level] for level in TOOLS)
-
-
-@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
-def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mapping[str, Path], other: str) -> None:
-    shared = shared_between(held_out["heldout_tools"], held_out[other])
-    assert not any(shared[level] for level in TOOLS)
-    assert shared["domains"] == len(DOMAINS)
-    assert other == "heldout" or (shared["entities"], shared["answers"]) == (0, 0)
-
-
-@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
-def test_unseen_domains_share_no_domain_and_no_tool(held_out: Mapping[str, Path], other: str) -> None:
-    shared = shared_between(held_out["heldout_domains"], held_out[other])
-    assert not any(shared[level] for level in ("domains", *TOOLS))
-    found = {environment.domain for environment in read(held_out["heldout_domains"])}
-    assert found == set(domains()) - set(DOMAINS)
+@pytest.mark.parametrize(
+    ("split", "other", "levels"),
+    [
+        ("rl_environments", "training", ("entities", "answers")),
+        *(("heldout_tools", other, ("entities", "answers", *TOOLS)) for other in ("training", "rl_environments")),
+        *(("heldout_domains", other, ("domains", *TOOLS)) for other in ("training", "rl_environments")),
+    ],
+)
+def test_a_split_shares_nothing_of_its_level_with_another(
+    held_out: Mapping[str, Path], split: str, other: str, levels: tuple[str, ...]
+) -> None:
+    shared = shared_between(held_out[split], held_out[other])
+    assert not any(shared[level] for level in levels)
+    assert shared["domains"] == (0 if "domains" in levels else len(DOMAINS))
+    assert any(shared[level] for level in TOOLS) is (split == "rl_environments")
 
 
 def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, Path], sandbox_url: str) -> None:
@@ -98,6 +82,7 @@ def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, 
         assert all(environment.irrelevant_tools for environment in found)
         assert {environment.language for environment in found} == {"en", "zh"}
         assert all("unseen-tools" in environment.provenance.prompt_version for environment in found)
+    assert {each.domain for each in read(held_out["heldout_domains"])} == set(domains()) - set(DOMAINS)
 
 
 class HabitualTeacher(ProceduralTeacher):
@@ -138,32 +123,25 @@ def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
     assert not any(shared[level] for level in TOOLS)
 
 
-class TakenAtFirst(TakenValues):
-    """Finds the tools of so many draws taken."""
-
-    def __init__(self, num_shared: int):
-        super().__init__((), "tools")
-        self.num_shared = num_shared
-        self.asked: list[list[ToolDocument]] = []
-
-    def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
-        self.asked.append(list(documents))
-        return {"find_dues_of_union"} if len(self.asked) <= self.num_shared else set()
-
-
-def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected() -> None:
+def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
+    source = Knowledge(domain="healthcare", language="en", unseen="tools")
+    asked: list[list[ToolDocument]] = []
 
-    def draft(taken: TakenValues) -> Draft:
-        source = Knowledge(domain="healthcare", language="en", unseen="tools")
+    def drafted(num_shared: int) -> Draft:
+        def shared_tools(self: TakenValues, documents: Iterable[ToolDocument]) -> set[str]:
+            asked.append(list(documents))
+            return {"find_dues_of_union"} if len(asked) <= num_shared else set()
+
+        monkeypatch.setattr(TakenValues, "shared_tools", shared_tools)
+        taken = TakenValues((), "tools")
         return asyncio.run(write_draft(ProceduralTeacher(), source, plan, taken, max_hops=1, seed=9))
 
-    taken = TakenAtFirst(2)
-    third = draft(taken)
+    third = drafted(2)
     assert third.seed == list(draw_seeds(9, plan))[2]
-    assert list(third.documents.values()) == taken.asked[2]
+    assert list(third.documents.values()) == asked[2]
     with pytest.raises(Rejected, match=f"tool of another split: after {MAX_DRAWS} draws"):
-        draft(TakenAtFirst(MAX_DRAWS))
+        drafted(len(asked) + MAX_DRAWS)
 
 
 async def test_tools_that_are_known_late_are_checked_when_they_are_known(
