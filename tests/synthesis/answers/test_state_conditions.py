@@ -36,11 +36,8 @@ def test_order_17_is_cancelled_and_no_other_order_changed() -> None:
     check_conditions(CONDITIONS, BEFORE, AFTER)
     other = {**AFTER, "orders": {**AFTER["orders"], "18": {"status": "cancelled", "items": []}}}  # type: ignore[dict-item]
     assert not meets_conditions(CONDITIONS, BEFORE, other)
-
-
-@pytest.mark.parametrize("missing", range(3))
-def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
-    assert not meets_conditions(CONDITIONS[:missing] + CONDITIONS[missing + 1 :], BEFORE, AFTER)
+    for missing in range(3):  # a change that no condition names is one too many
+        assert not meets_conditions(CONDITIONS[:missing] + CONDITIONS[missing + 1 :], BEFORE, AFTER)
 
 
 @pytest.mark.parametrize(

@@ -49,17 +49,6 @@ PLANTED: dict[str, tuple[str, str]] = {
     "returns all golds at once": ("wrong answer", body("return list(TABLES['rent'].values())")),
     "returns all golds in one text": ("wrong answer", body("return ' '.join(map(str, TABLES['rent'].values()))")),
     "right only by substring": ("wrong answer", body("return 'error code 1' + str(TABLES['rent'][apartment]) + '00'")),
-    "prints the gold": ("name not allowed", body("print(TABLES['rent'][apartment])")),
-    "prints the gold and returns nothing": (
-        "import not allowed",
-        body("import sys", "sys.stdout.write(str(TABLES['rent'][apartment]))"),
-    ),
-    "random": ("import not allowed", body("import random", "return random.choice(list(TABLES['rent'].values()))")),
-    "random by object identity": ("name not allowed", body("return TABLES['rent'][apartment] + id(object())")),
-    "reads the clock": (
-        "import not allowed",
-        body("import time", "return TABLES['rent'][apartment] if time.time() else 0"),
-    ),
     "different signature": (
         "signature differs from document",
         GOOD.replace("apartment: str", "flat: str").replace("[apartment]", "[flat]"),
@@ -67,10 +56,6 @@ PLANTED: dict[str, tuple[str, str]] = {
     "an optional parameter that the document requires": (
         "signature differs from document",
         GOOD.replace("apartment: str", "apartment: str = 'Amber Fox'"),
-    ),
-    "needs network": (
-        "import not allowed",
-        body("import socket", "socket.create_connection(('example.org', 80))", "return 4210"),
     ),
     "endless loop": (
         "call ends in timeout",
@@ -318,8 +303,13 @@ def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["TABLES.__class__", "().__class__.__mro__", "getattr(TABLES, 'x')", "eval('1')", "open('x')"]
-)
-def test_introspection_and_input_are_not_allowed_in_code(line: str) -> None:
-    with pytest.raises(Rejected, match="name not allowed"):
-        check_source(body(f"return {line}"), DOCUMENT, ())
+    "line",
+    [
+        "return TABLES.__class__", "return ().__class__.__mro__", "return getattr(TABLES, 'x')", "return eval('1')",
+        "return open('x')", "print(TABLES)", "return id(object())", "import sys", "import random", "import time",
+        "import socket", "from . import sys",
+    ],
+)  # fmt: skip
+def test_introspection_input_output_clock_chance_and_network_are_not_allowed_in_code(line: str) -> None:
+    with pytest.raises(Rejected, match="not allowed"):
+        check_source(body(line), DOCUMENT, ())

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from astra_jax.cli.command import main
-from sandbox.client import SandboxUnavailable
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.selection.splits import TakenValues
@@ -62,15 +61,6 @@ def test_a_wrong_or_missing_token_ends_the_command_at_once_in_one_line(
     assert err.startswith("astra: SandboxUnavailable: the sandbox at http://127.0.0.1:")
     assert words in err
     assert "wr0ng-token" not in err
-
-
-def test_a_run_without_the_token_stops(
-    guarded: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ASTRA_SANDBOX_TOKEN", raising=False)
-    config = tiny_config(seed=3, count=3, out=tmp_path / "made")
-    with pytest.raises(SandboxUnavailable, match="wants a token"):
-        asyncio.run(synthesize_environments(config, ProceduralTeacher(), guarded[0]))
 
 
 def test_the_token_is_in_no_record_and_is_sent_to_no_worker(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
 from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.decompositions import WriteQAInstance
-from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
@@ -236,19 +233,3 @@ def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain() ->
         assert {relation for fields in types.values() for relation in fields.relations} == set(types), name
     parameters = [{wording.year, wording.source, wording.target, wording.amount} for wording in (KNOWN, UNSEEN)]
     assert not (parameters[0] | set(OPTIONS)) & (parameters[1] | set(UNSEEN.options.values()))
-
-
-def test_a_language_model_is_asked_for_unusual_tools_only_where_they_must_be_unseen() -> None:
-    node = {"id": "q1", "question": "What is the rent of flat Amber Fox?", "answer": 4210}
-
-    def told(unseen: str) -> list[str]:
-        knowledge = {"domain": "library", "language": "en", "unseen": unseen}
-        shape = {"scenario": "single_hop", "num_lookups": 1, "with_computation": False, "max_hops": 1}
-        requests = [
-            WriteQAInstance.model_validate({"knowledge": knowledge, **shape}),
-            WriteToolDocument.model_validate({"knowledge": knowledge, "node": node, "language": "en"}),
-        ]
-        return [json.dumps(request.messages()) for request in requests]
-
-    assert not any("seldom" in messages or "unseen" in messages for messages in told("worlds"))
-    assert all("seldom" in messages and "unseen" not in messages for messages in told("domains"))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from astra_jax.testing import tiny_environment
 from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.tool_documents import check_scaled
 from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -133,43 +129,3 @@ async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> 
 async def test_a_distractor_whose_argument_may_be_null_is_tried_with_a_stranger_too() -> None:
     tool = look_up("get_floor", {"properties": {"flat": {"type": ["string", "null"]}}, "required": ["flat"]})
     await ExecutableTools(InThisProcess()).check([tool], [])
-
-
-@pytest.fixture
-def requests_of_a_server() -> Iterator[tuple[str, list[str]]]:
-    """An address, and the paths that it was asked for."""
-    asked: list[str] = []
-
-    class Counting(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"type": "integer"}')
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Counting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore:Automatically retrieving")  # which jsonschema says, and does it
-async def test_no_schema_makes_anything_be_fetched(
-    requests_of_a_server: tuple[str, list[str]], instances: dict[str, QAInstance], tmp_path: Path
-) -> None:
-    address, asked = requests_of_a_server
-    before = look_up("get_rent").document
-    for keyword in ("$ref", "$dynamicRef"):
-        added = {keyword: f"{address}/x", "default": 1}
-        parameters = {**before.parameters, "properties": {**before.parameters["properties"], "a": added}}
-        scaled = altered(before, parameters=parameters)
-        with pytest.raises(Rejected, match=REASON):
-            check_scaled(before, scaled)
-        teacher = ScriptedTeacher({WriteToolDocument: [scaled, scaled]}, otherwise=ProceduralTeacher())
-        (tmp_path / keyword).mkdir()
-        report = await built(teacher, instances["en single_hop"], tmp_path / keyword)
-        assert report.rejected == {REASON: 1}
-    assert asked == []

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.worlds import domains, name_parts, world_of
+from synthesis.procedural.worlds import domains, world_of
 from synthesis.questions.decomposition import scenario_of
 from synthesis.records import Scenario
 from synthesis.teacher.protocol import BadReply
@@ -48,13 +48,6 @@ def test_each_question_of_a_world_asks_for_one_fact() -> None:
             world = world_of(domain, language, 1)
             count = sum(len(row) if isinstance(row, dict) else 1 for r in world.values.values() for row in r.values())
             assert len(facts_by_question(world)) == count
-
-
-def test_names_combine_at_least_eighty_first_and_second_parts() -> None:
-    for language in ("en", "zh"):
-        first, second = name_parts(language)
-        assert min(len(first), len(second)) >= 80
-        assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("scenario", ["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"])
