@@ -27,11 +27,12 @@ async def write_document(
 ) -> ToolDocument:
     """Have the document of a sub-question's tool written; a share of all documents is scaled.
 
+    Within one environment equal documents stay equal.
+
     Raises:
         BadReply: the teacher has no such document.
         Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
     """
-    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
 
     def checked(document: ToolDocument) -> ToolDocument:
         check_written(document)
@@ -39,29 +40,18 @@ async def write_document(
         require_language(document.description, knowledge.language, node.question, what="description", where=where)
         return document
 
+    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
     document = await accepted_reply(teacher, request, checked, seed=seed)
-    return await scale_document(teacher, knowledge, document, share=scaled)
-
-
-async def scale_document(
-    teacher: Teacher, knowledge: Knowledge, document: ToolDocument, *, share: float
-) -> ToolDocument:
-    """Have a share of all documents scaled; within one environment equal documents stay equal.
-
-    Raises:
-        BadReply: the teacher has no such document.
-        Rejected: its document breaks a rule.
-    """
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
-    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
+    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= scaled:
         return document
 
-    def checked(scaled: ToolDocument) -> ToolDocument:
-        check_scaled(document, scaled)
-        return scaled
+    def checked_scaled(reply: ToolDocument) -> ToolDocument:
+        check_scaled(document, reply)
+        return reply
 
-    request = ScaleToolDocument(knowledge=knowledge, document=document)
-    return await accepted_reply(teacher, request, checked, seed=knowledge.seed)
+    to_scale = ScaleToolDocument(knowledge=knowledge, document=document)
+    return await accepted_reply(teacher, to_scale, checked_scaled, seed=knowledge.seed)
 
 
 def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:

@@ -15,11 +15,13 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.questions.refusals import omit_parameter
-from synthesis.environments.selection.quotas import plan_environments
+from synthesis.environments.selection.quotas import PlanImpossible
 from synthesis.environments.selection.statistics import statistics_of
 from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import check_shape
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
@@ -210,15 +212,9 @@ def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: P
     assert rest[-1].content in learnt[1]
 
 
-def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected at most 0 stateful environments"):
-        plan_environments(
-            4,
-            0,
-            scenarios={"single_hop": 1.0},
-            languages={"en": 1.0},
-            domains={"library": 1.0},
-            lookups={"single_hop": {1: 1.0}},
-            computations=0,
-            varieties={"stateful": 1.0},
-        )
+def test_more_stateful_environments_than_multi_hop_places_are_refused(tmp_path: Path) -> None:
+    config = tiny_config(
+        seed=0, count=4, out=tmp_path / "out", scenarios={"single_hop": 1.0}, varieties={"stateful": 1.0}
+    )
+    with pytest.raises(PlanImpossible, match="expected at most 0 stateful environments"):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://127.0.0.1:9"))

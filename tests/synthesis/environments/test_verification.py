@@ -31,7 +31,7 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
-from tests.synthesis.environments.made import document, verdict
+from tests.synthesis.environments.made import document, faults, verdict
 
 ENVIRONMENT = tiny_environment()
 
@@ -197,6 +197,11 @@ def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path
     report = asyncio.run(verify_environments(tmp_path / "out", sandbox_url))
     assert report.failures == [(sound[number].id, reason) for number, (_, reason) in broken.items()]
     assert (report.read, report.closing_line()) == (35, "verified 33/35")
+
+
+def test_a_change_that_no_replay_shows_is_found_by_the_digest(tmp_path: Path, sandbox_url: str) -> None:
+    asked = altered(ENVIRONMENT.sealed(), question=f"{ENVIRONMENT.question} Answer for the year before.")
+    assert faults(tmp_path / "out", sandbox_url, asked) == ["changed after it was written"]
 
 
 def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path: Path, sandbox_url: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from synthesis.procedural.hard_questions import frames
 from synthesis.procedural.hard_wording import HardWording, lexicon
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.world_questions import draw_instance, lookup_question
@@ -61,30 +60,20 @@ def test_no_content_word_of_a_question_stands_in_its_tools_document(domain: str)
 def test_every_property_has_several_wordings_and_siblings(domain: str) -> None:
     for entity_type, fields in domains()[domain].items():
         words = lexicon(domain)[entity_type]
-        assert len(set(words["parameters"])) >= 3
-        assert entity_type not in words["parameters"]
-        for language in ("en", "zh"):
-            assert len(set(words[language]["kinds"])) >= 3
+        assert len(set(words["parameters"]) - {entity_type}) >= 3
         for name in (*fields.attributes, *fields.relations):
             wording = words[name]
             is_yearly = name in fields.attributes and fields.attributes[name][1] == "yearly"
             siblings = {sibling["name"] for sibling in wording["siblings"]}
-            assert len(siblings) >= 3
+            assert min(len(siblings), len(set(wording["names"]))) >= 3
             assert not siblings & set(wording["names"])
-            assert len(set(wording["names"])) >= 3
             for language in ("en", "zh"):
-                assert len(set(wording[language]["asks"])) >= 4
+                assert len(set(words[language]["kinds"])) >= 3
                 assert len(set(wording[language]["documents"])) >= 2
+                assert len(set(wording[language]["asks"])) >= 4
                 for ask in wording[language]["asks"]:
                     assert ask.count("{x}") == 1, (entity_type, name, ask)
                     assert ("{year}" in ask) == is_yearly, (entity_type, name, ask)
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_there_are_at_least_300_sentence_frames(language: Language) -> None:
-    frame = frames(language)
-    cores = {core for listed in frame["cores"].values() for core in listed}
-    assert len(cores) * len(set(frame["openings"])) * len(set(frame["closings"])) >= 300
 
 
 def words_of(world: World) -> HardWording:

@@ -88,9 +88,6 @@ def test_the_next_step_is_judged_with_its_arguments() -> None:
     assert next_step(calling("book_hotel", 2, hotel_id="H1")) == 0.3
     assert next_step(calling("find_hotel", 2, city="Oslo")) == 0.3
     assert next_step(saying("Done.")) == 0.3
-
-
-def test_the_last_step_says_something_and_calls_nothing() -> None:
     booked = (calling("find_hotel", city="Oslo"), told(FOUND), calling("book_hotel", 2, hotel_id="H1", guest="Ana"))
     done = (*booked, told('{"booking_id": "B7"}', 2))
     assert next_step(saying("Done: booking id B7."), *done) == 1
@@ -182,9 +179,7 @@ TICKET = [("ticket id", "T1"), ("status", "open"), ("status", "assigned"), ("sta
     [
         ("Done. ticket id T1, status assigned, status closed, hours open 4.", []),
         ("Done. status assigned, status packed, hours open 4.", ["status"]),  # closed became packed
-        ("Done. status packed, hours open 4, status closed.", ["status"]),
         ("Done. status packed, hours open 4.", ["status"]),  # what stands in a label is no value
-        ("Done. status packed, status lost.", ["status", "status"]),
         ("The status went from open to assigned, then the status was closed.", []),
         ("Its status is as follows: closed.", []),
         ("ticket id T1: the ticket id is T1.", []),  # one value may be said again and again
