@@ -1,7 +1,8 @@
 """The environments track: from knowledge to verified environments with executable tools.
 
-Any stage may end an item by `BadReply` or `Rejected`, which are counted by reason, and stop the run by
-`TeacherUnavailable` or `SandboxUnavailable`, after which the same command goes on.
+A check ends at the first rule or promise that is broken, and its `Rejected` says which. Any stage may end an item by
+`Rejected` or `BadReply`, which are counted by reason, and stop the run by `TeacherUnavailable` or `SandboxUnavailable`,
+after which the same command goes on.
 
 config        The configuration of the environments track, and those of the splits beside one training split.
 distractors/  Distractors: tools that are offered beside the needed ones.

@@ -78,11 +78,7 @@ async def write_stateful_task(
 async def prove_stateful(
     sandbox: Sandbox, tools: Sequence[EnvironmentTool], sub_questions: Sequence[SubQuestion], state: JsonObject
 ) -> JsonObject:
-    """Prove the gold calls in order, each on the state that those before it left; return the last state.
-
-    Raises:
-        Rejected: the first promise that is broken.
-    """
+    """Prove the gold calls in order, each on the state that those before it left; return the last state."""
     by_name = {tool.document.name: tool for tool in tools}
     if len(by_name) < len(tools):
         raise Rejected("tool name stands twice", f"{sorted(tool.document.name for tool in tools)}")

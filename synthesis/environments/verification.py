@@ -48,9 +48,6 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
     """Check one environment: its shape, Φ, the proof of each of its tools, and its distractors.
 
     A distractor runs; a hard environment's gives none of its answers to a gold call.
-
-    Raises:
-        Rejected: the first promise that is broken.
     """
     check_shape(environment)
     if environment.is_stateful:

@@ -136,11 +136,7 @@ class EnvironmentsWorker:
         return environment.model_copy(update={"provenance": provenance})
 
     async def replay(self, environment: Environment) -> None:
-        """Replay every gold call of an environment that has its distractors.
-
-        Raises:
-            Rejected: the first promise that is broken.
-        """
+        """Replay every gold call of an environment that has its distractors."""
         self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 

@@ -76,11 +76,7 @@ def check_languages(instance: QAInstance, language: Language) -> None:
 
 
 def check_structure(instance: QAInstance) -> None:
-    """Check every structural rule that can be checked without understanding the questions.
-
-    Raises:
-        Rejected: a rule is broken; the error names the first one.
-    """
+    """Check every structural rule that can be checked without understanding the questions."""
     _check_graph(instance)
     _check_answers(instance)
     _check_shape(instance)

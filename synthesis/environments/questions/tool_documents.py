@@ -55,11 +55,7 @@ async def write_document(
 
 
 def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
-    """Check that a scaled document only has optional parameters more, each with a default that its schema allows.
-
-    Raises:
-        Rejected: a rule is broken; the error names it.
-    """
+    """Check that a scaled document only has optional parameters more, each with a default that its schema allows."""
     check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
     if scaled.name != document.name or set(scaled.required) != set(document.required):
