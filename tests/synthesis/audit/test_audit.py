@@ -108,24 +108,13 @@ def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind: str, tr
             continue
         num_planted += 1
         assert bad.model_copy(update={"messages": sound.messages}) == sound
+        if kind.endswith("made up"):
+            assert bad.messages[:-1] == sound.messages[:-1]
         check_shape(bad)
         ids = [call.id for call, _ in answered_calls(bad.messages)]
         assert ids == [f"call_{ordinal}" for ordinal in range(1, len(ids) + 1)]
         check_calls(bad.model_copy(update={"injected_failures": ()}))
     assert num_planted >= 25
-
-
-def test_a_made_up_value_is_like_a_real_one_and_stands_nowhere_before(trajectories: list[Trajectory]) -> None:
-    elsewhere = Elsewhere(trajectories)
-    for kind in ("numbers made up", "words made up"):
-        for sound in trajectories:
-            bad = planted(kind, sound, elsewhere, Random(sound.id))
-            if bad is not None:
-                assert bad.messages[:-1] == sound.messages[:-1]
-                before, after = (each.messages[-1].content for each in (sound, bad))
-                assert before != after
-                if kind == "numbers made up":
-                    assert re.sub(r"\d", "0", before) == re.sub(r"\d", "0", after)
 
 
 @pytest.mark.parametrize("depth", [300, 900, 2000, 100_000])

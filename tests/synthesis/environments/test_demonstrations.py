@@ -12,7 +12,6 @@ from typing import get_args
 
 import pytest
 
-from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
@@ -102,18 +101,6 @@ def test_a_distractor_is_asked_first_in_the_words_of_the_question() -> None:
     assert messages[1].tool_calls[0].arguments == {"flat": "Quartz Heron"}
     assert "no such flat: Quartz Heron" in messages[2].content
     assert messages[2].tool_call_id == messages[1].tool_calls[0].id
-
-
-def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says_anything() -> None:
-    chinese = altered(ENVIRONMENT, language="zh")
-    described = {tool.document.name: tool.document.description for tool in ENVIRONMENT.all_tools}
-    words = [message.reasoning_content for message in GOLD if message.tool_calls]
-    assert words == ["find flat: Quartz Heron", "rent: Amber Falcon"]
-    said = [message.reasoning_content for message in chinese.gold_messages() if message.tool_calls]
-    assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
-    silent = [altered(tool, document=altered(tool.document, description="")) for tool in ENVIRONMENT.tools]
-    undescribed = altered(chinese, tools=tuple(silent)).gold_messages()
-    assert [message.reasoning_content for message in undescribed if message.tool_calls] == words
 
 
 def test_a_repeated_call_is_answered_as_before_and_a_missing_last_call_leaves_the_answer_before() -> None:
@@ -244,13 +231,6 @@ def test_any_change_of_a_demonstration_is_caught(habit: Habit) -> None:
         verify(altered(environment, sub_questions=()))
 
 
-def test_the_last_gold_call_made_again_is_no_call_too_many_and_the_gold_call_itself_no_mistake() -> None:
-    again = Demonstration(habit="one_call_too_many", messages=(*GOLD[:-1], *GOLD[-3:]))
-    no_mistake = Demonstration(habit="recovers", messages=(*GOLD[:3], *GOLD[1:]))
-    for demonstration in (again, no_mistake):
-        require_another(ENVIRONMENT, demonstration)
-
-
 def test_the_error_is_about_the_most_similar_episode() -> None:
     environment = demonstrated("one_call_too_many", seed=0)
     (*before, told, last) = shown_by(environment).messages
@@ -287,9 +267,3 @@ def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
         altered(ENVIRONMENT, state={}),
     ):
         assert {draw_habit(without_room, shares, rng) for _ in range(100)} == {None}
-
-
-def test_a_distractor_that_was_called_is_shown_however_few_are() -> None:
-    for seed in range(5):
-        shown = mix_tools(ENVIRONMENT, irrelevant_per_band={}, seed=seed, called=["get_rate"])
-        assert {tool.document.name for tool in shown} == {"find_flat", "get_rent", "get_rate"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import resource
-import time
 from pathlib import Path
 
 import numpy as np
@@ -79,30 +77,6 @@ def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch: 
     }  # fmt: skip
     few = pool.draw(asked, {"high": 1, "low": 1}, random.Random(0))
     assert sorted(irrelevant.band for irrelevant in few) == ["high", "low"]
-
-
-@pytest.mark.slow
-def test_ten_thousand_tools_are_indexed_within_a_minute_and_without_a_square_matrix(
-    environments: list[Environment],
-) -> None:
-    rng = random.Random(0)
-    words = [tool.document.description for environment in environments for tool in environment.tools]
-    pool_of = [
-        with_tools(
-            environments[0],
-            f"domain {index % 25}",
-            [document(f"tool_{index}_{n}", " ".join(rng.sample(words, 3))) for n in range(4)],
-        )
-        for index in range(2500)
-    ]
-    before_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.process_time()
-    pool = ToolPool(pool_of)
-    for environment in pool_of:
-        assert len(pool.draw(environment, {"medium": 2, "low": 2}, rng)) == 4
-    assert len(pool.tools) == 10_000
-    assert time.process_time() - started <= 60
-    assert 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_bytes < 10_000 * 10_000 * 4 / 2
 
 
 def test_siblings_are_embedded_with_the_pool_and_none_later(environments, monkeypatch):

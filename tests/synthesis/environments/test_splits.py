@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.environments.config import held_out_configs
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.proving.call_batches import CallBatches
-from synthesis.environments.questions.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
 from synthesis.environments.selection.quotas import EnvironmentPlan, Variety
 from synthesis.environments.selection.splits import TakenValues, shared_between
 from synthesis.environments.worker import EnvironmentsWorker
@@ -25,7 +24,7 @@ from synthesis.procedural.worlds import domains
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
-from synthesis.records import Demonstration, Environment, Message, ToolDocument
+from synthesis.records import Demonstration, Environment, Message
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 from tests.synthesis.altered import altered
@@ -118,27 +117,6 @@ def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
     assert report.rejected[reason] == 2, report.closing_line()
     shared = shared_between(config.out, held_out["training"])
     assert not any(shared[level] for level in TOOLS)
-
-
-def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
-    source = Knowledge(domain="healthcare", language="en", unseen="tools")
-    asked: list[list[ToolDocument]] = []
-
-    def drafted(num_shared: int) -> Draft:
-        def shared_tools(self: TakenValues, documents: Iterable[ToolDocument]) -> set[str]:
-            asked.append(list(documents))
-            return {"find_dues_of_union"} if len(asked) <= num_shared else set()
-
-        monkeypatch.setattr(TakenValues, "shared_tools", shared_tools)
-        taken = TakenValues((), "tools")
-        return asyncio.run(write_draft(ProceduralTeacher(), source, plan, taken, max_hops=1, seed=9))
-
-    third = drafted(2)
-    assert third.seed == list(draw_seeds(9, plan))[2]
-    assert list(third.documents.values()) == asked[2]
-    with pytest.raises(Rejected, match=f"tool of another split: after {MAX_DRAWS} draws"):
-        drafted(len(asked) + MAX_DRAWS)
 
 
 async def test_tools_that_are_known_late_are_checked_when_they_are_known(

@@ -11,7 +11,6 @@ import pytest
 from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.testing import tiny_environment, tiny_tokenizer
-from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
@@ -19,7 +18,6 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.questions.refusals import omit_parameter
 from synthesis.environments.selection.quotas import PlanImpossible
 from synthesis.environments.selection.statistics import statistics_of
-from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import check_shape
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
@@ -77,31 +75,6 @@ def test_the_gold_ending_is_one_more_sub_task_and_another_ending_solves_the_othe
         if environment.expectation != "answer" or environment.state is not None:
             other_end = gold_counts(environment, said=f"It is {environment.answer}.", final_state=environment.state)
             assert other_end == (subtasks - 1, subtasks, calls)
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("a move that moves nothing", "wrong answer"),
-        ("a read that knows the answer from the start", "does not depend on the state"),
-    ],
-)
-async def test_a_read_that_does_not_depend_on_the_change_is_rejected(
-    fault: str, reason: str, stateful: Environment, sandbox_url: str
-) -> None:
-    move, read = stateful.tools
-    state = stateful.state or {}
-    if fault == "a move that moves nothing":
-        move = altered(move, source=move.source.replace("rows[target] += amount", "rows[target] += 0"))
-    else:
-        final = {**(stateful.final_state or {})}
-        table = next(iter(final.values()))
-        row = read.source.index("    rows = ")
-        body = f"    rows = TABLES['final']\n    assert state\n{read.source[row:].split(chr(10), 1)[1]}"
-        read = altered(read, source=read.source[:row] + body, tables={"final": table})
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        with pytest.raises(Rejected, match=f"^{reason}"):
-            await prove_stateful(sandbox, (move, read), stateful.sub_questions, state)
 
 
 def test_without_a_withheld_tool_the_other_sub_tasks_remain_and_the_refusal_tells_them(varied: Path) -> None:

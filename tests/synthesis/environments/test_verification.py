@@ -13,7 +13,6 @@ import pytest
 from astra_jax.testing import tiny_environment
 from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
-from synthesis.environments.proving.proof import PROOF_LIMITS
 from synthesis.environments.verification import (
     ExecutableTools,
     proofs_of,
@@ -157,33 +156,13 @@ def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
     check(hard, whole=False)
 
 
-class Recording(InThisProcess):
-    """Keeps what it was asked to run."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExecuteRequest] = []
-
-    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        self.requests += requests
-        return await super().execute_batch(requests)
-
-
-async def test_an_unused_tool_is_called_once_with_arguments_of_its_types_that_it_cannot_know() -> None:
-    strangers = {"string": "?", "integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": []}
-    properties = {f"a_{kind}": {"type": kind} for kind in strangers} | {"untyped": {}}
-    parameters = {"properties": {**properties, "optional": {"type": "string"}}, "required": list(properties)}
-    tool = EnvironmentTool(
-        document=altered(document("weather", "Weather"), parameters=parameters),
-        source=f"def weather({', '.join(properties)}, optional=''):\n    return 'rain'\n",
-    )
-    sandbox = Recording()
+def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_shows_it() -> None:
+    sandbox = CrashingWeather()
     executable = ExecutableTools(sandbox)
+    environment = with_weather(RAIN)
     for _ in range(2):
-        await executable.check([tool], [])
-    (request,) = sandbox.requests
-    assert request.arguments == {**{f"a_{kind}": value for kind, value in strangers.items()}, "untyped": "?"}
-    assert request.limits == PROOF_LIMITS
-    assert PROOF_LIMITS.cpu_seconds < PROOF_LIMITS.wall_seconds
+        with pytest.raises(Rejected, match="distractor does not run"):
+            asyncio.run(verify_environment(environment, sandbox, executable))
 
 
 def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path, sandbox_url: str) -> None:

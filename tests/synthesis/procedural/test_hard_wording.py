@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +10,11 @@ import pytest
 
 from synthesis.procedural.hard_wording import HardWording, lexicon
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.procedural.world_questions import draw_instance, lookup_question
+from synthesis.procedural.world_questions import lookup_question
 from synthesis.procedural.worlds import World, domains, world_of
 from synthesis.prompts.tool_writing import WriteSiblingTools
-from synthesis.questions.decomposition import compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Language, Scenario, ToolCall
+from synthesis.records import ToolCall
 
 _SMALL_WORDS = frozenset(
     re.findall(
@@ -92,29 +90,6 @@ def test_names_of_tools_parameters_and_entities_are_drawn_anew() -> None:
     assert len({first for first, _ in parts}) < len(parts) / 4, "names are near one another"
     documents = [*words_of(one).documents.values(), *(d for listed in words_of(one).siblings.values() for d in listed)]
     assert len({document.name for document in documents}) == len(documents)
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("domain", domains())
-def test_every_question_is_composed_of_its_lookups(domain: str, language: Language) -> None:
-    shapes: list[tuple[Scenario, int, bool]] = [
-        ("single_hop", 1, False),
-        ("multi_hop", 3, False),
-        ("parallel_single_hop", 2, True),
-        ("parallel_multi_hop", 4, False),
-        ("parallel_multi_hop", 4, True),
-    ]
-    operations = set()
-    for seed in range(12):
-        world = world_of(domain, language, seed, None, "worlds", "hard")
-        scenario, num_lookups, computes = shapes[seed % len(shapes)]
-        rng = random.Random(seed)
-        instance = draw_instance(world, rng, scenario, num_lookups, with_computation=computes, max_hops=5)
-        assert instance.composition is not None
-        assert compose(instance.composition, {node.id: node.answer for node in instance.nodes}) == instance.answer
-        assert "{" not in instance.question
-        operations.add(instance.composition.operation)
-    assert operations - {"same", "list"}
 
 
 async def test_a_tool_that_is_called_for_nearly_every_entity_has_siblings_too() -> None:
