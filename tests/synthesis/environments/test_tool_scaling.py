@@ -9,18 +9,12 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.proof import prove
-from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_writing import WriteToolImplementation
-from synthesis.questions.decomposition import QAInstance
-from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
-from tests.synthesis.otherwise import Otherwise
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -138,12 +132,3 @@ def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
     calls = [[task.call.name for task in environment.sub_tasks if task.call] for environment in read(scaled)]
     assert sum(len(set(names)) < len(names) for names in calls) >= 3
     assert not any(name.endswith("_2") for names in calls for name in names)
-
-
-async def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance]) -> None:
-    teacher = Otherwise({WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})})
-    knowledge = Knowledge(domain="library", language="en", seed=3)
-    one = instances["en single_hop"]
-    with pytest.raises(Rejected, match="call ends in exception"):
-        await build_sub_environments(teacher, InThisProcess(), knowledge, one, seed=1, scaled_documents=1.0)
-    assert len(teacher.asked) == 12
