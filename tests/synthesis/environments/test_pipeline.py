@@ -51,17 +51,6 @@ def test_shares_are_as_configured_and_statistics_count_what_the_directory_holds(
     assert counted.irrelevant_tools_by_band == {"high": 24, "low": 24, "medium": 24}
 
 
-def test_homogeneous_sub_questions_share_one_tool_with_rows_to_spare(environments: list[Environment]) -> None:
-    shared = 0
-    for environment in environments:
-        for tool in environment.tools:
-            asked = [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name]
-            rows = next(iter(tool.tables.values()))
-            assert len(rows) >= len(asked) + 3
-            shared += len(asked) > 1
-    assert shared >= 3
-
-
 def test_a_gold_episode_solves_everything_with_one_call_each(environments: list[Environment], sandbox_url: str) -> None:
     with SandboxClient(sandbox_url) as sandbox:
         for environment in environments[:8]:

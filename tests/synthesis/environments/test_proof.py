@@ -13,7 +13,6 @@ from synthesis.environments.proving.proof import (
     PROOF_LIMITS,
     Trial,
     changed_argument,
-    check_replies,
     other_settings,
     prove,
     replay_gold_calls,
@@ -247,29 +246,6 @@ def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
         assert trial.request().limits == PROOF_LIMITS
     with pytest.raises(ValueError, match="expected a sub-question with a call, found none on q7"):
         next(trials(the_trials()[0].tool, SubQuestion(id="q7", question="?", answer=1)))
-
-
-@pytest.mark.parametrize(("options", "left_out"), [({"unit": "one"}, 4.21), ({}, 4210)])
-def test_the_documented_default_gives_what_leaving_it_out_gives(
-    options: dict[str, JsonValue], left_out: JsonValue
-) -> None:
-    """Compared with the call without that argument: the gold one, where it names no such argument."""
-    listed = the_trials(**options)
-
-    def told(trial: Trial, **changes: JsonValue) -> ExecuteReply:
-        default = 4210 if "page" in trial.arguments else left_out
-        values = {"gold": 4210, "repeat": 4210, "omitted": left_out, "default": default, "row": 3050, **changes}
-        return reply_of(values.get(trial.promise))
-
-    check_replies(listed, [told(trial) for trial in listed])
-    with pytest.raises(Rejected) as rejected:
-        check_replies(listed, [told(trial, default=17) for trial in listed])
-    fox = {"apartment": "Amber Fox", "unit": "thousand"}
-    assert rejected.value.reason == "default differs from document"
-    assert rejected.value.detail == f"get_rent: {fox} gives 17, left out {left_out}"
-    for promise in {"default", "omitted"} & {trial.promise for trial in listed}:
-        with pytest.raises(Rejected, match="default fails"):
-            check_replies(listed, [told(trial, **{promise: None}) for trial in listed])
 
 
 def test_an_argument_is_changed_to_a_stranger_of_its_type() -> None:

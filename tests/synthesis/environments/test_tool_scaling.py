@@ -9,10 +9,15 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.proof import prove
-from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
+from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults, write_document
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
+from synthesis.prompts.tool_writing import ScaleToolDocument
+from synthesis.questions.decomposition import QAInstance
+from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
+from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
@@ -44,6 +49,16 @@ def test_a_document_that_is_scaled_badly_is_rejected_under_its_rule(scaled: Tool
     with pytest.raises(Rejected) as rejected:
         check_scaled(document(), scaled)
     assert rejected.value.reason == reason
+
+
+async def test_a_badly_scaled_document_gets_a_second_try_and_is_then_rejected(instances: dict[str, QAInstance]) -> None:
+    (node,) = instances["en single_hop"].nodes
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    good = await write_document(ProceduralTeacher(), knowledge, node, seed=1, scaled=0.0)
+    teacher = ScriptedTeacher({ScaleToolDocument: [altered(good, name="other")] * 2}, otherwise=ProceduralTeacher())
+    with pytest.raises(Rejected, match="scaling changes the tool"):
+        await write_document(teacher, knowledge, node, seed=1, scaled=1.0)
+    assert len(teacher.asked) == 3
 
 
 GOOD = """\

@@ -15,7 +15,7 @@ from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.tool_writing import ScaleToolDocument, SiblingTools, WriteSiblingTools, WriteToolDocument
+from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools, WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument
@@ -77,21 +77,6 @@ async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(
         assert report.rejected == ({} if is_mended else {REASON: 1})
         again = [asked for asked in teacher.asked if isinstance(asked, WriteToolDocument)][1]
         assert "get_rent: parameters" in again.messages()[-1]["content"]
-
-
-@pytest.mark.parametrize(
-    "added", ["string", {"type": "str", "default": "x"}, {"$ref": "#/properties/a", "default": "x"}]
-)
-async def test_a_scaled_document_gets_a_second_try_and_then_the_item_goes(
-    added: JsonValue, instances: dict[str, QAInstance], tmp_path: Path
-) -> None:
-    (node,) = instances["en single_hop"].nodes
-    good = await ProceduralTeacher().ask(WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en"), seed=1)
-    properties = {**good.parameters["properties"], "a": added}
-    bad = altered(good, parameters={**good.parameters, "properties": properties})
-    teacher = ScriptedTeacher({ScaleToolDocument: [bad, bad]}, otherwise=ProceduralTeacher())
-    report = await built(teacher, instances["en single_hop"], tmp_path, scaled=1.0)
-    assert (report.asked_again, report.rejected) == ({REASON: 1}, {REASON: 1})
 
 
 def look_up(name: str, parameters: JsonObject | None = None) -> EnvironmentTool:
