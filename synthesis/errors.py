@@ -17,6 +17,7 @@ SynthesisError
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written
 ├── WorkersUnavailable       the Ray cluster is not there, or loses its workers
+├── PackageNotHere           a package that tools may import is not installed where their code is checked
 ├── TokenizerMissing         there is no tokenizer at the place of the student's
 ├── EmbeddingModelMissing    there is no embedding model at its place, or no library that reads it
 ├── ToolServerUnavailable    an MCP server does not start or answer

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from synthesis.errors import SynthesisError
 from synthesis.records import (
@@ -65,6 +65,8 @@ class DatasetCard(BaseModel):
     repaired: int = 0
     made_with: dict[str, JsonValue] = {}
     """Fingerprint of the synthesis; empty without one, and in cards of older versions."""
+    packages: dict[str, str] = Field(default={}, exclude_if=lambda packages: not packages)
+    """Packages that tools need beside the standard library: name to the version that proved the tools."""
 
 
 class RecordDirectoryError(SynthesisError):
@@ -97,6 +99,7 @@ def write_records(
     with whole_folder(out, records_of(kind)) as folder:
         # The name of a shard holds the number of shards, which is known at the last record: renamed below.
         unnumbered: list[Path] = []
+        packages: dict[str, str] = {}
         count, remaining = 0, iter(records)
         for first in remaining:
             unnumbered.append(folder / f"shard-{len(unnumbered):05d}")
@@ -109,6 +112,7 @@ def write_records(
                 with _writing(out):
                     writer.write(record.sealed().model_dump_json().encode())
                 count += 1
+                packages |= record.packages if isinstance(record, Environment) else {}
             with _writing(out):
                 writer.close()
         shards = {}
@@ -126,6 +130,7 @@ def write_records(
             read=read,
             repaired=repaired,
             made_with=dict(made_with or {}),
+            packages=dict(sorted(packages.items())),
         )
         if report is not None:
             (folder / "report.json").write_text(report, encoding="utf-8")
@@ -171,6 +176,18 @@ def read_card(directory: Path) -> DatasetCard:
     if card.kind not in RECORD_TYPES:
         raise RecordDirectoryError(f"expected records of {', '.join(RECORD_TYPES)}, found kind {card.kind!r} in {path}")
     return card
+
+
+def packages_of(*directories: Path) -> dict[str, str]:
+    """Return the packages that the tools of record directories need, with their versions, by the cards.
+
+    Raises:
+        RecordDirectoryError: a directory or its card is missing, unreadable or of another schema version.
+    """
+    found: dict[str, str] = {}
+    for directory in directories:
+        found = read_card(directory).packages | found
+    return found
 
 
 class RecordSource(Sequence[RecordT], Generic[RecordT]):

@@ -102,7 +102,7 @@ def _mismatch(options: argparse.Namespace) -> None:
                 policy, environments, sandbox, config, num_groups=count, seed=seed, sampler_dtype=dtype
             )
 
-        episodes = with_sandbox(options, roll_out)
+        episodes = with_sandbox(options, source.card.packages, roll_out)
     found = split(
         policy,
         episodes,

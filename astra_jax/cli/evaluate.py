@@ -79,7 +79,7 @@ def _environments(options: argparse.Namespace) -> None:
             engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout, judge=judge)
             return await evaluate_environments(engine, policy.params, environments, config, seed=config.seed)
 
-    evaluation = with_sandbox(options, run)
+    evaluation = with_sandbox(options, source.card.packages, run)
     by_environment = list(map(evaluated, evaluation.groups))
     figures: JsonObject = {"policy": options.baseline}
     lines: list[JsonObject] = []

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from astra_jax.cli.arguments import Commands, add_sandbox, whole_number
-from astra_jax.cli.surroundings import sandbox_for
+from astra_jax.cli.surroundings import required_packages, sandbox_for
 from synthesis.records import KeptRecord
 
 
@@ -88,16 +88,24 @@ def _seen_in(training: Path, held_out: Path) -> dict[str, float]:
 
 
 def _verify(options: argparse.Namespace) -> int | None:
+    from sandbox.client import AsyncSandboxClient
     from synthesis.environments.verification import verify_environments
     from synthesis.procedural.teacher import ProceduralTeacher
     from synthesis.record_io import check_shards, read_card
     from synthesis.trajectories.verification import verify_trajectories
-    from synthesis.verification import check_digest, verify_records
+    from synthesis.verification import VerificationReport, check_digest, verify_records
 
-    kind = read_card(options.directory).kind
+    card = read_card(options.directory)
+    kind = card.kind
     if kind == "environment":
+
+        async def verify_with(url: str) -> VerificationReport:
+            async with AsyncSandboxClient(url) as sandbox:
+                await required_packages(sandbox, card.packages)
+            return await verify_environments(options.directory, url)
+
         with sandbox_for(options) as url:
-            verified = asyncio.run(verify_environments(options.directory, url))
+            verified = asyncio.run(verify_with(url))
     elif kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again

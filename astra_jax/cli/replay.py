@@ -106,4 +106,4 @@ def _replay_in_environments(
     async def replay_all(sandbox: AsyncSandboxClient) -> list[Replay]:
         return [await replay(each, environments[each.environment_id], policy, sandbox) for each in chosen]
 
-    return with_sandbox(options, replay_all)
+    return with_sandbox(options, source.card.packages, replay_all)

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +43,8 @@ def lock_beside(out: Path, result: Result, sources: Iterable[Path] = ()) -> cont
 def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
     """Yield the address of the sandbox that --sandbox names, or of one that is started for this command.
 
+    A sandbox that is started has no packages for tools; `required_packages` checks the needs of records.
+
     Raises:
         SandboxUnavailable: the sandbox does not answer, or does not start.
     """
@@ -57,16 +59,37 @@ def sandbox_for(options: argparse.Namespace) -> Iterator[str]:
         yield options.sandbox
 
 
-def with_sandbox(options: argparse.Namespace, work: Callable[[AsyncSandboxClient], Awaitable[_T]]) -> _T:
-    """Return the result of `work` in the sandbox of `sandbox_for`."""
+def with_sandbox(
+    options: argparse.Namespace, packages: Mapping[str, str], work: Callable[[AsyncSandboxClient], Awaitable[_T]]
+) -> _T:
+    """Return the result of `work` in the sandbox of `sandbox_for`, which has the packages of `required_packages`."""
     from sandbox.client import AsyncSandboxClient
 
     async def run(url: str) -> _T:
         async with AsyncSandboxClient(url) as sandbox:
+            await required_packages(sandbox, packages)
             return await work(sandbox)
 
     with sandbox_for(options) as url:
         return asyncio.run(run(url))
+
+
+async def required_packages(sandbox: AsyncSandboxClient, proven: Mapping[str, str]) -> None:
+    """Require the packages that environments' tools import, and print a line for each other version.
+
+    `proven` names the packages with the versions that proved the tools, as the card of a record directory does.
+
+    Raises:
+        PackagesMissing: the sandbox lacks a package.
+        SandboxUnavailable: the sandbox gives no answer.
+    """
+    for name, package in (await sandbox.require_packages(sorted(proven))).items():
+        if package.version != proven[name]:
+            print(
+                f"tools were proven with {name} {proven[name]}, the sandbox has {package.version}: they may answer "
+                "otherwise; `astra records verify` tells",
+                file=sys.stderr,
+            )
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.arguments import Commands, add_sandbox, config_command
-from astra_jax.cli.surroundings import ending_judge_for, sandbox_for
+from astra_jax.cli.surroundings import ending_judge_for, required_packages, sandbox_for
 
 if TYPE_CHECKING:
     from astra_jax.rl.config import RLConfig
@@ -71,16 +71,20 @@ def _rl(options: argparse.Namespace) -> None:
     from astra_jax.training.run_record import RL_RUN
     from astra_jax.training.wandb_run import require_wandb
     from sandbox.client import AsyncSandboxClient
+    from synthesis.record_io import packages_of
 
     config = load_config(RLConfig, options.config, options.overrides)
 
     async def run(url: str) -> dict:
         replies_of = host_folder(config.out)  # each host keeps the replies that its judge got
         async with AsyncSandboxClient(url) as sandbox, ending_judge_for(config.ending_judge, replies_of) as judge:
+            await required_packages(sandbox, packages)
             return await run_rl(config, sandbox, judge)
 
     with _started(config, RL_RUN) as stack:
         require_wandb(config.wandb if jax.process_index() == 0 else None)  # before a sandbox is looked for
+        held_out = [] if config.held_out is None else [config.held_out.environments]
+        packages = packages_of(config.environments, *held_out)
         url = enter_on_all_hosts(stack, sandbox_for(options), "a sandbox")
         figures = asyncio.run(run(url))
     _print_figures(options, config, figures)

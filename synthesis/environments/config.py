@@ -106,6 +106,9 @@ class EnvironmentsConfig(BaseModel):
     """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
     `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,
     descriptions and parameters, without synonyms. For data to train on, name a model."""
+    packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
+    """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
+    let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
     concurrency: int = Field(default=16, ge=1)
     """Number of items that are worked on at once."""
     ray: RayConfig | None = None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from synthesis.answers.same_answer import same_answer
 from synthesis.answers.state_conditions import meets_conditions
 from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import changed_argument, check_replies, trials
 from synthesis.environments.proving.sub_environments import proven_reply, sub_question_of
 from synthesis.environments.proving.tool_source import check_source
@@ -59,7 +60,8 @@ async def write_stateful_task(
         if len(task.calls) != len(task.instance.nodes):
             raise Rejected("calls do not match sub-questions", f"{len(task.calls)} for {len(task.instance.nodes)}")
         sub_questions = tuple(map(sub_question_of, task.instance.nodes, task.calls))
-        final_state = await prove_stateful(sandbox, task.tools, sub_questions, task.state)
+        tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in task.tools)
+        final_state = await prove_stateful(sandbox, tools, sub_questions, task.state)
         asked = WriteStateConditions(
             knowledge=knowledge,
             question=task.instance.question,
@@ -69,7 +71,7 @@ async def write_stateful_task(
         )
         conditions = (await teacher.ask(asked, seed=seed)).conditions
         check_conditions(conditions, task.state, final_state)
-        return ProvenTask(task.instance, sub_questions, task.tools, task.state, final_state, conditions)
+        return ProvenTask(task.instance, sub_questions, tools, task.state, final_state, conditions)
 
     request = WriteStatefulTask(knowledge=knowledge, scenario=plan.scenario, num_lookups=plan.num_lookups)
     return await proven_reply(teacher, request, proven, seed=seed)
@@ -89,7 +91,7 @@ async def prove_stateful(
         raise Rejected("tool without a call", f"{idle}")
     golds = tuple(way for sub_question in sub_questions for way in ways_to_answer(sub_question))
     for tool in tools:
-        check_source(tool.source, tool.document, golds)
+        check_source(tool.source, tool.document, golds, tool.packages)
     initial = state
     for sub_question in sub_questions:
         if sub_question.call is None:

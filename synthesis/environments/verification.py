@@ -11,6 +11,7 @@ from synthesis.environments.distractors.irrelevant_tools import BANDS
 from synthesis.environments.distractors.siblings import tried_on_gold_calls
 from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import verify_demonstration
+from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
@@ -30,14 +31,18 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
+        SandboxUnavailable: the sandbox has not the packages that the tools need.
+        PackageNotHere: one of these is not installed here.
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)
     async with AsyncSandboxClient(sandbox_url) as client:
+        allowed = await packages_of_sandbox(client, sorted(source.card.packages))
         sandbox = CallBatches(client)
         executable = ExecutableTools(sandbox)
 
         async def verify(environment: Environment) -> None:
+            require_listed(environment.all_tools, {package.name: package for package in allowed})
             await verify_environment(environment, sandbox, executable)
             check_digest(environment)  # last: a fault that a replay finds says more
 
@@ -201,7 +206,7 @@ _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "
 
 def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected | None:
     try:  # without golds: no sub-question of this environment calls the tool
-        check_source(tool.source, tool.document, ())
+        check_source(tool.source, tool.document, (), tool.packages)
     except Rejected as rejected:
         return rejected
     name, (stranger, *known) = tool.document.name, replies

@@ -14,6 +14,7 @@ from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import demonstrate
 from synthesis.environments.proving.merging import merge_sub_environments
+from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.questions.drafts import ENTITY_OR_ANSWER, MAX_DRAWS, TOOL, Draft, draw_seeds, write_draft
 from synthesis.environments.questions.refusals import omit_parameter
@@ -21,7 +22,7 @@ from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.state import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
-from synthesis.prompts.additions import HARD_WORDING_VERSION, UNSEEN_TOOLS_VERSION
+from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
 from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
@@ -35,7 +36,7 @@ from synthesis.prompts.tool_writing import (
 )
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Habit, Provenance, QualityScore, record_id
+from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.metering import metered_item
@@ -75,6 +76,8 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
         names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
+    if knowledge.packages:
+        names.append(PACKAGES_VERSION)
     if knowledge.unseen != "worlds":
         names.append(UNSEEN_TOOLS_VERSION)
     if plan.variety == "stateful":
@@ -86,16 +89,30 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
 async def opened_worker(
     config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
 ) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share."""
+    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share.
+
+    Raises:
+        SandboxUnavailable: the sandbox has not the packages of the config, or gives no answer.
+        PackageNotHere: one of these is not installed here.
+    """
     async with AsyncSandboxClient(sandbox_url) as client:
-        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher)
+        allowed = await packages_of_sandbox(client, config.packages)
+        yield EnvironmentsWorker(config, taken, CallBatches(client), teacher, allowed)
 
 
 class EnvironmentsWorker:
     """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
-    def __init__(self, config: EnvironmentsConfig, taken: TakenValues, sandbox: Sandbox, teacher: Teacher):
+    def __init__(
+        self,
+        config: EnvironmentsConfig,
+        taken: TakenValues,
+        sandbox: Sandbox,
+        teacher: Teacher,
+        allowed: tuple[NeededPackage, ...] = (),
+    ):
         self._config, self._taken, self._sandbox, self._teacher = config, taken, sandbox, teacher
+        self._packages = allowed
         self._seen_to_run = ExecutableTools(sandbox)
 
     async def draft(self, plan: EnvironmentPlan, source: Knowledge) -> Draft:
@@ -104,7 +121,7 @@ class EnvironmentsWorker:
         Raises:
             Rejected: no draft became of it.
         """
-        self._check_domain(source)
+        source = self._checked(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
             return await write_draft(
                 self._teacher,
@@ -124,7 +141,7 @@ class EnvironmentsWorker:
         Raises:
             Rejected: it did not pass one of the stages.
         """
-        self._check_domain(source)
+        source = self._checked(source)
         async with metered_item() as usage:
             if draft is None:
                 environment = await self._stateful(plan, source)
@@ -160,7 +177,12 @@ class EnvironmentsWorker:
             documents=draft.documents,
         )
         sub_questions, tools = await merge_sub_environments(
-            teacher, sandbox, sub_environments, seed=seed, embedding=self._config.embedding
+            teacher,
+            sandbox,
+            sub_environments,
+            seed=seed,
+            embedding=self._config.embedding,
+            packages=knowledge.packages,
         )
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools}
@@ -188,9 +210,11 @@ class EnvironmentsWorker:
                 return environment.model_copy(update=own)
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
-    def _check_domain(self, source: Knowledge) -> None:
+    def _checked(self, source: Knowledge) -> Knowledge:
+        """Return knowledge that names the packages of the config; its domain must not be another split's."""
         if self._taken.has_domain(source.domain):
             raise Rejected("domain of another split", source.domain)
+        return source.model_copy(update={"packages": self._packages}) if self._packages else source
 
     def _check_tools(self, environment: Environment) -> None:
         if shared := sorted(self._taken.shared_tools(tool.document for tool in environment.all_tools)):

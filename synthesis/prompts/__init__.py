@@ -2,7 +2,7 @@
 
 The instructions of each end with one worked example, which says that it is one.
 
-additions               Additions to instructions: for hard questions, and for tools that no other split has.
+additions               Additions to instructions: for hard questions, for tools that no other split has, for packages.
 agent_turn              The agent's turn: a chat completion with the offered tools, reasoning included.
 chains                  The questions for chains of tools: proposals for a server, and a vote on each chain.
 decompositions          The questions for QA instances: written, judged, a value left out; and the need of a tool.

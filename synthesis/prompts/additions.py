@@ -1,10 +1,13 @@
-"""Additions to instructions: for hard questions, and for tools that no other split has."""
+"""Additions to instructions: for hard questions, for tools that no other split has, for packages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from synthesis.prompts.rendering import version_of
 from synthesis.questions.knowledge import Knowledge
+from synthesis.records import NeededPackage
 
 HARD_WORDING_VERSION: Final = "hard-wording-1"
 ASK_AROUND: Final = (
@@ -23,6 +26,12 @@ SELDOM_NAMED: Final = (
     "\n- Name and describe the tools and their parameters in words that are seldom used for such tools: no name, no "
     "description and no parameter may be one that another system has."
 )
+
+_MAY_IMPORT: Final = (
+    "\n- Where they make the code simpler it may import, beside the standard library, these packages and no others: "
+    "{}. Values that are returned are plain JSON all the same (`float(x)`, `x.tolist()`)."
+)
+PACKAGES_VERSION: Final = f"packages-{version_of(_MAY_IMPORT)}"
 
 
 def harder(instructions: str, sentence: str, knowledge: Knowledge) -> str:
@@ -43,3 +52,17 @@ def seldom(instructions: str, sentence: str, knowledge: Knowledge) -> str:
     'Write.\\n- Ask for facts of this domain that questions seldom ask for.'
     """
     return instructions if knowledge.unseen == "worlds" else instructions + sentence
+
+
+def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:
+    """Add the list of packages to the instructions if there are any.
+
+    >>> with_packages("Write.", ())
+    'Write.'
+    >>> with_packages("Write.", [NeededPackage(name="pyyaml", version="6.0", modules=("yaml",))]).splitlines()[1][:102]
+    '- Where they make the code simpler it may import, beside the standard library, these packages and no o'
+    """
+    if not packages:
+        return instructions
+    listed = "; ".join(f"{each.name} {each.version} (import {', '.join(each.modules)})" for each in packages)
+    return instructions + _MAY_IMPORT.format(listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, seldom
+from synthesis.prompts.additions import SELDOM_NAMED, seldom, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -57,7 +57,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
         knowledge = self.knowledge
         return (
             plain_question(
-                seldom(TASK, SELDOM_NAMED, knowledge),
+                with_packages(seldom(TASK, SELDOM_NAMED, knowledge), knowledge.packages),
                 knowledge.language,
                 knowledge={"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})},
                 scenario=self.scenario,

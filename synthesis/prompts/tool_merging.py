@@ -7,9 +7,10 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from synthesis.answers.schema_fault import schema_fault
+from synthesis.prompts.additions import with_packages
 from synthesis.prompts.rendering import plain_question, version_of
 from synthesis.prompts.tool_writing import ToolImplementation
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Record, SubQuestion, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, NeededPackage, Record, SubQuestion, ToolDocument
 from synthesis.teacher.protocol import Request
 
 FIND: Final = """\
@@ -97,6 +98,7 @@ class MergeTools(Request[ToolImplementation]):
     inserted: EnvironmentTool
     sub_questions: tuple[SubQuestion, ...]
     """The sub-questions of both tools, with their calls of the merged tool."""
+    packages: tuple[NeededPackage, ...] = Field(default=(), exclude_if=lambda packages: not packages)
 
     def messages(self) -> list[JsonObject]:
         calls: list[JsonValue] = [
@@ -105,4 +107,4 @@ class MergeTools(Request[ToolImplementation]):
             if sub_question.call is not None
         ]
         tools: list[JsonValue] = [self.merged.model_dump(mode="json"), self.inserted.model_dump(mode="json")]
-        return plain_question(JOIN, None, tools=tools, calls=calls)
+        return plain_question(with_packages(JOIN, self.packages), None, tools=tools, calls=calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import NAME_BY_THE_TRADE, SELDOM_NAMED, harder, seldom
+from synthesis.prompts.additions import NAME_BY_THE_TRADE, SELDOM_NAMED, harder, seldom, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
@@ -139,7 +139,7 @@ class WriteToolImplementation(Correctable[ToolImplementation]):
     def messages(self) -> list[JsonObject]:
         return (
             plain_question(
-                IMPLEMENT,
+                with_packages(IMPLEMENT, self.knowledge.packages),
                 self.knowledge.language,
                 tool=self.document.to_openai(),
                 sub_question=self.node.question,
@@ -190,7 +190,7 @@ class WriteSiblingTools(Request[SiblingTools]):
 
     def messages(self) -> list[JsonObject]:
         return plain_question(
-            SIBLINGS,
+            with_packages(SIBLINGS, self.knowledge.packages),
             self.knowledge.language,
             tool=self.document.model_dump(mode="json", exclude_none=True),
             calls=[call.arguments for call in self.calls],

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from synthesis.errors import SynthesisError
-from synthesis.records import Difficulty, JsonValue, Language, Record
+from synthesis.records import Difficulty, JsonValue, Language, NeededPackage, Record
 
 MAX_TABLE_ROWS: Final = 1000
 _CJK: Final = re.compile(r"[\u4e00-\u9fff]")
@@ -52,6 +52,8 @@ class Knowledge(Record):
     unseen: Unseen = Field(default="worlds", exclude_if=lambda unseen: unseen == "worlds")
     """Level at which the split is unseen; above `worlds`, tools are named and worded in other ways."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
+    packages: tuple[NeededPackage, ...] = Field(default=(), exclude_if=lambda packages: not packages)
+    """Packages beside the standard library that the code of tools may import."""
 
 
 class KnowledgeError(SynthesisError, ValueError):

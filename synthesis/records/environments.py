@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from synthesis.records.conversations import Expectation, Message, RejectedRecord, ToolCall
 from synthesis.records.tools import KeptRecord, Language, Provenance, Record, ToolDocument
@@ -19,6 +20,15 @@ Difficulty = Literal["plain", "hard"]
 uses other words, and other tools with the same parameter give other answers."""
 
 
+class NeededPackage(Record):
+    """A package that a tool's code imports, in the version of the sandbox that proved the tool."""
+
+    name: str
+    version: str
+    modules: tuple[str, ...]
+    """Names under which code imports the package."""
+
+
 class EnvironmentTool(Record):
     """A Python tool: its document, the module that implements it, and the data tables that the module reads."""
 
@@ -27,6 +37,9 @@ class EnvironmentTool(Record):
     """Module text with one function named as the document; it reads its data from the global `TABLES`."""
     tables: JsonObject = Field(default={})
     """Data of the tool, apart from its code: table name to rows."""
+    # Not in the JSON schema: a teacher that writes a tool does not choose versions.
+    packages: SkipJsonSchema[tuple[NeededPackage, ...]] = Field(default=(), exclude_if=lambda packages: not packages)
+    """Packages beside the standard library that the code imports; a sandbox without them cannot run the tool."""
 
     def module_source(self) -> str:
         """Return the module text that the sandbox runs: the data tables as `TABLES`, then the code."""
@@ -198,6 +211,11 @@ class Environment(KeptRecord):
     def all_tools(self) -> tuple[EnvironmentTool, ...]:
         """The environment's own tools, then the distractors."""
         return self.tools + tuple(irrelevant.tool for irrelevant in self.irrelevant_tools)
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Versions of the packages that the tools need, distractors included, by name."""
+        return {package.name: package.version for tool in self.all_tools for package in tool.packages}
 
     @property
     def sub_tasks(self) -> tuple[SubQuestion, ...]:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
@@ -50,7 +51,8 @@ async def write_siblings(
             count=SIBLINGS_PER_TOOL,
         )
         reply = await teacher.ask(request, seed=seed)
-        return [sibling for sibling in reply.tools if _is_allowed(sibling, golds)]
+        siblings = [with_needed_packages(sibling, knowledge.packages) for sibling in reply.tools]
+        return [sibling for sibling in siblings if _is_allowed(sibling, golds)]
 
     called = [tool for tool in environment.tools if _tasks_of(environment, tool)]
     written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
@@ -95,7 +97,7 @@ async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
     try:
-        check_source(sibling.source, sibling.document, golds)
+        check_source(sibling.source, sibling.document, golds, sibling.packages)
     except Rejected:
         return False
     return True

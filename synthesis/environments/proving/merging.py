@@ -18,10 +18,11 @@ import numpy as np
 
 from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove, replay_gold_calls
 from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
-from synthesis.records import EnvironmentTool, SubQuestion
+from synthesis.records import EnvironmentTool, NeededPackage, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 
@@ -49,14 +50,17 @@ async def merge_sub_environments(
     *,
     seed: int,
     embedding: EmbeddingModel | None = None,
+    packages: tuple[NeededPackage, ...] = (),
 ) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
     """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
+
+    A joined tool may import `packages`, as those that it is made of.
 
     Raises:
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
         EmbeddingModelMissing: the local embedding model is not there.
     """
-    merging = _Merging(teacher, sandbox, seed, _cosines(sub_environments, embedding))
+    merging = _Merging(teacher, sandbox, seed, packages, _cosines(sub_environments, embedding))
     sub_questions: list[SubQuestion] = []
     for index, sub_environment in enumerate(sub_environments):
         sub_question, tool = sub_environment.sub_question, sub_environment.tool
@@ -77,6 +81,7 @@ class _Merging:
     teacher: Teacher
     sandbox: Sandbox
     seed: int
+    packages: tuple[NeededPackage, ...]
     cosines: np.ndarray
     """[sub-environments, sub-environments] similarities of their tools' documents."""
     slots: list[_Slot] = field(default_factory=list)
@@ -122,9 +127,12 @@ class _Merging:
     async def _joined(
         self, merged: EnvironmentTool, inserted: EnvironmentTool, sub_questions: Sequence[SubQuestion]
     ) -> EnvironmentTool:
-        request = MergeTools(merged=merged, inserted=inserted, sub_questions=tuple(sub_questions))
+        request = MergeTools(
+            merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=self.packages
+        )
         reply = await self.teacher.ask(request, seed=self.seed)
-        joined = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+        written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
+        joined = with_needed_packages(written, self.packages)
         await replay_gold_calls(self.sandbox, [(joined, sub_questions)])
         return joined
 

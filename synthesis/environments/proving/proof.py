@@ -159,7 +159,7 @@ async def _run(
 ) -> None:
     for tool, sub_questions in proofs:
         golds = tuple(way for each in sub_questions for way in ways_to_answer(each))
-        check_source(tool.source, tool.document, golds)
+        check_source(tool.source, tool.document, golds, tool.packages)
     groups = [
         (list(trials_of(tool, sub_question)), [other for other in sub_questions if other is not sub_question])
         for tool, sub_questions in proofs

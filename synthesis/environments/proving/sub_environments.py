@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.environments.proving.call_batches import Sandbox
+from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.prompts.decompositions import JudgeToolNecessity
@@ -101,7 +102,8 @@ async def _build_tool(
     sub_question = sub_question_of(node, call)
 
     async def proven(written: ToolImplementation) -> SubEnvironment:
-        tool = EnvironmentTool(document=document, source=written.source, tables=written.tables)
+        source = EnvironmentTool(document=document, source=written.source, tables=written.tables)
+        tool = with_needed_packages(source, knowledge.packages)
         await prove(sandbox, [(tool, [sub_question])])
         return SubEnvironment(sub_question, tool)
 

@@ -6,14 +6,14 @@ The check tells honest tools from slips and shortcuts. It does not confine code:
 from __future__ import annotations
 
 import ast
-import importlib
-from functools import cache
-from types import ModuleType
+from collections.abc import Sequence, Set
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.environments.proving.module_reach import check_reach
+from synthesis.environments.proving.needed_packages import module_roots
 from synthesis.python_source import tool_syntax_tree
-from synthesis.records import JsonValue, ToolDocument
+from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.tools.written_documents import check_written
 
@@ -29,11 +29,6 @@ FORBIDDEN_NAMES: Final = frozenset({
     "exit", "quit", "help", "memoryview", "id", "hash", "getattr", "setattr", "delattr",
 })  # fmt: skip
 
-READ_TEXT_AS_CODE: Final = frozenset({
-    "attrgetter", "methodcaller", "Formatter", "get_type_hints", "ForwardRef", "singledispatch",
-    "singledispatchmethod",
-})  # fmt: skip
-"""Functions of the allowed modules that give attributes by their names, or evaluate annotations."""
 
 FRAMES: Final = frozenset({
     "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
@@ -42,30 +37,13 @@ FRAMES: Final = frozenset({
 """Attributes that lead from a generator or a traceback to the names of the process that runs the code."""
 
 
-@cache
-def modules_within() -> frozenset[str]:
-    """Return the names by which allowed modules hold modules that are not allowed, such as `sys` of `enum`.
-
-    The set differs between versions of Python.
-    """
-    found: set[str] = set()
-    waiting = {name: importlib.import_module(name) for name in ALLOWED_MODULES}
-    seen: set[str] = set()
-    while waiting:
-        _, module = waiting.popitem()
-        seen.add(module.__name__)
-        for name, value in vars(module).items():
-            if not isinstance(value, ModuleType):
-                continue
-            if value.__name__.split(".")[0] not in ALLOWED_MODULES | {"abc", "keyword"}:  # these two lead nowhere
-                found.add(name)
-            elif value.__name__ not in seen:
-                waiting[value.__name__] = value
-    return frozenset(found)
-
-
-def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ...]) -> None:
+def check_source(
+    source: str, document: ToolDocument, golds: tuple[JsonValue, ...], packages: Sequence[NeededPackage] = ()
+) -> None:
     """Check a tool's document, and its code without running it; `golds` are the answers that only its data may hold.
+
+    Beside modules of the standard library it may import those of `packages`; they are imported here to resolve the
+    names that it uses.
 
     Raises:
         Rejected: the document's schema cannot be used; or the code does not parse, uses names that are not allowed, has
@@ -77,40 +55,42 @@ def check_source(source: str, document: ToolDocument, golds: tuple[JsonValue, ..
     except SyntaxError as error:
         raise Rejected("code does not parse", str(error)) from error
     nodes = list(ast.walk(tree))
+    allowed = ALLOWED_MODULES | module_roots(packages)
     for node in nodes:
-        _check_allowed(node)
+        _check_allowed(node, allowed)
+    check_reach(tree, allowed)
     _check_signature(tree, document)
     for node in nodes:
         if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
             raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
 
 
-def _check_allowed(node: ast.AST) -> None:
-    modules: list[str] = []
-    attributes: list[str] = []
+def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
     match node:
         case ast.Import(names=names):
             modules = [alias.name for alias in names]
-        case ast.ImportFrom(module=module, level=level, names=names):
-            modules = ["." * level + (module or "")]  # a relative import is of no allowed module
-            attributes = [alias.name for alias in names]
-            if private := [name for name in attributes if name.startswith("_")]:
-                raise Rejected("name not allowed", f"{private[0]!r} in line {node.lineno}")
+        case ast.ImportFrom(module=module, level=level):
+            # With its dot a relative import is in no list of modules.
+            modules = [module or ""] if not level else ["." + (module or "")]
+        case _:
+            modules = []
+    for module in modules:
+        if module.split(".")[0] not in allowed:
+            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(allowed)}")
+    if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or _is_special(node.id)):
+        raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
+    match node:
         case ast.Attribute(attr=attribute):
             attributes = [attribute]
         case ast.MatchClass(kwd_attrs=attributes):  # `case Frame(f_back=x)` reads an attribute, too
             pass
-        case ast.Name(id=name) if name in FORBIDDEN_NAMES | READ_TEXT_AS_CODE or _is_special(name):
-            raise Rejected("name not allowed", f"{name!r} in line {node.lineno}")
-        case ast.AsyncFunctionDef() | ast.Await() | ast.Global() | ast.Nonlocal():
-            raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
-    for module in modules:
-        root, *parts = module.split(".")
-        if root not in ALLOWED_MODULES or any(part.startswith("_") for part in parts):
-            raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(ALLOWED_MODULES)}")
+        case _:
+            attributes = []
     for attribute in attributes:
-        if attribute.startswith("__") or attribute in FRAMES | READ_TEXT_AS_CODE | modules_within():
+        if attribute.startswith("__") or attribute in FRAMES:
             raise Rejected("name not allowed", f"{attribute!r}{_line(node)}")
+    if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
+        raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
 
 
 def _is_special(name: str) -> bool:
