@@ -10,7 +10,7 @@ pipeline      The environments track in stage order: knowledge in, a record dire
 proving/      Proving: Python source for each sub-question, run in the sandbox until only the gold call is right.
 questions/    Questions: QA instances with their decompositions, scored, and the documents of their tools.
 selection/    Selection: quotas of environments, splits that share nothing, thresholds, and counts.
-state/        Stateful environments: tools that change the episode's state, and the proofs of them.
 verification  Verification of finished environments: every promise of the record, replayed.
 worker        Work on one item of the environments track: a draft, its proof, a finished environment.
+state         Stateful environments (beyond the paper): tools change a state that later calls read.
 """
