@@ -37,7 +37,7 @@ def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, Json
     if counted.similarity == "lexical":
         said.append(
             "irrelevant tools are near by shared letters (similarity is lexical), which know no synonyms; `embedding` "
-            "in the config names a model or an endpoint that does"
+            "in the config names a model that does"
         )
     if counted.stateful_share:
         said.append("no judge is asked of stateful environments: all their quality scores are set to 1.0")

@@ -88,8 +88,6 @@ class EnvironmentsConfig(BaseModel):
     """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
     """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
-    stateful_tools: int = Field(default=2, ge=2)
-    """Minimum number of tools of a stateful environment; tools that its task does not need use the same state."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""

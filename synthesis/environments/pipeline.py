@@ -22,7 +22,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from synthesis.embeddings import EmbeddingModel
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.demonstrations import draw_habit
@@ -242,6 +241,6 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
-    if isinstance(config.embedding, EmbeddingModel):
+    if config.embedding is not None:
         contents["embedding"] = config.embedding.contents()
     return synthesis_fingerprint(__name__, config, teacher, contents)

@@ -16,8 +16,7 @@ from synthesis.environments.proving.other_rows import calls_for_other_rows, is_c
 from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
-from synthesis.environments.state.state_proof import check_conditions, prove_further_tools
-from synthesis.environments.state.stateful import prove_stateful
+from synthesis.environments.state import check_conditions, prove_stateful
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
@@ -32,7 +31,7 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
 
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
-        SandboxUnavailable: the sandbox gives no answer, or has not the packages that the tools need.
+        SandboxUnavailable: the sandbox has not the packages that the tools need.
         PackageNotHere: one of these is not installed here.
     """
     check_shards(directory)
@@ -54,10 +53,6 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
     """Check one environment: its shape, Φ, the proof of each of its tools, and its distractors.
 
     A distractor runs; a hard environment's gives none of its answers to a gold call.
-
-    Raises:
-        Rejected: the first promise that is broken.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     check_shape(environment)
     if environment.is_stateful:
@@ -78,11 +73,7 @@ async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:
-    """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run.
-
-    Raises:
-        Rejected, SandboxUnavailable: as `verify_environment`.
-    """
+    """Check one environment with proven tools: its shape, Φ, every gold call, and that its distractors run."""
     check_shape(environment)
     if environment.is_stateful:
         await _verify_states(environment, sandbox)
@@ -98,15 +89,10 @@ async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
     if environment.state_conditions:
         check_conditions(environment.state_conditions, environment.state or {}, final_state)
-    await prove_further_tools(sandbox, _uncalled(environment), environment.further_calls, environment.state or {})
 
 
 def _unused(environment: Environment) -> list[EnvironmentTool]:
-    """Return the tools that no sub-question calls because one was withheld; those of a stateful one have calls."""
-    return [] if environment.is_stateful else _uncalled(environment)
-
-
-def _uncalled(environment: Environment) -> list[EnvironmentTool]:
+    """Return the tools that no sub-question calls because one was withheld."""
     called = {task.call.name for task in environment.sub_tasks if task.call}
     return [tool for tool in environment.tools if tool.document.name not in called]
 
@@ -186,7 +172,6 @@ class ExecutableTools:
         Raises:
             Rejected: a tool's schema cannot be used, its code is not allowed, does not run, gives no answer or always
                 the same one.
-            SandboxUnavailable: the sandbox gives no answer.
         """
         for tool in (*unused, *(each.tool for each in distractors)):
             check_written(tool.document)  # the stranger's arguments follow its schema

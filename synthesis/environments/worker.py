@@ -20,12 +20,12 @@ from synthesis.environments.questions.drafts import ENTITY_OR_ANSWER, MAX_DRAWS,
 from synthesis.environments.questions.refusals import omit_parameter
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.environments.state.stateful import write_stateful_task
+from synthesis.environments.state import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
 from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
 from synthesis.prompts.rendering import version_of
-from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
+from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     ScaleToolDocument,
@@ -82,10 +82,6 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(UNSEEN_TOOLS_VERSION)
     if plan.variety == "stateful":
         names.append(named("state-conditions", WriteStateConditions))
-        if config.stateful_tools > 2:
-            names.append(named("further-tools", WriteFurtherTools))
-        if config.scaled_documents:
-            names.append(named("scaled-tool", WriteScaledTool))
     return " ".join(names)
 
 
@@ -124,7 +120,6 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: no draft became of it.
-            TeacherUnavailable: the teacher cannot be asked.
         """
         source = self._checked(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
@@ -145,8 +140,6 @@ class EnvironmentsWorker:
 
         Raises:
             Rejected: it did not pass one of the stages.
-            TeacherUnavailable: the teacher cannot be asked.
-            SandboxUnavailable: the sandbox gives no answer.
         """
         source = self._checked(source)
         async with metered_item() as usage:
@@ -160,21 +153,12 @@ class EnvironmentsWorker:
         return environment.model_copy(update={"provenance": provenance})
 
     async def replay(self, environment: Environment) -> None:
-        """Replay every gold call of an environment that has its distractors.
-
-        Raises:
-            Rejected: the first promise that is broken.
-            SandboxUnavailable: the sandbox gives no answer.
-        """
+        """Replay every gold call of an environment that has its distractors."""
         self._check_tools(environment)  # again, now with the distractors
         await replay_environment(environment, self._sandbox, self._seen_to_run)
 
     async def demonstrate(self, environment: Environment, habit: Habit) -> Environment:
-        """Give an environment that has its distractors a demonstration with a habit, if it has room for it.
-
-        Raises:
-            SandboxUnavailable: the sandbox gives no answer.
-        """
+        """Give an environment that has its distractors a demonstration with a habit, if it has room for it."""
         rng = random.Random(f"demonstration/{self._config.seed}/{environment.id}")
         demonstration = await demonstrate(environment, habit, self._sandbox, rng)
         return environment.model_copy(update={"demonstration": demonstration})
@@ -215,15 +199,7 @@ class EnvironmentsWorker:
         shared = ""
         for seed in draw_seeds(self._config.seed, plan):
             knowledge = source.model_copy(update={"seed": seed})
-            task = await write_stateful_task(
-                self._teacher,
-                self._sandbox,
-                knowledge,
-                plan,
-                seed=seed,
-                num_tools=self._config.stateful_tools,
-                scaled_documents=self._config.scaled_documents,
-            )
+            task = await write_stateful_task(self._teacher, self._sandbox, knowledge, plan, seed=seed)
             if self._taken.shared_with(task.instance):
                 shared = ENTITY_OR_ANSWER
             elif self._taken.shared_tools(tool.document for tool in task.tools):

@@ -11,11 +11,11 @@ hard_wording        The wording of a hard world: questions in a lay person's wor
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
                     parameters.
-stateful            Answers about tools on a state: moves of funds, a last read, and tools that no task needs.
+stateful            Answers about tools on a state: moves of funds, and a last read.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
-tool_options        Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
+tool_options        Optional parameters of generated tools: units, pages, precisions and masks.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.

@@ -1,4 +1,7 @@
-"""Answers to the questions of the environments track, computed in generated worlds."""
+"""Answers to the questions of the environments track, computed in generated worlds.
+
+An answer that needs a world is a `BadReply` if the knowledge cannot be read by rule, or if its world has no such fact.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,7 @@ from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.same_intent import find_homogeneous_tool
-from synthesis.procedural.stateful import (
-    write_further_tools,
-    write_scaled_tool,
-    write_state_conditions,
-    write_stateful_task,
-)
+from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
@@ -36,7 +34,7 @@ from synthesis.prompts.decompositions import (
     ToolNecessity,
     WriteQAInstance,
 )
-from synthesis.prompts.stateful import WriteFurtherTools, WriteScaledTool, WriteStateConditions, WriteStatefulTask
+from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     CallArguments,
@@ -58,11 +56,7 @@ DISTRACTOR_ROWS: Final = 4
 
 
 def write_qa_instance(request: WriteQAInstance, seed: int) -> QAInstance:
-    """Draw a question about the world of the knowledge's domain.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or its world has no such question.
-    """
+    """Draw a question about the world of the knowledge's domain."""
     return draw_instance(
         world_about(request.knowledge),
         random.Random(f"instance/{seed}"),
@@ -77,7 +71,7 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
     """Leave the name out and keep the type: "apartment Amber Fox" becomes "the apartment".
 
     Raises:
-        BadReply: the knowledge cannot be read by rule, or the question does not name an entity so.
+        BadReply: the question does not name an entity so.
     """
     world = world_about(request.knowledge)
     for argument, value in request.call.arguments.items():
@@ -102,11 +96,7 @@ def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
-    """Judge a decomposition by the answers of the world; each indicator is the share of nodes without a fault.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule.
-    """
+    """Judge a decomposition by the answers of the world; each indicator is the share of nodes without a fault."""
     instance = request.instance
     facts = _facts(request.knowledge)
     answers = {node.id: node.answer for node in instance.nodes}
@@ -149,30 +139,18 @@ def judge_tool_necessity(request: JudgeToolNecessity, seed: int) -> ToolNecessit
 
 
 def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
-    """Document the tool that looks up one property of one type of entity.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
-    """
+    """Document the tool that looks up one property of one type of entity."""
     world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     return world.lookup_document(fact.entity_type, fact.property)
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
-    """Add an optional parameter that fits the tool's value.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule.
-    """
+    """Add an optional parameter that fits the tool's value."""
     return with_option(request.document, world_about(request.knowledge), random.Random(f"option/{seed}"))
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
-    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
-    """
+    """Fill the tool's parameters with the entity, and the year, of the sub-question; set an option where needed."""
     fact = _fact(request.knowledge, request.node)
     world = world_about(request.knowledge)
     known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
@@ -181,11 +159,7 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
-    """Look the property up in a table of the world's rows: the one that is asked for and a few others.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, or no fact of its world answers the sub-question.
-    """
+    """Look the property up in a table of the world's rows: the one that is asked for and a few others."""
     world, fact = world_about(request.knowledge), _fact(request.knowledge, request.node)
     rows = world.values[fact.entity_type, fact.property]
     others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
@@ -199,7 +173,7 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     """Write tools of the lexicon's siblings: the same parameters, the same entities, other values.
 
     Raises:
-        BadReply: the knowledge cannot be read by rule, or its world is not a hard one.
+        BadReply: its world is not a hard one.
     """
     world = world_about(request.knowledge)
     fact = _facts(request.knowledge).get(request.sub_question)
@@ -300,7 +274,5 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     MergeTools: merge_tools,
     WriteSiblingTools: write_sibling_tools,
     WriteStateConditions: write_state_conditions,
-    WriteFurtherTools: write_further_tools,
-    WriteScaledTool: write_scaled_tool,
 }
 """Request type to the pure function (request, seed) that answers it."""

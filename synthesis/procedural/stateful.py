@@ -1,25 +1,15 @@
-"""Answers about tools on a state: moves of funds, a last read, and tools that no task needs."""
+"""Answers about tools on a state: moves of funds, and a last read."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from synthesis.procedural.table_worlds import world_about
-from synthesis.procedural.tool_options import ALL_OPTIONS, needed_arguments, option_of, signature_of
 from synthesis.procedural.worlds import World
-from synthesis.prompts.stateful import (
-    FurtherTools,
-    ScaledTool,
-    StateConditions,
-    StatefulTask,
-    WriteFurtherTools,
-    WriteScaledTool,
-    WriteStateConditions,
-    WriteStatefulTask,
-)
+from synthesis.prompts.stateful import StateConditions, StatefulTask, WriteStateConditions, WriteStatefulTask
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.records import Composition, EnvironmentTool, JsonObject, StateCondition, ToolCall, ToolDocument
 from synthesis.teacher.protocol import BadReply
@@ -30,9 +20,6 @@ _SCHEMA_TYPES: Final[Mapping[type, str]] = {int: "integer", float: "number", str
 
 Move = tuple[str, str, int]
 """Source, target and amount of a move of funds."""
-
-FurtherTool = tuple[EnvironmentTool, JsonObject, JsonObject]
-"""A tool, and the arguments of two calls that end differently."""
 
 
 def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
@@ -190,142 +177,4 @@ def write_state_conditions(request: WriteStateConditions, seed: int) -> StateCon
         conditions=tuple(
             StateCondition(path=path, relation="changed_by", value=change) for path, change in changes.items() if change
         )
-    )
-
-
-def write_further_tools(request: WriteFurtherTools, seed: int) -> FurtherTools:
-    """Write tools that read, change, exchange and search the properties of the entities that the state holds.
-
-    Raises:
-        BadReply: the knowledge cannot be read by rule, the state is not of its world, or there are fewer such tools.
-    """
-    world, rng = world_about(request.knowledge), random.Random(f"further tools/{seed}")
-    asked, names = next(((part, sorted(rows)) for part, rows in request.state.items()), ("", []))
-    entity_type = next(
-        (kind for kind, known in world.values if known == asked and set(names) <= {*world.entities[kind]}), ""
-    )
-    if not entity_type:
-        raise BadReply(f"the {world.domain} world has no state of {sorted(request.state)}")
-    rows = {
-        other: {name: world.values[kind, other][name] for name in names}
-        for kind, other in world.values
-        if kind == entity_type and other != asked and not isinstance(world.values[kind, other][names[0]], dict)
-    }
-    reads = list(_reads(world, entity_type, list(rows), names))
-    others = list(_others(world, entity_type, {asked: request.state[asked], **rows}, names))
-    if len(reads) + len(others) < request.count:
-        raise BadReply(f"the {world.domain} world has {len(reads) + len(others)} further tools, not {request.count}")
-    chosen = [*reads, *rng.sample(others, len(others))][: request.count]
-    rng.shuffle(chosen)
-    return FurtherTools(
-        state=rows,
-        tools=tuple(tool for tool, _, _ in chosen),
-        calls=tuple(
-            ToolCall(id=f"call_{tool.document.name}_{number}", name=tool.document.name, arguments=arguments)
-            for tool, *calls in chosen
-            for number, arguments in enumerate(calls, start=1)
-        ),
-    )
-
-
-def _reads(world: World, entity_type: str, properties: Sequence[str], names: Sequence[str]) -> Iterator[FurtherTool]:
-    for asked in properties:
-        document = world.lookup_document(entity_type, asked)
-        returns = type(world.values[entity_type, asked][names[0]]).__name__
-        body = _checked_rows(asked, entity_type) + f"    return rows[{entity_type}]\n"
-        tool = _tool(document.name, document.description, {entity_type: str}, returns, body)
-        yield tool, {entity_type: names[0]}, {entity_type: names[1]}
-
-
-def _others(world: World, entity_type: str, rows: JsonObject, names: Sequence[str]) -> Iterator[FurtherTool]:
-    """Yield tools that change one property of one entity, exchange it between two, or look for the one that has it."""
-    wording, language = world.wording, world.language
-    value, first, second = wording.value, wording.source, wording.target
-    for asked, values in rows.items():
-        words = {"entity": world.label(entity_type), "asked": world.label(entity_type, asked)}
-        stems = {"entity": entity_type, "asked": asked}
-        kind = type(values[names[0]])
-        change = f"    before = rows[{entity_type}]\n    rows[{entity_type}] = {value}\n    return before\n"
-        yield (
-            _tool(
-                wording.change_name.format(**stems),
-                wording.change[language].format(**words),
-                {entity_type: str, value: kind},
-                kind.__name__,
-                _checked_rows(asked, entity_type) + change,
-            ),
-            {entity_type: names[0], value: values[names[1]]},
-            {entity_type: names[1], value: values[names[2]]},
-        )
-        swap = f"""\
-    rows[{first}], rows[{second}] = rows[{second}], rows[{first}]
-    return [rows[{first}], rows[{second}]]
-"""
-        yield (
-            _tool(
-                wording.swap_name.format(**stems),
-                wording.swap[language].format(**words),
-                {first: str, second: str},
-                "list",
-                _checked_rows(asked, first, second) + swap,
-            ),
-            {first: names[0], second: names[1]},
-            {first: names[1], second: names[2]},
-        )
-        search = f"""\
-    rows = state["{asked}"]
-    for name in rows:
-        if rows[name] == {value}:
-            return name
-    raise ValueError(f"nothing has {{{value}}}")
-"""
-        yield (
-            _tool(
-                wording.search_name.format(**stems),
-                wording.search[language].format(**words),
-                {value: kind},
-                "str",
-                search,
-            ),
-            {value: values[names[0]]},
-            {value: values[names[1]]},
-        )
-
-
-def _checked_rows(asked: str, *parameters: str) -> str:
-    """Return the code that binds `rows` and turns away names that do not stand in them."""
-    return f"""\
-    rows = state["{asked}"]
-    for name in [{", ".join(parameters)}]:
-        if name not in rows:
-            raise ValueError(f"unknown name: {{name}}")
-"""
-
-
-def write_scaled_tool(request: WriteScaledTool, seed: int) -> ScaledTool:
-    """Write the option of a scaled document into the code of a tool on the state.
-
-    Raises:
-        BadReply: the document has no option that is known, or the code is not the embedded teacher's.
-    """
-    option = option_of(request.document)
-    head, said, *body = request.tool.source.split("\n")
-    if option is None or option not in ALL_OPTIONS or "state: dict) ->" not in head:
-        raise BadReply(f"no option of {request.document.name} is known")
-    known = ALL_OPTIONS[option]
-    head = head.replace("state: dict) ->", f"state: dict, {signature_of(option, request.document)}) ->")
-    code = known.code.rstrip("\n").split("\n")
-    if known.kind == "dry_run":
-        # Behind the checks: a dry run of something impossible fails as well.
-        first = next(place for place, line in enumerate(body) if line.startswith(("    rows[", "    before =")))
-        body = [*body[:first], *code, *body[first:]]
-    else:
-        last = next(place for place, line in enumerate(body) if line.startswith("    return "))
-        found = body[last].removeprefix("    return ")
-        value = f"    value = [{found}]" if known.kind == "page" else f"    value = {found}"
-        body = [*body[:last], value, *code, *body[last + 1 :]]
-    return ScaledTool(
-        source="\n".join([head, said, *body]),
-        tables={**request.tool.tables, **known.tables},
-        settings=needed_arguments(request.document),
     )

@@ -1,4 +1,4 @@
-"""Optional parameters of generated tools: units, pages, precisions and masks, and dry runs of changes.
+"""Optional parameters of generated tools: units, pages, precisions and masks.
 
 An option is written into the document, and everything else follows from there: the call sets it where the default
 does not give the plain value, the code obeys it, and the tables hold the data that the code needs for it.
@@ -92,30 +92,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
 """,
     ),
 }
-"""The options of lookups."""
-CHANGE_OPTIONS: Final[Mapping[str, Option]] = {
-    "dry_run": Option(
-        kind="dry_run",
-        plain=False,
-        defaults=(False,),
-        annotation="bool",
-        schema={"type": "boolean"},
-        descriptions={"en": "Change nothing, and tell nothing but that it is allowed", "zh": "不改动，只表明可以执行"},
-        code="""\
-    if not isinstance(dry_run, bool):
-        raise ValueError(f"no Boolean: {dry_run}")
-    if dry_run:
-        return True
-""",
-    ),
-}
-"""The options of tools that change a state; the code stands before the change."""
 UNSEEN_DESCRIPTIONS: Final[Mapping[OptionKind, Mapping[Language, str]]] = {
     "unit": {"en": "Order of magnitude", "zh": "数量级"},
     "page": {"en": "Which value, counted back from the latest", "zh": "第几个值，从最近的数起"},
     "precision": {"en": "Part of the date to give", "zh": "给出日期的哪一部分"},
     "masked": {"en": "Keep the rest of the text secret", "zh": "隐去其余文字"},
-    "dry_run": {"en": "Leave everything as it is", "zh": "一切保持原样"},
 }
 
 
@@ -133,8 +114,7 @@ def _reworded(option: Option) -> Option:
 
 ALL_OPTIONS: Final[Mapping[str, Option]] = {
     **OPTIONS,
-    **CHANGE_OPTIONS,
-    **{UNSEEN.options[option.kind]: _reworded(option) for option in (*OPTIONS.values(), *CHANGE_OPTIONS.values())},
+    **{UNSEEN.options[option.kind]: _reworded(option) for option in OPTIONS.values()},
 }
 """The options of all tools, by the name that a document gives them."""
 _EARLIER_VALUES: Final = 2
@@ -145,10 +125,7 @@ _LEAST_PAGED: Final = 100
 def with_option(document: ToolDocument, world: World, rng: random.Random) -> ToolDocument:
     """Give a document an option that fits its tool; if none fits, the document stays as it is."""
     looked_up = next((key for key in world.values if document.name == world.lookup_name(*key)), None)
-    if looked_up is not None:
-        fitting = _fitting(world, *looked_up)
-    else:
-        fitting = ["dry_run"] if changes_state(document, world) else []
+    fitting = _fitting(world, *looked_up) if looked_up else []
     properties = document.parameters["properties"]
     if not fitting or {world.wording.options[kind] for kind in fitting} & set(properties):
         return document
@@ -157,16 +134,6 @@ def with_option(document: ToolDocument, world: World, rng: random.Random) -> Too
     written = {"description": option.descriptions[world.language], "default": rng.choice(option.defaults)}
     parameters = {**document.parameters, "properties": {**properties, name: {**option.schema, **written}}}
     return document.model_copy(update={"parameters": parameters})
-
-
-def changes_state(document: ToolDocument, world: World) -> bool:
-    """Say whether a generated document is of a tool that changes the state."""
-    wording = world.wording
-    return any(
-        document.name == name.format(entity=entity_type, asked=asked)
-        for entity_type, asked in world.values
-        for name in (wording.move_name, wording.change_name, wording.swap_name)
-    )
 
 
 def option_of(document: ToolDocument) -> str | None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language
 
-OptionKind = Literal["unit", "page", "precision", "masked", "dry_run"]
+OptionKind = Literal["unit", "page", "precision", "masked"]
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,12 @@ class ToolWording:
     yearly_lookup: Mapping[Language, str]
     move_name: str
     move: Mapping[Language, str]
-    change_name: str
-    change: Mapping[Language, str]
-    swap_name: str
-    swap: Mapping[Language, str]
-    search_name: str
-    search: Mapping[Language, str]
-    """Descriptions, here and above, of tools on a state that no task needs."""
     year: str
     """Name of the parameter of a lookup whose value changes by year."""
     source: str
     target: str
     amount: str
-    """Name of a move's parameter, like `source` and `target`, which a swap has as well."""
-    value: str
-    """Name of the parameter of a change and of a search."""
+    """Name of a move's parameter, like `source` and `target`."""
     options: Mapping[OptionKind, str]
     """Kind of an optional parameter to its name."""
 
@@ -59,18 +50,11 @@ KNOWN: Final = ToolWording(
     yearly_lookup={"en": "{asked} of {entity} in a year", "zh": "{entity}某年的{asked}"},
     move_name="move_{entity}_{asked}",
     move={"en": "Move {asked} from one {entity} to another", "zh": "把{asked}从一个{entity}转给另一个"},
-    change_name="set_{entity}_{asked}",
-    change={"en": "Set the {asked} of one {entity} to another value", "zh": "把一个{entity}的{asked}改为另一个值"},
-    swap_name="swap_{entity}_{asked}",
-    swap={"en": "Exchange the {asked} of one {entity} for that of another", "zh": "对调两个{entity}的{asked}"},
-    search_name="search_{entity}_by_{asked}",
-    search={"en": "Name of the {entity} that has a certain {asked}", "zh": "按{asked}查出{entity}的名称"},
     year="year",
     source="source",
     target="target",
     amount="amount",
-    value="value",
-    options={"unit": "unit", "page": "page", "precision": "precision", "masked": "masked", "dry_run": "dry_run"},
+    options={"unit": "unit", "page": "page", "precision": "precision", "masked": "masked"},
 )
 UNSEEN: Final = ToolWording(
     lookup_name="find_{asked}_of_{entity}",
@@ -78,18 +62,11 @@ UNSEEN: Final = ToolWording(
     yearly_lookup={"en": "finds the {asked} of {entity} by calendar year", "zh": "按年份查询{entity}的{asked}"},
     move_name="shift_{asked}_of_{entity}",
     move={"en": "Shift part of the {asked} of one {entity} over to another", "zh": "在两个{entity}之间划转{asked}"},
-    change_name="overwrite_{asked}_of_{entity}",
-    change={"en": "Overwrite which {asked} some {entity} has", "zh": "覆盖某{entity}登记的{asked}"},
-    swap_name="trade_{asked}_of_{entity}",
-    swap={"en": "Let some {entity} trade the {asked} with another one", "zh": "让两个{entity}互换{asked}"},
-    search_name="which_{entity}_has_{asked}",
-    search={"en": "tells which {entity} a given {asked} belongs to", "zh": "反查某{asked}属于哪个{entity}"},
     year="calendar_year",
     source="giver",
     target="receiver",
     amount="quantity",
-    value="content",
-    options={"unit": "scale", "page": "entry", "precision": "detail", "masked": "hidden", "dry_run": "rehearsal"},
+    options={"unit": "scale", "page": "entry", "precision": "detail", "masked": "hidden"},
 )
 
 

@@ -148,8 +148,6 @@ class Environment(KeptRecord):
     """State at the end of a perfect episode; to reach it is one more sub-task."""
     state_conditions: tuple[StateCondition, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
     """Conditions on the last state, written from the task alone; `final_state` meets all of them."""
-    further_calls: tuple[ToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
-    """Two calls of each tool that a stateful task does not need; the two end differently."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     expectation: Expectation = "answer"
     missing: str | None = None

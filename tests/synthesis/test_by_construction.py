@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from astra_jax.testing import tiny_environment
 from synthesis.by_construction import of_environments, of_trajectories
 from synthesis.environments.selection.statistics import statistics_of
@@ -26,23 +24,22 @@ def said(*environments: Environment, **made_with: Any) -> str:
     return "\n".join(of_environments(statistics_of(environments), made_with))
 
 
-def test_only_the_embedded_teacher_is_said_to_judge_its_own_work() -> None:
-    assert "judges its own work, here with 1.0 on every record for all four quality scores" in said(
-        environment("procedural")
-    )
-    assert "no language model was asked" in said(environment("procedural"))
-    fallen = tiny_environment().quality.model_copy(update={"atomicity": 0.99})
-    assert "judges its own work (" in said(environment("procedural"), environment("procedural", quality=fallen))
+def test_the_embedded_teacher_is_said_to_use_templates_and_to_judge_its_own_work() -> None:
     notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
-    assert said(environment("procedural")).splitlines()[0] == notice
-    assert said(environment("procedural"), environment("openai:gpt-4.1")) == f"in part {notice}"
+    found = said(environment("procedural"), environment("procedural"))
+    assert found.splitlines()[0] == notice
+    assert "judges its own work, here with 1.0 on every record for all four quality scores" in found
+    assert "no language model was asked" in found
     assert said(environment("openai:gpt-4.1")) == ""
-    assert "judges" not in said(environment("procedural"), environment("openai:gpt-4.1"))
+    assert said(environment("procedural"), environment("openai:gpt-4.1")) == f"in part {notice}"
+    fallen = tiny_environment().quality.model_copy(update={"atomicity": 0.99})
+    assert "1.0" not in said(environment("procedural"), environment("procedural", quality=fallen))
 
 
 def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher() -> None:
-    assert "languages, domains and scenarios are set by quotas" in said(environment("openai:gpt-4.1"), **QUOTAS)
-    assert "tool calls" in said(environment("openai:gpt-4.1"), **QUOTAS)
+    found = said(environment("openai:gpt-4.1"), **QUOTAS)
+    assert "languages, domains and scenarios are set by quotas" in found
+    assert "tool calls" in found
     of_files = said(environment("openai:gpt-4.1"), **QUOTAS | {"knowledge": digest(["a passage"])})
     assert "shares of scenarios are set by quotas" in of_files
     assert "domains" not in of_files
@@ -71,7 +68,7 @@ def test_axes_that_are_one_on_every_trajectory_are_named() -> None:
     assert not any("made to fail" in sentence for sentence in found)  # a card of an older version
 
 
-@pytest.mark.parametrize(("rate", "number"), [(0.19, 1), (None, 0)])
-def test_a_rate_of_failures_is_set_where_calls_were_emulated(rate: float | None, number: int) -> None:
-    found = of_trajectories(trajectories("openai:gpt-4.1", rate), {"failure_rate": 0.2})
-    assert found == ["emulated calls are made to fail at a rate that is set (0.2)"] * number
+def test_a_rate_of_failures_is_set_where_calls_were_emulated() -> None:
+    for rate, number in ((0.19, 1), (None, 0)):
+        found = of_trajectories(trajectories("openai:gpt-4.1", rate), {"failure_rate": 0.2})
+        assert found == ["emulated calls are made to fail at a rate that is set (0.2)"] * number

@@ -40,7 +40,6 @@ class ToolPool:
 
         Raises:
             EmbeddingModelMissing: the local model is not there.
-            TeacherUnavailable: the endpoint gives no embeddings.
         """
         documents: dict[str, ToolDocument] = {}
         found: dict[str, tuple[EnvironmentTool, str, JsonObject]] = {}

@@ -38,8 +38,6 @@ async def write_siblings(
     Raises:
         BadReply: the teacher has no usable answer for one of the tools.
         Rejected: no sibling is left.
-        TeacherUnavailable: the teacher cannot be asked.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     golds = tuple(way for task in environment.sub_tasks for way in ways_to_answer(task))
 
@@ -78,9 +76,6 @@ async def tried_on_gold_calls(
     """Try each tool on all gold calls whose arguments it takes; return the kind of its replies and an answered call.
 
     All gold calls are tried: a sibling of one tool may give the answer of another.
-
-    Raises:
-        SandboxUnavailable: the sandbox gives no answer.
     """
     golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
     trials = [_requests(tool, environment) for tool in tools]

@@ -16,11 +16,7 @@ class Sandbox(Protocol):
     """An object that runs calls: the sandbox's client itself, or `CallBatches` in front of it."""
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls; the replies are in the order of the requests.
-
-        Raises:
-            SandboxUnavailable: the sandbox gives no answer.
-        """
+        """Run independent calls; the replies are in the order of the requests."""
         ...
 
 
@@ -36,11 +32,7 @@ class CallBatches:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
-        """Run independent calls; the replies are in the order of the requests.
-
-        Raises:
-            SandboxUnavailable: the sandbox gives no answer.
-        """
+        """Run independent calls; the replies are in the order of the requests."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             # It sends two turns of the loop later, so that tasks that become ready in this turn get into the batch.

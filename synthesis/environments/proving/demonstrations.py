@@ -74,9 +74,6 @@ async def demonstrate(
 
     The result is None if the environment has no room for it: no call for another row gives an answer that the gold
     episode does not have, or the call with a mistake does not fail.
-
-    Raises:
-        SandboxUnavailable: the sandbox gives no answer.
     """
     possible = await _demonstrations(environment, habit, sandbox)
     return rng.choice(possible) if possible else None
@@ -88,7 +85,6 @@ async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> No
     Raises:
         Rejected: the environment has no room for its habit; or no episode of that habit is this demonstration, and the
             error says which message differs first.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     found = environment.demonstration
     if found is None:

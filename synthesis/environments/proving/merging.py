@@ -9,7 +9,6 @@ tools cannot be joined they stay apart under distinct names; the instance is not
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,10 +59,8 @@ async def merge_sub_environments(
     Raises:
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
         EmbeddingModelMissing: the local embedding model is not there.
-        TeacherUnavailable: the teacher, or the endpoint of the embeddings, cannot be asked.
-        SandboxUnavailable: the sandbox gives no answer.
     """
-    merging = _Merging(teacher, sandbox, seed, packages, await _cosines(sub_environments, embedding))
+    merging = _Merging(teacher, sandbox, seed, packages, _cosines(sub_environments, embedding))
     sub_questions: list[SubQuestion] = []
     for index, sub_environment in enumerate(sub_environments):
         sub_question, tool = sub_environment.sub_question, sub_environment.tool
@@ -140,13 +137,12 @@ class _Merging:
         return joined
 
 
-async def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
+def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
     """Return [sub-environments, sub-environments] similarities of their tools' documents; 0 where one has none."""
     cosines = np.zeros((len(sub_environments), len(sub_environments)))
     documents = {index: each.tool.document for index, each in enumerate(sub_environments) if each.tool is not None}
     if len({document.model_dump_json() for document in documents.values()}) > 1:
-        # In a thread of its own: an endpoint answers when it will.
-        vectors = await asyncio.to_thread(embed, list(documents.values()), embedding)
+        vectors = embed(list(documents.values()), embedding)
         cosines[np.ix_(list(documents), list(documents))] = (vectors @ vectors.T).toarray()
     return cosines
 

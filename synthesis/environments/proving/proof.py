@@ -103,11 +103,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
 
 
 def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], others: Sequence[SubQuestion] = ()) -> None:
-    """Check the replies to all calls that prove one gold call; `others` are the tool's other sub-questions.
-
-    Raises:
-        Rejected: a promise is broken; the error names the first one.
-    """
+    """Check the replies to all calls that prove one gold call; `others` are the tool's other sub-questions."""
     for index, (trial, reply) in enumerate(zip(listed, replies, strict=True)):
         check_reply(trial, reply, others)
         if trial.promise == "default":
@@ -121,11 +117,7 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
 
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
-    """Check the reply to one call of a proof; `others` are the tool's other sub-questions.
-
-    Raises:
-        Rejected: the promise of this call is broken; the error names it.
-    """
+    """Check the reply to one call of a proof; `others` are the tool's other sub-questions."""
     gold = trial.sub_question.answer
     gives_gold = reply.ok and same_answer(gold, reply.value, trial.sub_question.aliases)
     kind, outcome = ("", repr(reply.value))
@@ -152,21 +144,12 @@ def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion]
 
 
 async def prove(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
-    """Prove that each tool answers its sub-questions by their gold calls, and only by them.
-
-    Raises:
-        Rejected: the first promise that is broken, in the order given.
-        SandboxUnavailable: the sandbox gives no answer.
-    """
+    """Prove that each tool answers its sub-questions by their gold calls, and only by them."""
     await _run(sandbox, proofs, trials)
 
 
 async def replay_gold_calls(sandbox: Sandbox, proofs: Sequence[Proof]) -> None:
-    """Prove only that each gold call gives its own answer and none of the others'.
-
-    Raises:
-        Rejected, SandboxUnavailable: as `prove`.
-    """
+    """Prove only that each gold call gives its own answer and none of the others'."""
     # `trials` begins with the gold call.
     await _run(sandbox, proofs, lambda tool, sub_question: [next(trials(tool, sub_question))])
 

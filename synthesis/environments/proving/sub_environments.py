@@ -58,8 +58,6 @@ async def build_sub_environments(
     Raises:
         BadReply: the teacher has no usable answer for one of the nodes.
         Rejected: one of the nodes that need a tool did not get one.
-        TeacherUnavailable: the teacher cannot be asked.
-        SandboxUnavailable: the sandbox gives no answer.
     """
     answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
@@ -126,7 +124,6 @@ async def proven_reply(
     Raises:
         Rejected: every reply failed; the error is the last failure.
         BadReply: a reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     failure = Rejected("no proof")
     for _ in range(max_requests):

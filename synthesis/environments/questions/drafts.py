@@ -53,7 +53,6 @@ async def write_draft(
     Raises:
         BadReply: a question to the teacher got no usable answer.
         Rejected: its structure or its dependencies break a rule, or every draw shares something.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     shared = ""
     # Around all draws: a draw that is thrown away has a cost, too.

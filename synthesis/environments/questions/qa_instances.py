@@ -39,9 +39,7 @@ async def write_qa_instance(
     """Have a QA instance of the planned shape written, and check its structure; once more if it breaks a rule.
 
     Raises:
-        BadReply: the teacher gave no usable reply.
         Rejected: it breaks a rule, has another shape than planned, or is in another language.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     request = WriteQAInstance(
         knowledge=knowledge,
@@ -78,11 +76,7 @@ def check_languages(instance: QAInstance, language: Language) -> None:
 
 
 def check_structure(instance: QAInstance) -> None:
-    """Check every structural rule that can be checked without understanding the questions.
-
-    Raises:
-        Rejected: a rule is broken; the error names the first one.
-    """
+    """Check every structural rule that can be checked without understanding the questions."""
     _check_graph(instance)
     _check_answers(instance)
     _check_shape(instance)

@@ -16,8 +16,6 @@ async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInst
 
     Raises:
         BadReply: the teacher's judgement cannot be used.
-        Rejected: a rule is broken.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     check_dependencies(instance)
     return (await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)).quality

@@ -44,7 +44,6 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
         BadReply: the teacher has no such question.
         Rejected: the new question still tells the value, or the value is no argument of the call; or it leaves out
             more than that, or tells an answer that the old one did not tell.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     first = environment.sub_tasks[0]
     if first.call is None:

@@ -27,12 +27,12 @@ async def write_document(
 ) -> ToolDocument:
     """Have the document of a sub-question's tool written; a share of all documents is scaled.
 
+    Within one environment equal documents stay equal.
+
     Raises:
         BadReply: the teacher has no such document.
         Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
-        TeacherUnavailable: the teacher cannot be asked.
     """
-    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
 
     def checked(document: ToolDocument) -> ToolDocument:
         check_written(document)
@@ -40,38 +40,22 @@ async def write_document(
         require_language(document.description, knowledge.language, node.question, what="description", where=where)
         return document
 
+    request = WriteToolDocument(knowledge=knowledge, node=node, language=knowledge.language)
     document = await accepted_reply(teacher, request, checked, seed=seed)
-    return await scale_document(teacher, knowledge, document, share=scaled)
-
-
-async def scale_document(
-    teacher: Teacher, knowledge: Knowledge, document: ToolDocument, *, share: float
-) -> ToolDocument:
-    """Have a share of all documents scaled; within one environment equal documents stay equal.
-
-    Raises:
-        BadReply: the teacher has no such document.
-        Rejected: its document breaks a rule.
-        TeacherUnavailable: the teacher cannot be asked.
-    """
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
-    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= share:
+    if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= scaled:
         return document
 
-    def checked(scaled: ToolDocument) -> ToolDocument:
-        check_scaled(document, scaled)
-        return scaled
+    def checked_scaled(reply: ToolDocument) -> ToolDocument:
+        check_scaled(document, reply)
+        return reply
 
-    request = ScaleToolDocument(knowledge=knowledge, document=document)
-    return await accepted_reply(teacher, request, checked, seed=knowledge.seed)
+    to_scale = ScaleToolDocument(knowledge=knowledge, document=document)
+    return await accepted_reply(teacher, to_scale, checked_scaled, seed=knowledge.seed)
 
 
 def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
-    """Check that a scaled document only has optional parameters more, each with a default that its schema allows.
-
-    Raises:
-        Rejected: a rule is broken; the error names it.
-    """
+    """Check that a scaled document only has optional parameters more, each with a default that its schema allows."""
     check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
     if scaled.name != document.name or set(scaled.required) != set(document.required):
@@ -90,16 +74,12 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
 
 
 def documented_defaults(document: ToolDocument) -> dict[str, object]:
-    """Return the optional parameters that have a default in a document, with their defaults.
-
-    Raises:
-        Rejected: the document's schema cannot be used.
+    """Return the optional parameters that have a default in a checked document, with their defaults.
 
     >>> parameters = {"properties": {"flat": {}, "page": {"default": 1}}, "required": ["flat"]}
     >>> documented_defaults(ToolDocument(name="get_rent", description="", parameters=parameters))
     {'page': 1}
     """
-    check_written(document)  # for further tools on a state this is the first check
     return {
         name: schema["default"]
         for name, schema in document.parameters.get("properties", {}).items()

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra_jax.testing import tiny_environment
-from synthesis.answers.counting import count_episode
 from synthesis.answers.state_conditions import meets_conditions
-from synthesis.environments.state.state_proof import check_conditions, tampered_states
+from synthesis.environments.state import check_conditions, tampered_states
 from synthesis.records import StateCondition
 from synthesis.stage import Rejected
 
@@ -36,11 +34,8 @@ def test_order_17_is_cancelled_and_no_other_order_changed() -> None:
     check_conditions(CONDITIONS, BEFORE, AFTER)
     other = {**AFTER, "orders": {**AFTER["orders"], "18": {"status": "cancelled", "items": []}}}  # type: ignore[dict-item]
     assert not meets_conditions(CONDITIONS, BEFORE, other)
-
-
-@pytest.mark.parametrize("missing", range(3))
-def test_a_change_that_no_condition_names_is_one_too_many(missing: int) -> None:
-    assert not meets_conditions(CONDITIONS[:missing] + CONDITIONS[missing + 1 :], BEFORE, AFTER)
+    for missing in range(3):  # a change that no condition names is one too many
+        assert not meets_conditions(CONDITIONS[:missing] + CONDITIONS[missing + 1 :], BEFORE, AFTER)
 
 
 @pytest.mark.parametrize(
@@ -108,22 +103,6 @@ def test_conditions_that_contradict_the_last_state_or_miss_something_are_rejecte
         with pytest.raises(Rejected) as rejected:
             check_conditions(conditions, BEFORE, BEFORE if conditions and len(conditions) == 1 else AFTER)
         assert rejected.value.reason == reason
-
-
-def test_the_reward_asks_for_both() -> None:
-    environment = tiny_environment().model_copy(
-        update={"state": BEFORE, "final_state": AFTER, "state_conditions": CONDITIONS}
-    )
-
-    def solved(environment: Any, state: Any) -> int:
-        return count_episode(environment, [], num_tool_calls=0, final_state=state, met_expectation=False).num_solved
-
-    assert solved(environment, AFTER) == 1
-    for tampered in tampered_states(AFTER):
-        assert solved(environment, tampered) == 0
-        # Each by itself, too: the one is no other way to write the other.
-        assert solved(environment.model_copy(update={"state_conditions": ()}), tampered) == 0
-        assert solved(environment.model_copy(update={"final_state": tampered}), tampered) == 0
 
 
 json_values = st.recursive(

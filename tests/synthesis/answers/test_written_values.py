@@ -123,7 +123,7 @@ def names_of_units() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("kind", "factor", "name"), names_of_units())
-@settings(max_examples=10)  # of each of some two hundred names
+@settings(max_examples=3)  # of each of some two hundred names
 @given(
     number=st.decimals(0, 10**9, places=2),
     with_separators=st.booleans(),

@@ -1,4 +1,4 @@
-"""One sandbox and one small synthesised pair of splits for all tests of this folder."""
+"""One sandbox and one small synthesised split for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from sandbox.local import local_sandbox
-from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, Language, Scenario
-from synthesis.teacher.protocol import made_by
-from tests.synthesis.environments.made import read, tiny_config
+from tests.synthesis.environments.made import all_kept, read, tiny_config
 
 
 @pytest.fixture(scope="session")
@@ -26,21 +24,14 @@ def sandbox_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def splits(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> tuple[Path, Path]:
-    """A training and a held-out record directory, synthesised by the procedural teacher."""
-    folder = tmp_path_factory.mktemp("splits")
-    train = tiny_config(seed=0, count=24, out=folder / "train")
-    heldout = tiny_config(seed=1, count=12, out=folder / "heldout", disjoint_from=(folder / "train",))
-    for config in (train, heldout):
-        report = asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-        assert report.kept == config.count, report.closing_line()
-        assert report.closing_line().endswith("; " + made_by([ProceduralTeacher.name]))
-    return train.out, heldout.out
+def training(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+    """A record directory of 24 environments, synthesised by the embedded teacher."""
+    return all_kept(tiny_config(seed=0, count=24, out=tmp_path_factory.mktemp("training") / "out"), sandbox_url)
 
 
 @pytest.fixture(scope="session")
-def environments(splits: tuple[Path, Path]) -> list[Environment]:
-    return read(splits[0])
+def environments(training: Path) -> list[Environment]:
+    return read(training)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A config that contradicts itself is refused."""
+"""A config that contradicts itself is refused; the version of the prompts follows from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 import pytest
 
 from synthesis.environments.config import held_out_configs
+from synthesis.environments.selection.quotas import EnvironmentPlan
+from synthesis.environments.worker import prompt_version_of
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decompositions import WriteQAInstance
+from synthesis.prompts.stateful import WriteStateConditions
+from synthesis.prompts.tool_writing import ScaleToolDocument, WriteSiblingTools
+from synthesis.questions.knowledge import Knowledge
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import tiny_config
 
@@ -34,3 +41,33 @@ def test_a_training_of_every_domain_or_of_hard_environments_has_no_held_out_spli
         held_out_configs(training)
     with pytest.raises(ValueError, match="for which there are no unseen tools"):
         held_out_configs(altered(training, difficulty="hard"))
+
+
+class Elsewhere(ProceduralTeacher):
+    """Answers alike, under the name of a model."""
+
+    name = "some model"
+
+
+def test_a_changed_prompt_changes_a_models_version_and_not_the_embedded_teachers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny_config(seed=0, count=2, out="out", scaled_documents=0.5)
+    hard = Knowledge(domain="library", language="en", difficulty="hard", unseen="tools")
+    plan = EnvironmentPlan(0, "multi_hop", "en", "library", 2, with_computation=False, variety="stateful")
+
+    def versions() -> list[str]:
+        return [prompt_version_of(config, plan, teacher, hard) for teacher in (ProceduralTeacher(), Elsewhere())]
+
+    embedded, model = versions()
+    for part in ("tool-document-scaling-1", "hard-wording-1", "sibling-tools-1", "unseen-tools-1"):
+        assert part in embedded
+    # One that every environment asks, one of scaled documents, one of hard environments, one of stateful ones.
+    for prompt in (WriteQAInstance, ScaleToolDocument, WriteSiblingTools, WriteStateConditions):
+        with monkeypatch.context() as changed:
+            changed.setattr(prompt, "prompt_version", "changed")
+            assert versions()[0] == embedded
+            assert versions()[1] != model
+    assert "hard-wording" not in prompt_version_of(
+        config, plan, ProceduralTeacher(), hard.model_copy(update={"difficulty": "plain"})
+    )

@@ -45,7 +45,7 @@ def test_the_command_says_the_cost_without_a_key(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = tmp_path / "config.toml"
-    config.write_text('seed = 0\ncount = 20\nout = "out"\n[teacher]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n')
+    config.write_text('seed = 0\ncount = 8\nout = "out"\n[teacher]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n')
     command = ["synthesize", "environments", str(config), "--estimate", "--sandbox", sandbox_url]
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("a cost needs prices: set teacher.usd_per_million")
@@ -55,5 +55,5 @@ def test_the_command_says_the_cost_without_a_key(
     total = line["estimate"]
     assert line["stage"] == "environments"
     assert total["cost_usd"] == pytest.approx((2 * total["prompt_tokens"] + 8 * total["completion_tokens"]) / 1e6)
-    assert total["calls"] == sum(asked["calls"] for asked in line["questions"].values()) >= 20 * 5
+    assert total["calls"] == sum(asked["calls"] for asked in line["questions"].values()) >= 8 * 5
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]

@@ -12,14 +12,10 @@ from typing import get_args
 
 import pytest
 
-from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.testing import tiny_environment
-from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
-from synthesis.environments.pipeline import synthesize_environments
-from synthesis.environments.proving.call_batches import CallBatches
 from synthesis.environments.proving.demonstrations import demonstrate, draw_habit, verify_demonstration
-from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.records import (
     Demonstration,
     Environment,
@@ -33,7 +29,7 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
-from tests.synthesis.environments.made import read, tiny_config, verdict
+from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
 DISTRACTOR = tiny_environment(owner="Lone Pine", flat="Red Gate").tools[1]
 ENVIRONMENT = altered(
@@ -99,7 +95,7 @@ def call_names(messages: tuple[Message, ...]) -> list[str]:
     return [call.name for message in messages for call in message.tool_calls]
 
 
-def test_a_distractor_is_called_first_with_what_the_question_names_and_says_what_it_says_in_the_sandbox() -> None:
+def test_a_distractor_is_asked_first_in_the_words_of_the_question() -> None:
     messages = demonstrated("calls_distractor").demonstrated_messages()
     assert (messages[0], *messages[3:]) == GOLD
     assert messages[1].tool_calls[0].arguments == {"flat": "Quartz Heron"}
@@ -107,37 +103,19 @@ def test_a_distractor_is_called_first_with_what_the_question_names_and_says_what
     assert messages[2].tool_call_id == messages[1].tool_calls[0].id
 
 
-def test_reasoning_in_chinese_quotes_a_tools_document_before_its_name_if_it_says_anything() -> None:
-    chinese = altered(ENVIRONMENT, language="zh")
-    described = {tool.document.name: tool.document.description for tool in ENVIRONMENT.all_tools}
-    words = [message.reasoning_content for message in GOLD if message.tool_calls]
-    assert words == ["find flat: Quartz Heron", "rent: Amber Falcon"]
-    said = [message.reasoning_content for message in chinese.gold_messages() if message.tool_calls]
-    assert said == [f"{described['find_flat']}; {words[0]}", f"{described['get_rent']}; {words[1]}"]
-    habit = demonstrated("calls_distractor", chinese).demonstrated_messages()
-    assert habit[1].reasoning_content == f"{described['get_rate']}; rate: Quartz Heron"
-    silent = [altered(tool, document=altered(tool.document, description="")) for tool in ENVIRONMENT.tools]
-    undescribed = altered(chinese, tools=tuple(silent)).gold_messages()
-    assert [message.reasoning_content for message in undescribed if message.tool_calls] == words
+def test_a_repeated_call_is_answered_as_before_and_a_missing_last_call_leaves_the_answer_before() -> None:
+    repeated = demonstrated("repeats_call").demonstrated_messages()
+    assert call_names(repeated) == ["find_flat", "find_flat", "get_rent"]
+    assert repeated[4].content == repeated[2].content
+    stopped = demonstrated("stops_early").demonstrated_messages()
+    assert call_names(stopped) == ["find_flat"]
+    assert stopped[-1].content == "The answer is Amber Falcon."
 
 
-def test_a_call_is_repeated_and_answered_as_the_first_time() -> None:
-    messages = demonstrated("repeats_call").demonstrated_messages()
-    assert call_names(messages) == ["find_flat", "find_flat", "get_rent"]
-    assert messages[4].content == messages[2].content
-
-
-def test_who_stops_early_answers_with_what_the_call_before_the_last_returned() -> None:
-    messages = demonstrated("stops_early").demonstrated_messages()
-    assert call_names(messages) == ["find_flat"]
-    assert messages[-1].content == "The answer is Amber Falcon."
-
-
-def test_a_call_too_many_asks_for_a_row_that_nobody_asked_for_and_what_it_says_is_not_used() -> None:
+def test_a_call_too_many_asks_for_any_other_row_and_leaves_the_answer_as_it_is() -> None:
     told = set()
     for seed in range(20):
-        messages = demonstrated("one_call_too_many", seed=seed).demonstrated_messages()
-        (*before, call, response, last) = messages
+        (*before, call, response, last) = demonstrated("one_call_too_many", seed=seed).demonstrated_messages()
         assert (*before, last) == GOLD
         (asked,) = call.tool_calls
         assert (response.role, response.tool_call_id, response.is_error) == ("tool", asked.id, False)
@@ -155,26 +133,21 @@ OTHER_ROWS: dict[str, tuple[JsonValue, JsonValue]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHER_ROWS)
-def test_there_is_no_room_for_a_call_too_many_where_all_it_is_told_is_an_answer_or_an_error(kind: str) -> None:
-    flat, rent = OTHER_ROWS[kind]
-    others = {"Copper Lynx": flat, "Jade Otter": rent}
-    environment = with_tools(
-        lambda tool: {"tables": {"rows": {row: others.get(row, told) for row, told in tool.tables["rows"].items()}}}
-    )
-    assert demonstrated("one_call_too_many", environment).demonstrated_messages() == GOLD
+@pytest.mark.parametrize("kind", [*OTHER_ROWS, "no other row", "raises"])
+def test_there_is_no_room_for_a_call_too_many_that_is_told_an_answer_or_an_error(kind: str) -> None:
+    def change(tool: EnvironmentTool) -> JsonObject:
+        if kind == "raises":
+            return {"source": f"def {tool.document.name}(**arguments): raise KeyError('down')"}
+        rows = tool.tables["rows"]
+        if kind == "no other row":
+            return {"tables": {"rows": dict(list(rows.items())[:1])}}
+        others = dict(zip(("Copper Lynx", "Jade Otter"), OTHER_ROWS[kind], strict=True))
+        return {"tables": {"rows": {row: others.get(row, told) for row, told in rows.items()}}}
+
+    assert demonstrated("one_call_too_many", with_tools(change)).demonstrated_messages() == GOLD
 
 
-def test_there_is_no_room_for_a_call_too_many_where_there_is_no_other_row_or_it_raises() -> None:
-    alone = with_tools(lambda tool: {"tables": {"rows": dict(list(tool.tables["rows"].items())[:1])}})
-    raising = with_tools(lambda tool: {"source": f"def {tool.document.name}(**arguments): raise KeyError('down')"})
-    for environment in (alone, raising):
-        assert demonstrated("one_call_too_many", environment).demonstrated_messages() == GOLD
-
-
-def test_who_recovers_makes_the_first_call_with_a_mistake_hears_that_it_failed_and_goes_on_as_the_gold_episode() -> (
-    None
-):
+def test_a_mistake_in_the_first_call_fails_and_is_followed_by_the_gold_episode_or_by_giving_up() -> None:
     messages = demonstrated("recovers").demonstrated_messages()
     assert (messages[0], *messages[3:]) == GOLD
     (call,) = messages[1].tool_calls
@@ -182,12 +155,9 @@ def test_who_recovers_makes_the_first_call_with_a_mistake_hears_that_it_failed_a
     assert messages[1].reasoning_content == "find flat: Quartz"
     assert json.loads(messages[2].content) == {"error": "ValueError: no such owner: Quartz"}
     assert (messages[2].tool_call_id, messages[2].is_error) == (call.id, True)
-
-
-def test_who_gives_up_says_after_the_same_call_that_it_could_not_be_found_out_in_the_questions_language() -> None:
-    messages = demonstrated("gives_up").demonstrated_messages()
-    assert messages[:-1] == demonstrated("recovers").demonstrated_messages()[:3]
-    assert (messages[-1].role, messages[-1].content) == ("assistant", "Sorry, I could not find it out.")
+    *before, last = demonstrated("gives_up").demonstrated_messages()
+    assert tuple(before) == messages[:3]
+    assert (last.role, last.content) == ("assistant", "Sorry, I could not find it out.")
     chinese = demonstrated("gives_up", altered(ENVIRONMENT, language="zh")).demonstrated_messages()
     assert chinese[-1].content == "抱歉，未能查到。"
 
@@ -202,13 +172,12 @@ def test_who_gives_up_says_after_the_same_call_that_it_could_not_be_found_out_in
         ({"floor": 3, "owner": 7}, {"floor": 3}),
     ],
 )
-def test_a_text_loses_its_last_word_or_letter_and_where_there_is_none_a_required_argument_is_left_out(
+def test_a_text_loses_its_last_word_or_letter_and_without_a_text_a_required_argument_is_left_out(
     right: JsonObject, wrong: JsonObject
 ) -> None:
     source = f"def find_flat(**given):\n    if given != {right!r}: raise ValueError(given)\n    return 'Amber Falcon'"
-    for habit in ("recovers", "gives_up"):
-        messages = demonstrated(habit, asked_first(right, source)).demonstrated_messages()
-        assert messages[1].tool_calls[0].arguments == wrong
+    messages = demonstrated("recovers", asked_first(right, source)).demonstrated_messages()
+    assert messages[1].tool_calls[0].arguments == wrong
 
 
 def test_a_returned_error_is_a_failed_call_and_any_other_reply_to_a_mistake_leaves_no_room() -> None:
@@ -239,48 +208,30 @@ def test_a_crash_is_neither_an_answer_nor_a_failed_call(habit: Habit) -> None:
         asyncio.run(verify_demonstration(demonstrated(habit), Broken()))
 
 
-def test_without_a_demonstration_the_gold_episode_is_demonstrated() -> None:
-    assert ENVIRONMENT.demonstrated_messages() == GOLD
-    assert "demonstration" not in ENVIRONMENT.model_dump(mode="json")
-
-
 @pytest.mark.parametrize("habit", HABITS)
-def test_what_a_demonstration_was_told_is_found_again_and_a_changed_word_is_caught(habit: Habit) -> None:
+def test_any_change_of_a_demonstration_is_caught(habit: Habit) -> None:
     environment = demonstrated(habit)
     verify(environment)
-    messages = shown_by(environment).messages
-    place = next(index for index, message in enumerate(messages) if message.role == "tool")
-    changed = altered(messages[place], content='"Green Door"')
-    told_otherwise = (*messages[:place], changed, *messages[place + 1 :])
-    require_another(environment, altered(shown_by(environment), messages=told_otherwise))
-
-
-@pytest.mark.parametrize("habit", HABITS)
-def test_another_last_sentence_another_message_another_habit_and_a_habit_without_room_are_caught(habit: Habit) -> None:
-    environment = demonstrated(habit)
     found = shown_by(environment)
-    (*before, last) = found.messages
-    other_words = altered(found, messages=(*before, altered(last, content="Nobody knows.")))
-    one_more = altered(found, messages=(*found.messages, last))
-    one_less = [
-        altered(found, messages=(*found.messages[:place], *found.messages[place + 1 :]))
-        for place in range(len(found.messages))
+    (*before, last) = messages = found.messages
+    place = next(index for index, message in enumerate(messages) if message.role == "tool")
+    told = altered(messages[place], content='"Green Door"')
+    changed = [
+        (*messages[:place], told, *messages[place + 1 :]),
+        (*before, altered(last, content="Nobody knows.")),
+        (*messages, last),
+        *((*messages[:index], *messages[index + 1 :]) for index in range(len(messages))),
     ]
-    other_habits = [altered(found, habit=name) for name in HABITS if name != habit]
-    for changed in (other_words, one_more, *one_less, *other_habits):
-        require_another(environment, changed)
+    for each in changed:
+        require_another(environment, altered(found, messages=each))
+    for name in HABITS:
+        if name != habit:
+            require_another(environment, altered(found, habit=name))
     with pytest.raises(Rejected, match="no room for the demonstration"):
         verify(altered(environment, sub_questions=()))
 
 
-def test_the_last_gold_call_made_again_is_no_call_too_many_and_the_gold_call_itself_no_mistake() -> None:
-    again = Demonstration(habit="one_call_too_many", messages=(*GOLD[:-1], *GOLD[-3:]))
-    no_mistake = Demonstration(habit="recovers", messages=(*GOLD[:3], *GOLD[1:]))
-    for demonstration in (again, no_mistake):
-        require_another(ENVIRONMENT, demonstration)
-
-
-def test_what_is_wrong_is_said_of_the_demonstration_that_is_the_most_alike() -> None:
+def test_the_error_is_about_the_most_similar_episode() -> None:
     environment = demonstrated("one_call_too_many", seed=0)
     (*before, told, last) = shown_by(environment).messages
     changed = (*before, altered(told, content="Nobody knows."), last)
@@ -289,24 +240,15 @@ def test_what_is_wrong_is_said_of_the_demonstration_that_is_the_most_alike() -> 
 
 
 def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sandbox_url: str) -> None:
-    config = tiny_config(seed=5, count=36, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
-    asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
-    assert verdict(config.out, sandbox_url) == "verified 36/36"
+    config = tiny_config(seed=5, count=24, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
+    all_kept(config, sandbox_url)
+    assert verdict(config.out, sandbox_url) == "verified 24/24"
     shown = [each.demonstration for each in read(config.out) if each.demonstration]
     assert {each.habit for each in shown} == set(HABITS)
     for each in shown:
         failed = [json.loads(message.content) for message in each.messages if message.is_error]
         assert len(failed) == (each.habit in ("gives_up", "recovers"))
         assert all("error" in told for told in failed)
-
-
-async def test_a_number_that_is_left_out_fails_in_the_sandbox_too(sandbox_url: str) -> None:
-    environment = asked_first({"owner": 7}, "def find_flat(owner: int) -> str:\n    return 'Amber Falcon'")
-    async with AsyncSandboxClient(sandbox_url) as client:
-        found = await demonstrate(environment, "recovers", CallBatches(client), random.Random(0))
-    assert found is not None
-    assert found.messages[1].tool_calls[0].arguments == {}
-    assert "owner" in json.loads(found.messages[2].content)["error"]
 
 
 def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
@@ -316,21 +258,12 @@ def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
     assert {habit: count / 4000 for habit, count in drawn.items()} == pytest.approx(
         {"calls_distractor": 0.5, "stops_early": 0.2, None: 0.3}, abs=0.03
     )
-    one_call = altered(ENVIRONMENT, sub_questions=ENVIRONMENT.sub_questions[:1], irrelevant_tools=())
-    assert {draw_habit(one_call, shares, rng) for _ in range(100)} == {None}
-    assert {draw_habit(altered(ENVIRONMENT, state={}), shares, rng) for _ in range(100)} == {None}
-
-
-def test_a_distractor_is_not_called_where_the_first_call_says_nothing_to_ask_it_with() -> None:
     first = ENVIRONMENT.sub_questions[0]
     assert first.call is not None
     silent = altered(first, call=altered(first.call, arguments={}))
-    environment = altered(ENVIRONMENT, sub_questions=(silent, *ENVIRONMENT.sub_questions[1:]))
-    assert draw_habit(environment, {"calls_distractor": 1.0}, random.Random(0)) is None
-    assert draw_habit(ENVIRONMENT, {"calls_distractor": 1.0}, random.Random(0)) == "calls_distractor"
-
-
-def test_a_distractor_that_was_called_is_shown_however_few_are() -> None:
-    for seed in range(5):
-        shown = mix_tools(ENVIRONMENT, irrelevant_per_band={}, seed=seed, called=["get_rate"])
-        assert {tool.document.name for tool in shown} == {"find_flat", "get_rent", "get_rate"}
+    for without_room in (
+        altered(ENVIRONMENT, sub_questions=(first,), irrelevant_tools=()),
+        altered(ENVIRONMENT, sub_questions=(silent,)),
+        altered(ENVIRONMENT, state={}),
+    ):
+        assert {draw_habit(without_room, shares, rng) for _ in range(100)} == {None}

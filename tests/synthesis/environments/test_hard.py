@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from astra_jax.testing import tiny_environment
-from synthesis.answers.same_answer import same_answer
 from synthesis.environments.distractors.siblings import tried_on_gold_calls, write_siblings
-from synthesis.environments.proving.proof import request_of
 from synthesis.environments.selection.statistics import statistics_of
 from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
@@ -46,20 +44,6 @@ def test_they_verify_and_say_what_they_are(records: Path, environments: list[Env
     assert set(counted.cosine_mean_by_band) == {"high", "low"}
     assert counted.high_with_own_parameter_share is not None
     assert counted.high_with_own_parameter_share >= 0.6
-
-
-async def test_no_distractor_gives_an_answer_to_a_gold_call(environments: list[Environment]) -> None:
-    sandbox, tried = InThisProcess(), 0
-    for environment in environments:
-        for distractor in (irrelevant.tool for irrelevant in environment.irrelevant_tools):
-            for task in environment.sub_tasks:
-                assert task.call is not None
-                if set(distractor.document.required) <= set(task.call.arguments):
-                    needed = {name: task.call.arguments[name] for name in distractor.document.required}
-                    (reply,) = await sandbox.execute_batch([request_of(distractor, needed)])
-                    assert not reply.ok or not any(same_answer(t.answer, reply.value) for t in environment.sub_tasks)
-                    tried += 1
-    assert tried >= COUNT / 2
 
 
 async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call() -> None:

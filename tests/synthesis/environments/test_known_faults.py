@@ -14,6 +14,7 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeDecomposition
 from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
+from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import read, tiny_config
@@ -55,8 +56,14 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
     assert damaged[0] not in {environment.id for environment in read(tmp_path / "out")}
 
 
-def test_one_reply_that_cannot_be_read_costs_one_environment_and_not_the_run(tmp_path: Path, sandbox_url: str) -> None:
-    bad_once = Otherwise({JudgeDecomposition: raising(BadReply("not JSON"))}, times=1)
-    config = tiny_config(seed=0, count=5, out=tmp_path / "out")
-    report = asyncio.run(synthesize_environments(config, bad_once, sandbox_url))
+def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect_score(
+    tmp_path: Path, sandbox_url: str
+) -> None:
+    bad = {JudgeDecomposition: raising(BadReply("no JSON in the reply"))}
+    once = tiny_config(seed=0, count=5, out=tmp_path / "once")
+    report = asyncio.run(synthesize_environments(once, Otherwise(bad, times=1), sandbox_url))
     assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})
+    always = altered(once, out=tmp_path / "always")
+    said = r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
+    with pytest.raises(NothingKept, match=said):
+        asyncio.run(synthesize_environments(always, Otherwise(bad), sandbox_url))

@@ -83,11 +83,6 @@ def test_tools_of_one_intent_in_other_words_become_one_that_answers_all(other: S
     asyncio.run(prove(InThisProcess(), [(tools[0], sub_questions)]))
 
 
-def test_the_embedded_teacher_does_not_join_what_another_noun_names() -> None:
-    _, tools = merged(ProceduralTeacher(), [FOX, DEPOSIT])
-    assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_deposit"]
-
-
 def test_only_similar_tools_are_compared_and_equal_documents_without_a_question() -> None:
     teacher = ScriptedTeacher({FindHomogeneousTool: [says(None)]}, otherwise=ProceduralTeacher())
     again = sub_environment(
@@ -127,19 +122,6 @@ def test_an_unusable_verdict_costs_no_instance_and_an_outage_stops_the_run() -> 
     assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_rent_2"]
     with pytest.raises(TeacherUnavailable):
         merged(ScriptedTeacher({FindHomogeneousTool: [TeacherUnavailable("down")]}), [FOX, SAME_NAME])
-
-
-def test_a_tool_that_stayed_apart_can_still_be_joined_to() -> None:
-    third = sub_environment(
-        "Dark Yak", 999, name="get_flat_rent", parameter="the_flat", description="Returns what is paid for a flat"
-    )
-    verdicts = [says(None), says("get_flat_rent_2", which_flat="Dark Yak")]
-    teacher = ScriptedTeacher({FindHomogeneousTool: verdicts}, otherwise=ProceduralTeacher())
-    sub_questions, tools = merged(teacher, [FOX, SAME_NAME, third])
-    assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_rent_2"]
-    last = sub_questions[-1].call
-    assert last is not None
-    assert (last.name, last.arguments) == ("get_flat_rent_2", {"which_flat": "Dark Yak"})
 
 
 @pytest.mark.parametrize(

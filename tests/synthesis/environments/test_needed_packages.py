@@ -24,7 +24,7 @@ from synthesis.environments.proving.needed_packages import PackageNotHere, packa
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.stateful import FurtherTools, StatefulTask, WriteFurtherTools, WriteScaledTool, WriteStatefulTask
+from synthesis.prompts.stateful import StatefulTask, WriteStatefulTask
 from synthesis.prompts.tool_merging import MergeTools
 from synthesis.prompts.tool_writing import SiblingTools, ToolImplementation, WriteSiblingTools, WriteToolImplementation
 from synthesis.questions.knowledge import Knowledge
@@ -42,7 +42,7 @@ NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
 CONFIGS = Path(__file__).parents[3] / "configs"
 DOCUMENT = document("look", "Looks", key="string")
 WRITES_CODE = (
-    WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask, WriteFurtherTools, WriteScaledTool,
+    WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask,
 )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_an_attribute_that_a_package_cannot_give_is_rejected_whatever_it_raises(
         check("return kites.fly(key)", before="import kites", packages=(KITES,))
 
 
-def test_who_interrupts_an_import_interrupts_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_an_import_interrupts_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_module(tmp_path, monkeypatch, "kites/tests.py", "raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         check("return 1", before="import kites.tests", packages=(KITES,))
@@ -162,7 +162,7 @@ def asked_with_packages(request: Request[Any]) -> Request[Any]:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("kind", WRITES_CODE)
-def test_who_writes_code_is_told_of_the_packages(kind: type[Request], language: str) -> None:
+def test_each_request_for_code_names_the_packages(kind: type[Request], language: str) -> None:
     request = RENDERED[language][kind]  # type: ignore[index]
     before, after = (str(each.messages()[0]["content"]) for each in (request, asked_with_packages(request)))
     assert "numpy 2.4.6 (import numpy)" in after
@@ -179,7 +179,7 @@ def test_without_packages_nothing_is_another_byte() -> None:
     for kind in WRITES_CODE:
         assert '"packages"' not in canonical_json(RENDERED["en"][kind].model_dump(mode="json")), kind
         assert '"packages"' not in canonical_json(RENDERED["en"][kind].messages()), kind
-    for written in (SiblingTools, StatefulTask, FurtherTools):
+    for written in (SiblingTools, StatefulTask):
         assert "packages" not in json.dumps(written.model_json_schema()), written
     assert "packages" not in fingerprint_of(config, ProceduralTeacher())
     named = altered(config, packages=("numpy",))

@@ -13,7 +13,6 @@ from synthesis.environments.proving.proof import (
     PROOF_LIMITS,
     Trial,
     changed_argument,
-    check_replies,
     other_settings,
     prove,
     replay_gold_calls,
@@ -47,18 +46,8 @@ PLANTED: dict[str, tuple[str, str]] = {
         body("return TABLES['rent']['Amber Fox'] if apartment else apartment"),
     ),
     "returns all golds at once": ("wrong answer", body("return list(TABLES['rent'].values())")),
+    "returns all golds in one text": ("wrong answer", body("return ' '.join(map(str, TABLES['rent'].values()))")),
     "right only by substring": ("wrong answer", body("return 'error code 1' + str(TABLES['rent'][apartment]) + '00'")),
-    "prints the gold": ("name not allowed", body("print(TABLES['rent'][apartment])")),
-    "prints the gold and returns nothing": (
-        "import not allowed",
-        body("import sys", "sys.stdout.write(str(TABLES['rent'][apartment]))"),
-    ),
-    "random": ("import not allowed", body("import random", "return random.choice(list(TABLES['rent'].values()))")),
-    "random by object identity": ("name not allowed", body("return TABLES['rent'][apartment] + id(object())")),
-    "reads the clock": (
-        "import not allowed",
-        body("import time", "return TABLES['rent'][apartment] if time.time() else 0"),
-    ),
     "different signature": (
         "signature differs from document",
         GOOD.replace("apartment: str", "flat: str").replace("[apartment]", "[flat]"),
@@ -66,10 +55,6 @@ PLANTED: dict[str, tuple[str, str]] = {
     "an optional parameter that the document requires": (
         "signature differs from document",
         GOOD.replace("apartment: str", "apartment: str = 'Amber Fox'"),
-    ),
-    "needs network": (
-        "import not allowed",
-        body("import socket", "socket.create_connection(('example.org', 80))", "return 4210"),
     ),
     "endless loop": (
         "call ends in timeout",
@@ -172,12 +157,6 @@ def test_a_planted_fault_is_rejected_under_its_reason(fault: str, sandbox_url: s
         asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210)]))
 
 
-def test_a_merged_tool_that_gives_one_answer_to_all_is_rejected(sandbox_url: str) -> None:
-    source = body("return ' '.join(str(rent) for rent in TABLES['rent'].values())")
-    with pytest.raises(Rejected, match="wrong answer"):
-        asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
-
-
 def reply_of(value: JsonValue) -> ExecuteReply:
     """A sandbox's reply of a value; None is an exception of the tool."""
     usage = Usage(wall_seconds=0, cpu_seconds=0, max_rss_bytes=0)
@@ -262,62 +241,17 @@ def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
         ("default", {**fox, "unit": "one", "page": 1}),
     ]
     assert ("omitted", fox) not in [(trial.promise, trial.arguments) for trial in the_trials()]
+    for trial in the_trials():  # only the repeated call has another seed
+        assert trial.request().seed == (trial.promise == "repeat")
+        assert trial.request().limits == PROOF_LIMITS
     with pytest.raises(ValueError, match="expected a sub-question with a call, found none on q7"):
         next(trials(the_trials()[0].tool, SubQuestion(id="q7", question="?", answer=1)))
 
 
-def test_only_the_repeated_call_has_another_seed() -> None:
-    for trial in the_trials():
-        assert trial.request() == ExecuteRequest(
-            source=trial.tool.module_source(),
-            function="get_rent",
-            arguments=trial.arguments,
-            seed=1 if trial.promise == "repeat" else 0,
-            limits=PROOF_LIMITS,
-        )
-
-
-@pytest.mark.parametrize(("options", "left_out"), [({"unit": "one"}, 4.21), ({}, 4210)])
-def test_the_documented_default_gives_what_leaving_it_out_gives(
-    options: dict[str, JsonValue], left_out: JsonValue
-) -> None:
-    """Compared with the call without that argument: the gold one, where it names no such argument."""
-    listed = the_trials(**options)
-
-    def told(trial: Trial, **changes: JsonValue) -> ExecuteReply:
-        default = 4210 if "page" in trial.arguments else left_out
-        values = {"gold": 4210, "repeat": 4210, "omitted": left_out, "default": default, "row": 3050, **changes}
-        return reply_of(values.get(trial.promise))
-
-    check_replies(listed, [told(trial) for trial in listed])
-    with pytest.raises(Rejected) as rejected:
-        check_replies(listed, [told(trial, default=17) for trial in listed])
-    fox = {"apartment": "Amber Fox", "unit": "thousand"}
-    assert rejected.value.reason == "default differs from document"
-    assert rejected.value.detail == f"get_rent: {fox} gives 17, left out {left_out}"
-    for promise in {"default", "omitted"} & {trial.promise for trial in listed}:
-        with pytest.raises(Rejected, match="default fails"):
-            check_replies(listed, [told(trial, **{promise: None}) for trial in listed])
-
-
-@pytest.mark.parametrize(
-    ("value", "changed"),
-    [
-        (True, False),
-        (0, -1_000_003),
-        (2.5, -1_000_005.5),
-        ("Amber Fox", "xoF rebmA?"),
-        ([1], []),
-        ({"a": 1}, {}),
-        (None, "?"),
-    ],
-)
-def test_an_argument_is_changed_to_a_stranger_of_its_type(value: JsonValue, changed: JsonValue) -> None:
-    assert changed_argument(value) == changed
-    assert value is None or type(changed_argument(value)) is type(value)
-
-
-def test_other_settings_are_the_other_choices_or_the_next_whole_number() -> None:
+def test_an_argument_is_changed_to_a_stranger_of_its_type() -> None:
+    changed = {True: False, 0: -1_000_003, 2.5: -1_000_005.5, "Amber Fox": "xoF rebmA?", None: "?"}
+    assert {value: changed_argument(value) for value in changed} == changed
+    assert (changed_argument([1]), changed_argument({"a": 1})) == ([], {})
     assert other_settings({"enum": ["day", "month", "year"]}, "month") == ["day", "year"]
     assert other_settings({"type": "integer"}, 3) == [4]
     assert other_settings({"type": "boolean"}, True) == other_settings({"type": "number"}, 0.5) == []
@@ -344,20 +278,14 @@ def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
             asyncio.run(run(Answering(rents), [(tool, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)])]))
 
 
-def test_a_default_must_be_documented_as_optional() -> None:
-    parameters = {**DOCUMENT.parameters, "required": []}
-    check_source(
-        "def get_rent(apartment='x'):\n    return apartment\n",
-        altered(DOCUMENT, parameters=parameters),
-        (),
-    )
-    with pytest.raises(Rejected, match="signature differs"):
-        check_source("def get_rent(apartment='x'):\n    return apartment\n", DOCUMENT, ())
-
-
 @pytest.mark.parametrize(
-    "line", ["TABLES.__class__", "().__class__.__mro__", "getattr(TABLES, 'x')", "eval('1')", "open('x')"]
-)
-def test_introspection_and_input_are_not_allowed_in_code(line: str) -> None:
-    with pytest.raises(Rejected, match="name not allowed"):
-        check_source(body(f"return {line}"), DOCUMENT, ())
+    "line",
+    [
+        "return TABLES.__class__", "return ().__class__.__mro__", "return getattr(TABLES, 'x')", "return eval('1')",
+        "return open('x')", "print(TABLES)", "return id(object())", "import sys", "import random", "import time",
+        "import socket", "from . import sys",
+    ],
+)  # fmt: skip
+def test_introspection_input_output_clock_chance_and_network_are_not_allowed_in_code(line: str) -> None:
+    with pytest.raises(Rejected, match="not allowed"):
+        check_source(body(line), DOCUMENT, ())

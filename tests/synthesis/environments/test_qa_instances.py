@@ -109,14 +109,6 @@ def require_rejected(instances: dict[str, QAInstance], name: str, mutation: str,
     assert rejected.value.reason in MUTATIONS[mutation], (name, mutation, rejected.value)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_broken_instance_is_rejected_under_the_rule_it_breaks(
-    mutation: str, instances: dict[str, QAInstance]
-) -> None:
-    for name in NAMES:
-        require_rejected(instances, name, mutation, random.Random(name))
-
-
 def test_ten_thousand_mutations_are_all_rejected_under_the_rule_they_break(instances: dict[str, QAInstance]) -> None:
     rng, mutations = random.Random(0), list(MUTATIONS)
     for _ in range(10_000):
@@ -174,13 +166,10 @@ HUGE = 10**4299
     ("operation", "answers", "operand"),
     [
         ("sum", [10**400, 0.5], None),
-        ("sum", [1.7e308, 1.6e308], None),
         ("sum", [9 * HUGE, 8 * HUGE], None),
-        ("difference", [10**400, 0.5], None),
         ("difference", [1.7e308, -1.7e308], None),
         ("times", [10**400], 0.5),
         ("times", [HUGE], HUGE),
-        ("times", [1e300], 1e300),
         ("times", [0.0], float("inf")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Environments of a run are kept, and another quality threshold selects again without asking the teacher."""
+"""Below the quality threshold no tool is written; another threshold selects again without asking the teacher."""
 
 import pytest
 
@@ -44,7 +44,11 @@ async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_pat
         config = EnvironmentsConfig(seed=0, count=24, out=out, quality_threshold=quality_threshold)
         return await synthesize_environments(config, teacher, url)
 
-    first = await synthesized(scoring(), 0.75, sandbox_url)
+    teacher = scoring()
+    first = await synthesized(teacher, 0.75, sandbox_url)
+    good = {draft.knowledge.seed for draft in teacher.asked_for(JudgeDecomposition) if draft.knowledge.seed % 4}
+    assert {asked.knowledge.seed for asked in teacher.asked_for(WriteToolCall)} == good
+    assert sorted({record.quality.mean for record in read(out)}) == pytest.approx([0.8, 0.9, 1.0])
     before = bytes_of(out)
     rejected = list(RecordSource(rejected_beside(out), RejectedEnvironment))
     assert len(rejected) == first.rejected.total() == first.read - first.kept

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from sandbox.client import AsyncSandboxClient
 from synthesis.environments.config import held_out_configs
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.proving.call_batches import CallBatches
-from synthesis.environments.questions.drafts import MAX_DRAWS, Draft, draw_seeds, write_draft
 from synthesis.environments.selection.quotas import EnvironmentPlan, Variety
 from synthesis.environments.selection.splits import TakenValues, shared_between
 from synthesis.environments.worker import EnvironmentsWorker
@@ -23,12 +21,10 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
 from synthesis.procedural.tool_wording import KNOWN, UNSEEN
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.decompositions import WriteQAInstance
-from synthesis.prompts.tool_writing import WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
-from synthesis.records import Demonstration, Environment, Message, ToolDocument
+from synthesis.records import Demonstration, Environment, Message
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Reply, Request
 from tests.synthesis.altered import altered
@@ -41,7 +37,7 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
-    """A training split of every variety of tool, and a few environments of each of its held-out splits."""
+    """A training split of every variety of tool, and a few environments of three splits that are held out from it."""
     training = tiny_config(
         seed=0,
         count=24,
@@ -50,44 +46,28 @@ def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapp
         varieties=VARIETIES,
         scaled_documents=0.5,
     )
-    splits = {"training": training, **held_out_configs(training)}
-    for name, config in splits.items():
-        count = {"training": 24, "heldout": 6, "selection": 6}.get(name, 12)
-        config = altered(config, count=count)
-        all_kept(config, sandbox_url)
-    return {name: config.out for name, config in splits.items()}
+    further = held_out_configs(training)
+    for config in (training, further["rl_environments"], further["heldout_tools"], further["heldout_domains"]):
+        made = tuple(folder for folder in config.disjoint_from if folder.name in ("training", "rl_environments"))
+        all_kept(altered(config, count=24 if config is training else 12, disjoint_from=made), sandbox_url)
+    return {"training": training.out, **{name: config.out for name, config in further.items()}}
 
 
-def test_unseen_worlds_share_no_entity_and_no_answer_but_the_tools(held_out: Mapping[str, Path]) -> None:
-    for split, other in (
-        ("rl_environments", "training"),
-        ("heldout", "training"),
-        ("heldout", "rl_environments"),
-        ("selection", "training"),
-        ("selection", "rl_environments"),
-        ("selection", "heldout"),
-    ):
-        shared = shared_between(held_out[split], held_out[other])
-        assert (shared["entities"], shared["answers"]) == (0, 0)
-        assert shared["domains"] == len(DOMAINS)
-        if other == "training":
-            assert all(shared[level] for level in TOOLS)
-
-
-@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
-def test_unseen_tools_share_no_name_no_document_and_no_parameter(held_out: Mapping[str, Path], other: str) -> None:
-    shared = shared_between(held_out["heldout_tools"], held_out[other])
-    assert not any(shared[level] for level in TOOLS)
-    assert shared["domains"] == len(DOMAINS)
-    assert other == "heldout" or (shared["entities"], shared["answers"]) == (0, 0)
-
-
-@pytest.mark.parametrize("other", ["training", "rl_environments", "selection", "heldout"])
-def test_unseen_domains_share_no_domain_and_no_tool(held_out: Mapping[str, Path], other: str) -> None:
-    shared = shared_between(held_out["heldout_domains"], held_out[other])
-    assert not any(shared[level] for level in ("domains", *TOOLS))
-    found = {environment.domain for environment in read(held_out["heldout_domains"])}
-    assert found == set(domains()) - set(DOMAINS)
+@pytest.mark.parametrize(
+    ("split", "other", "levels"),
+    [
+        ("rl_environments", "training", ("entities", "answers")),
+        *(("heldout_tools", other, ("entities", "answers", *TOOLS)) for other in ("training", "rl_environments")),
+        *(("heldout_domains", other, ("domains", *TOOLS)) for other in ("training", "rl_environments")),
+    ],
+)
+def test_a_split_shares_nothing_of_its_level_with_another(
+    held_out: Mapping[str, Path], split: str, other: str, levels: tuple[str, ...]
+) -> None:
+    shared = shared_between(held_out[split], held_out[other])
+    assert not any(shared[level] for level in levels)
+    assert shared["domains"] == (0 if "domains" in levels else len(DOMAINS))
+    assert any(shared[level] for level in TOOLS) is (split == "rl_environments")
 
 
 def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, Path], sandbox_url: str) -> None:
@@ -98,6 +78,7 @@ def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, 
         assert all(environment.irrelevant_tools for environment in found)
         assert {environment.language for environment in found} == {"en", "zh"}
         assert all("unseen-tools" in environment.provenance.prompt_version for environment in found)
+    assert {each.domain for each in read(held_out["heldout_domains"])} == set(domains()) - set(DOMAINS)
 
 
 class HabitualTeacher(ProceduralTeacher):
@@ -136,34 +117,6 @@ def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
     assert report.rejected[reason] == 2, report.closing_line()
     shared = shared_between(config.out, held_out["training"])
     assert not any(shared[level] for level in TOOLS)
-
-
-class TakenAtFirst(TakenValues):
-    """Finds the tools of so many draws taken."""
-
-    def __init__(self, num_shared: int):
-        super().__init__((), "tools")
-        self.num_shared = num_shared
-        self.asked: list[list[ToolDocument]] = []
-
-    def shared_tools(self, documents: Iterable[ToolDocument]) -> set[str]:
-        self.asked.append(list(documents))
-        return {"find_dues_of_union"} if len(self.asked) <= self.num_shared else set()
-
-
-def test_a_question_whose_tool_is_taken_is_drawn_again_and_at_last_rejected() -> None:
-    plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
-
-    def draft(taken: TakenValues) -> Draft:
-        source = Knowledge(domain="healthcare", language="en", unseen="tools")
-        return asyncio.run(write_draft(ProceduralTeacher(), source, plan, taken, max_hops=1, seed=9))
-
-    taken = TakenAtFirst(2)
-    third = draft(taken)
-    assert third.seed == list(draw_seeds(9, plan))[2]
-    assert list(third.documents.values()) == taken.asked[2]
-    with pytest.raises(Rejected, match=f"tool of another split: after {MAX_DRAWS} draws"):
-        draft(TakenAtFirst(MAX_DRAWS))
 
 
 async def test_tools_that_are_known_late_are_checked_when_they_are_known(
@@ -258,19 +211,3 @@ def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain() ->
         assert {relation for fields in types.values() for relation in fields.relations} == set(types), name
     parameters = [{wording.year, wording.source, wording.target, wording.amount} for wording in (KNOWN, UNSEEN)]
     assert not (parameters[0] | set(OPTIONS)) & (parameters[1] | set(UNSEEN.options.values()))
-
-
-def test_a_language_model_is_asked_for_unusual_tools_only_where_they_must_be_unseen() -> None:
-    node = {"id": "q1", "question": "What is the rent of flat Amber Fox?", "answer": 4210}
-
-    def told(unseen: str) -> list[str]:
-        knowledge = {"domain": "library", "language": "en", "unseen": unseen}
-        shape = {"scenario": "single_hop", "num_lookups": 1, "with_computation": False, "max_hops": 1}
-        requests = [
-            WriteQAInstance.model_validate({"knowledge": knowledge, **shape}),
-            WriteToolDocument.model_validate({"knowledge": knowledge, "node": node, "language": "en"}),
-        ]
-        return [json.dumps(request.messages()) for request in requests]
-
-    assert not any("seldom" in messages or "unseen" in messages for messages in told("worlds"))
-    assert all("seldom" in messages and "unseen" not in messages for messages in told("domains"))

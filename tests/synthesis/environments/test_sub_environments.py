@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.merging import merge_sub_environments
 from synthesis.environments.proving.proof import prove
 from synthesis.environments.proving.sub_environments import SubEnvironment, build_sub_environments
@@ -46,16 +45,13 @@ def learning(patience: int) -> Otherwise:
     return Otherwise({WriteToolImplementation: change})
 
 
-async def build(url: str, teacher: ProceduralTeacher, instance: QAInstance) -> list[SubEnvironment]:
-    async with AsyncSandboxClient(url) as sandbox:
-        return await build_sub_environments(teacher, sandbox, KNOWLEDGE, instance, seed=1)
+def build(teacher: ProceduralTeacher, instance: QAInstance) -> list[SubEnvironment]:
+    return asyncio.run(build_sub_environments(teacher, InThisProcess(), KNOWLEDGE, instance, seed=1))
 
 
-def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(
-    instances: dict[str, QAInstance], sandbox_url: str
-) -> None:
+def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(instances: dict[str, QAInstance]) -> None:
     teacher = learning(patience=4)
-    (built,) = asyncio.run(build(sandbox_url, teacher, instances["en single_hop"]))
+    (built,) = build(teacher, instances["en single_hop"])
     assert built.tool is not None
     first, *again = (request.failure for request in teacher.asked_for(WriteToolImplementation))
     assert (first, len(again)) == ("", 4)
@@ -63,32 +59,26 @@ def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(
     assert len(teacher.asked) == 2 + 5
 
 
+@pytest.mark.parametrize("kind", ["lookup", "computation"])
 def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
-    instances: dict[str, QAInstance], sandbox_url: str
-) -> None:
-    teacher = learning(patience=99)
-    with pytest.raises(Rejected, match="wrong answer"):
-        asyncio.run(build(sandbox_url, teacher, instances["en single_hop"]))
-    assert len(teacher.asked) == 12
-
-
-def test_the_necessity_judgement_is_one_of_the_twelve_requests(
-    instances: dict[str, QAInstance], sandbox_url: str
+    kind: str, instances: dict[str, QAInstance]
 ) -> None:
     instance = instances["en single_hop"]
     (node,) = instance.nodes
-    computed = altered(instance, nodes=(altered(node, kind="computation"),))
-    cautious = {JudgeToolNecessity: lambda request, reply, seed: altered(reply, needs_tool=True)}
-    wrong = {WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})}
-    teacher = Otherwise({**cautious, **wrong})
+    asked = altered(instance, nodes=(altered(node, kind=kind),))
+    changes = {  # the judgement of a computation's need of a tool is one of the twelve
+        JudgeToolNecessity: lambda request, reply, seed: altered(reply, needs_tool=True),
+        WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={}),
+    }
+    teacher = Otherwise(changes)
     with pytest.raises(Rejected, match="call ends in exception"):
-        asyncio.run(build(sandbox_url, teacher, computed))
+        build(teacher, asked)
     assert len(teacher.asked) == 12
 
 
-def test_a_computation_at_a_leaf_gets_no_tool(instances: dict[str, QAInstance], sandbox_url: str) -> None:
+def test_a_computation_at_a_leaf_gets_no_tool(instances: dict[str, QAInstance]) -> None:
     instance = instances["en parallel_multi_hop computed"]
-    built = asyncio.run(build(sandbox_url, ProceduralTeacher(), instance))
+    built = build(ProceduralTeacher(), instance)
     assert [item.tool is None for item in built] == [node.kind == "computation" for node in instance.nodes]
 
 
@@ -104,23 +94,15 @@ def without_the_new_row(request: MergeTools, reply: ToolImplementation, seed: in
 
 @pytest.mark.parametrize("spoil", [raising(BadReply("not JSON")), all_answers_at_once, without_the_new_row])
 async def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(
-    spoil: Change, instances: dict[str, QAInstance], sandbox_url: str
+    spoil: Change, instances: dict[str, QAInstance]
 ) -> None:
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        teacher = Otherwise({MergeTools: spoil})
-        built = await build_sub_environments(teacher, sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
-        name = built[0].tool.document.name
-        sub_questions, tools = await merge_sub_environments(teacher, sandbox, built, seed=1)
-        assert [tool.document.name for tool in tools] == [name, f"{name}_2"]
-        for sub_question, tool in zip(sub_questions, tools, strict=False):
-            await prove(sandbox, [(tool, [sub_question])])
-
-
-async def test_merged_tools_answer_every_earlier_call(instances: dict[str, QAInstance], sandbox_url: str) -> None:
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        built = await build_sub_environments(ProceduralTeacher(), sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
-        sub_questions, (tool,) = await merge_sub_environments(ProceduralTeacher(), sandbox, built, seed=1)
-        await prove(sandbox, [(tool, sub_questions[:2])])
+    teacher, sandbox = Otherwise({MergeTools: spoil}), InThisProcess()
+    built = await build_sub_environments(teacher, sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
+    name = built[0].tool.document.name
+    sub_questions, tools = await merge_sub_environments(teacher, sandbox, built, seed=1)
+    assert [tool.document.name for tool in tools] == [name, f"{name}_2"]
+    for sub_question, tool in zip(sub_questions, tools, strict=False):
+        await prove(sandbox, [(tool, [sub_question])])
 
 
 def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same() -> None:

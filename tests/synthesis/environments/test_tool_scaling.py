@@ -9,17 +9,17 @@ import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.proof import prove
-from synthesis.environments.proving.sub_environments import build_sub_environments
-from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
+from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults, write_document
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.tool_options import OPTIONS
-from synthesis.prompts.tool_writing import WriteToolImplementation
+from synthesis.prompts.tool_writing import ScaleToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
+from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
-from tests.synthesis.otherwise import Otherwise
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -49,6 +49,16 @@ def test_a_document_that_is_scaled_badly_is_rejected_under_its_rule(scaled: Tool
     with pytest.raises(Rejected) as rejected:
         check_scaled(document(), scaled)
     assert rejected.value.reason == reason
+
+
+async def test_a_badly_scaled_document_gets_a_second_try_and_is_then_rejected(instances: dict[str, QAInstance]) -> None:
+    (node,) = instances["en single_hop"].nodes
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    good = await write_document(ProceduralTeacher(), knowledge, node, seed=1, scaled=0.0)
+    teacher = ScriptedTeacher({ScaleToolDocument: [altered(good, name="other")] * 2}, otherwise=ProceduralTeacher())
+    with pytest.raises(Rejected, match="scaling changes the tool"):
+        await write_document(teacher, knowledge, node, seed=1, scaled=1.0)
+    assert len(teacher.asked) == 3
 
 
 GOOD = """\
@@ -83,26 +93,27 @@ async def proof(url: str, source: str, written: ToolDocument, **options: object)
         await prove(sandbox, [(tool, [SubQuestion(id="q1", question="?", answer=4210, call=call)])])
 
 
-def test_a_tool_whose_defaults_behave_is_accepted(sandbox_url: str) -> None:
+def test_a_tool_is_accepted_only_if_its_documented_defaults_behave(sandbox_url: str) -> None:
     asyncio.run(proof(sandbox_url, GOOD, document(unit=UNIT), unit="one"))
+    for reason, source in PLANTED.items():
+        with pytest.raises(Rejected) as rejected:
+            asyncio.run(proof(sandbox_url, source, document(unit=UNIT), unit="one"))
+        assert rejected.value.reason == reason, rejected.value
 
 
-@pytest.mark.parametrize("reason", PLANTED)
-def test_a_tool_that_breaks_a_documented_default_is_rejected(reason: str, sandbox_url: str) -> None:
-    with pytest.raises(Rejected) as rejected:
-        asyncio.run(proof(sandbox_url, PLANTED[reason], document(unit=UNIT), unit="one"))
-    assert rejected.value.reason == reason, rejected.value
-
-
-def test_a_default_that_the_gold_call_relies_on_is_the_documented_one(sandbox_url: str) -> None:
-    source = 'def get_rent(flat: str, page: int = 5) -> int:\n    return TABLES["rent"][flat] + page - 5\n'
-    with pytest.raises(Rejected, match="default differs from document"):
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            'def get_rent(flat: str, page: int = 5) -> int:\n    return TABLES["rent"][flat] + page - 5\n',
+            "default differs from document",
+        ),
+        (PAGED, "ignores its arguments"),
+    ],
+)
+def test_a_page_that_the_call_leaves_out_is_held_to_its_default_too(source: str, reason: str, sandbox_url: str) -> None:
+    with pytest.raises(Rejected, match=reason):
         asyncio.run(proof(sandbox_url, source, document(page={"type": "integer", "default": 1})))
-
-
-def test_a_page_that_is_ignored_is_rejected_though_the_call_leaves_it_out(sandbox_url: str) -> None:
-    with pytest.raises(Rejected, match="ignores its arguments"):
-        asyncio.run(proof(sandbox_url, PAGED, document(page={"type": "integer", "default": 1})))
 
 
 @pytest.fixture(scope="module")
@@ -111,28 +122,24 @@ def scaled(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     return all_kept(config, sandbox_url)
 
 
-def test_scaled_environments_are_kept_and_verified(scaled: Path, sandbox_url: str) -> None:
+def test_every_tool_has_an_option_that_a_call_sets_exactly_where_its_default_does_not_give_the_gold(
+    scaled: Path, sandbox_url: str
+) -> None:
     assert verdict(scaled, sandbox_url) == "verified 24/24"
-
-
-def test_every_tool_has_an_option_and_every_kind_of_option_comes(scaled: Path) -> None:
-    tools = [tool for environment in read(scaled) for tool in environment.all_tools]
-    options = [documented_defaults(tool.document) for tool in tools]
-    assert all(len(option) == 1 for option in options)
-    assert {name for option in options for name in option} == set(OPTIONS)
-    assert all("tool-document-scaling" in item.provenance.prompt_version for item in read(scaled))
-
-
-def test_a_call_sets_an_option_exactly_where_the_default_does_not_give_the_gold(scaled: Path) -> None:
     settings: list[bool] = []
+    names: set[str] = set()
     for environment in read(scaled):
-        documents = {tool.document.name: tool.document for tool in environment.tools}
+        assert "tool-document-scaling" in environment.provenance.prompt_version
+        options = {tool.document.name: documented_defaults(tool.document) for tool in environment.all_tools}
+        assert all(len(option) == 1 for option in options.values())
+        names |= {name for option in options.values() for name in option}
         for task in environment.sub_tasks:
             assert task.call is not None
-            ((option, default),) = documented_defaults(documents[task.call.name]).items()
+            ((option, default),) = options[task.call.name].items()
             settings.append(option in task.call.arguments)
             assert task.call.arguments.get(option, default) == OPTIONS[option].plain
             assert settings[-1] == (default != OPTIONS[option].plain)
+    assert names == set(OPTIONS)
     assert 0 < sum(settings) < len(settings)
 
 
@@ -140,14 +147,3 @@ def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
     calls = [[task.call.name for task in environment.sub_tasks if task.call] for environment in read(scaled)]
     assert sum(len(set(names)) < len(names) for names in calls) >= 3
     assert not any(name.endswith("_2") for names in calls for name in names)
-
-
-async def test_scaling_is_one_of_the_twelve_requests(instances: dict[str, QAInstance], sandbox_url: str) -> None:
-    teacher = Otherwise({WriteToolImplementation: lambda request, reply, seed: altered(reply, tables={})})
-    knowledge = Knowledge(domain="library", language="en", seed=3)
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        with pytest.raises(Rejected, match="call ends in exception"):
-            await build_sub_environments(
-                teacher, sandbox, knowledge, instances["en single_hop"], seed=1, scaled_documents=1.0
-            )
-    assert len(teacher.asked) == 12

@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from astra_jax.sft.config import SFTDataConfig
 from astra_jax.sft.sample_source import SampleSource
 from astra_jax.testing import tiny_environment, tiny_tokenizer
-from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import count_episode
 from synthesis.answers.expectation import meets_expectation
 from synthesis.answers.final_answer import is_answer_accurate
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.questions.refusals import omit_parameter
-from synthesis.environments.selection.quotas import plan_environments
+from synthesis.environments.selection.quotas import PlanImpossible
 from synthesis.environments.selection.statistics import statistics_of
-from synthesis.environments.state.stateful import prove_stateful
 from synthesis.environments.verification import check_shape
-from synthesis.prompts.decompositions import OmittedParameter
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
 from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
 from synthesis.records import Composition, Environment, SubQuestion, ToolCall
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Request
+from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, faults, read, tiny_config, verdict
 
@@ -35,7 +34,7 @@ from tests.synthesis.environments.made import all_kept, faults, read, tiny_confi
 def varied(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     out = tmp_path_factory.mktemp("varied") / "out"
     varieties = {"plain": 0.25, "stateful": 0.25, "withheld_tool": 0.25, "missing_parameter": 0.25}
-    config = tiny_config(seed=4, count=32, out=out, varieties=varieties)
+    config = tiny_config(seed=4, count=16, out=out, varieties=varieties)
     return all_kept(config, sandbox_url)
 
 
@@ -47,12 +46,12 @@ def stateful(varied: Path) -> Environment:
 def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url: str) -> None:
     environments = read(varied)
     assert Counter(environment.expectation for environment in environments) == {
-        "answer": 16,
-        "refuse": 8,
-        "ask_back": 8,
+        "answer": 8,
+        "refuse": 4,
+        "ask_back": 4,
     }
     assert statistics_of(environments).stateful_share == 0.25
-    assert verdict(varied, sandbox_url) == "verified 32/32"
+    assert verdict(varied, sandbox_url) == "verified 16/16"
 
 
 def gold_counts(environment: Environment, *, said: str, final_state: object) -> tuple[int, int, int]:
@@ -66,63 +65,24 @@ def gold_counts(environment: Environment, *, said: str, final_state: object) -> 
     )
 
 
-def test_the_gold_ending_is_counted_as_one_more_solved_sub_task(varied: Path) -> None:
+def test_the_gold_ending_is_one_more_sub_task_and_another_ending_solves_the_others_alone(varied: Path) -> None:
     for environment in read(varied):
-        # What asks back is its first message, what refuses its last.
+        # The first message asks back, the last one refuses.
         said = [message.content for message in environment.gold_messages() if message.role == "assistant"]
         checked = said[0] if environment.expectation == "ask_back" else said[-1]
         solved, subtasks, calls = gold_counts(environment, said=checked, final_state=environment.final_state)
         assert solved == subtasks == calls > 0
+        if environment.expectation != "answer" or environment.state is not None:
+            other_end = gold_counts(environment, said=f"It is {environment.answer}.", final_state=environment.state)
+            assert other_end == (subtasks - 1, subtasks, calls)
 
 
-def test_answering_where_a_tool_is_missing_solves_nothing(varied: Path) -> None:
-    for environment in read(varied):
-        if environment.expectation != "answer":
-            solved, subtasks, _ = gold_counts(environment, said=f"It is {environment.answer}.", final_state=None)
-            assert solved == subtasks - 1 == len(environment.sub_tasks)  # what the tools allow, and not the ending
-
-
-def test_leaving_the_state_as_it_was_misses_the_final_state(stateful: Environment) -> None:
-    solved, subtasks, calls = gold_counts(stateful, said="Done.", final_state=stateful.state)
-    assert (solved, calls) == (subtasks - 1, subtasks)
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("a move that moves nothing", "wrong answer"),
-        ("a read that knows the answer from the start", "does not depend on the state"),
-    ],
-)
-async def test_a_read_that_does_not_depend_on_the_change_is_rejected(
-    fault: str, reason: str, stateful: Environment, sandbox_url: str
-) -> None:
-    move, read = stateful.tools
-    state = stateful.state or {}
-    if fault == "a move that moves nothing":
-        move = altered(move, source=move.source.replace("rows[target] += amount", "rows[target] += 0"))
-    else:
-        final = {**(stateful.final_state or {})}
-        table = next(iter(final.values()))
-        row = read.source.index("    rows = ")
-        body = f"    rows = TABLES['final']\n    assert state\n{read.source[row:].split(chr(10), 1)[1]}"
-        read = altered(read, source=read.source[:row] + body, tables={"final": table})
-    async with AsyncSandboxClient(sandbox_url) as sandbox:
-        with pytest.raises(Rejected, match=f"^{reason}"):
-            await prove_stateful(sandbox, (move, read), stateful.sub_questions, state)
-
-
-def test_withholding_takes_a_needed_tool_and_leaves_distractors(varied: Path) -> None:
-    for environment in read(varied):
-        if environment.expectation == "refuse":
-            assert environment.missing not in {tool.document.name for tool in environment.all_tools}
-            assert environment.irrelevant_tools
-
-
-def test_what_needs_no_withheld_tool_is_still_to_be_done_and_is_told_in_the_refusal(varied: Path) -> None:
+def test_without_a_withheld_tool_the_other_sub_tasks_remain_and_the_refusal_tells_them(varied: Path) -> None:
     refusals = [each for each in read(varied) if each.expectation == "refuse"]
     assert sum(bool(each.sub_tasks) for each in refusals) > 0
     for environment in refusals:
+        assert environment.missing not in {tool.document.name for tool in environment.all_tools}
+        assert environment.irrelevant_tools
         asked = {each.id: each for each in environment.sub_questions}
         names = {tool.document.name for tool in environment.tools}
         for sub_task in environment.sub_tasks:
@@ -138,7 +98,7 @@ def asks_back(varied: Path) -> Environment:
     return next(each for each in read(varied) if each.expectation == "ask_back")
 
 
-def test_who_asks_back_is_told_what_the_question_leaves_out_and_goes_on_to_the_answer(varied: Path) -> None:
+def test_an_agent_that_asks_back_is_told_the_missing_value_and_goes_on_to_the_answer(varied: Path) -> None:
     for environment in read(varied):
         assert (environment.left_out is not None) == (environment.expectation == "ask_back")
         if environment.left_out is not None:
@@ -152,8 +112,8 @@ def test_who_asks_back_is_told_what_the_question_leaves_out_and_goes_on_to_the_a
             assert is_answer_accurate(environment, rest[-1].content)
 
 
-def test_what_a_record_says_is_missing_and_what_remains_to_be_done_are_verified(
-    varied: Path, tmp_path: Path, sandbox_url: str
+def test_the_missing_part_the_remaining_part_and_the_last_state_of_a_record_are_verified(
+    varied: Path, stateful: Environment, tmp_path: Path, sandbox_url: str
 ) -> None:
     asking = asks_back(varied)
     partial = next(each for each in read(varied) if each.expectation == "refuse" and each.sub_tasks)
@@ -162,6 +122,8 @@ def test_what_a_record_says_is_missing_and_what_remains_to_be_done_are_verified(
         "nothing left out": altered(asking, question=f"{asking.left_out}: {asking.question}"),
         "left out for no call": altered(asking, left_out="Nobody At All"),
         "wrong answer": altered(partial, sub_questions=tuple(lies)),
+        "state is not as the task asks": altered(stateful, state_conditions=stateful.state_conditions[1:]),
+        "wrong final state": altered(stateful, final_state={**(stateful.final_state or {}), "more": 1}),
     }
     assert faults(tmp_path / "out", sandbox_url, *damaged.values()) == list(damaged)
 
@@ -191,21 +153,11 @@ def two_rents() -> Environment:
     )
 
 
-class LeavesOut:
-    """Leaves the first flat out, by the questions it was given, one after the other."""
-
-    name = "model"
-
-    def __init__(self, *questions: str):
-        self.questions = list(questions)
-
-    async def ask(self, request: Request[Any], *, seed: int) -> Any:
-        return OmittedParameter(question=self.questions.pop(0), argument="flat", value="Amber Falcon")
-
-
 def omitted(*questions: str) -> Environment:
+    """Leave the first flat out, by these questions one after the other."""
+    replies = [OmittedParameter(question=each, argument="flat", value="Amber Falcon") for each in questions]
     knowledge = Knowledge(domain="real estate", language="en", seed=0)
-    return asyncio.run(omit_parameter(LeavesOut(*questions), knowledge, two_rents(), seed=0))
+    return asyncio.run(omit_parameter(ScriptedTeacher({OmitParameter: replies}), knowledge, two_rents(), seed=0))
 
 
 def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_more_and_then_rejected() -> None:
@@ -233,15 +185,9 @@ def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: P
     assert rest[-1].content in learnt[1]
 
 
-def test_more_stateful_environments_than_multi_hop_places_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected at most 0 stateful environments"):
-        plan_environments(
-            4,
-            0,
-            scenarios={"single_hop": 1.0},
-            languages={"en": 1.0},
-            domains={"library": 1.0},
-            lookups={"single_hop": {1: 1.0}},
-            computations=0,
-            varieties={"stateful": 1.0},
-        )
+def test_more_stateful_environments_than_multi_hop_places_are_refused(tmp_path: Path) -> None:
+    config = tiny_config(
+        seed=0, count=4, out=tmp_path / "out", scenarios={"single_hop": 1.0}, varieties={"stateful": 1.0}
+    )
+    with pytest.raises(PlanImpossible, match="expected at most 0 stateful environments"):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://127.0.0.1:9"))

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import io
-import threading
-from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from astra_jax.testing import tiny_environment
-from sandbox.client import AsyncSandboxClient
 from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.sub_environments import build_sub_environments
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults
-from synthesis.environments.state.state_proof import prove_further_tools
-from synthesis.environments.state.stateful import prove_stateful
+from synthesis.environments.state import prove_stateful
 from synthesis.environments.verification import ExecutableTools, verify_environment
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.prompts.tool_writing import ScaleToolDocument, SiblingTools, WriteSiblingTools, WriteToolDocument
+from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools, WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument
@@ -51,64 +45,38 @@ def unusable(name: str, parameters: JsonObject) -> ToolDocument:
     return ToolDocument(name=name, description="Something else", parameters={"type": "object", **parameters})
 
 
-async def built(
-    teacher: ScriptedTeacher, instance: QAInstance, url: str, folder: Path, *, scaled: float = 0.0
-) -> StageReport:
+async def built(teacher: ScriptedTeacher, instance: QAInstance, folder: Path, *, scaled: float = 0.0) -> StageReport:
     """Build the sub-environments of one instance as a run does: as an item of a stage, with its journal."""
     report = StageReport("environments")
-    async with AsyncSandboxClient(url) as sandbox:
 
-        async def work(item: QAInstance) -> JsonValue:
-            parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
-            return len(parts)
+    async def work(item: QAInstance) -> JsonValue:
+        sandbox = InThisProcess()
+        parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
+        return len(parts)
 
-        with closing(Journal(folder / "journal.sqlite", "environments", {})) as journal:
-            await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
+    with closing(Journal(folder / "journal.sqlite", "environments", {})) as journal:
+        await run_stage(report, [instance], work, journal=journal, concurrency=1, progress=io.StringIO())
     return report
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-@pytest.mark.parametrize("is_mended", [False, True])
 async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(
-    kind: str, is_mended: bool, instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
+    kind: str, instances: dict[str, QAInstance], tmp_path: Path
 ) -> None:
     instance = instances["en single_hop"]
-    (node,) = instance.nodes
-    request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
+    request = WriteToolDocument(knowledge=KNOWLEDGE, node=instance.nodes[0], language="en")
     good = await ProceduralTeacher().ask(request, seed=1)
     bad = unusable("get_rent", UNUSABLE[kind])
-    script = {WriteToolDocument: [bad, good if is_mended else bad]}
-    teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
-    report = await built(teacher, instance, sandbox_url, tmp_path)
-    assert report.asked_again == {REASON: 1}
-    assert (report.mended[REASON], report.kept) == (is_mended, is_mended)
-    assert report.rejected == ({} if is_mended else {REASON: 1})
-    again = [asked for asked in teacher.asked if isinstance(asked, WriteToolDocument)][1]
-    assert "get_rent: parameters" in again.messages()[-1]["content"]
-
-
-@pytest.mark.parametrize(
-    "added",
-    [
-        "string",
-        {"type": "str", "default": "x"},
-        {"$ref": "#/definitions/Owner", "default": "x"},
-        {"$ref": "#/properties/a", "default": "x"},
-        {"type": "string", "pattern": "^\\p{L}+$", "default": "x"},
-        {"type": "string", "pattern": "^(x+)+$", "default": "x" * 40 + "!"},
-    ],
-)
-async def test_a_scaled_document_gets_a_second_try_and_then_the_item_goes(
-    added: JsonValue, instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
-) -> None:
-    (node,) = instances["en single_hop"].nodes
-    request = WriteToolDocument(knowledge=KNOWLEDGE, node=node, language="en")
-    good = await ProceduralTeacher().ask(request, seed=1)
-    properties = {**good.parameters["properties"], "a": added}
-    bad = altered(good, parameters={**good.parameters, "properties": properties})
-    teacher = ScriptedTeacher({ScaleToolDocument: [bad, bad]}, otherwise=ProceduralTeacher())
-    report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path, scaled=1.0)
-    assert (report.asked_again, report.rejected) == ({REASON: 1}, {REASON: 1})
+    for is_mended in (False, True):
+        script = {WriteToolDocument: [bad, good if is_mended else bad]}
+        teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
+        (folder := tmp_path / str(is_mended)).mkdir()
+        report = await built(teacher, instance, folder)
+        assert report.asked_again == {REASON: 1}
+        assert (report.mended[REASON], report.kept) == (is_mended, is_mended)
+        assert report.rejected == ({} if is_mended else {REASON: 1})
+        again = [asked for asked in teacher.asked if isinstance(asked, WriteToolDocument)][1]
+        assert "get_rent: parameters" in again.messages()[-1]["content"]
 
 
 def look_up(name: str, parameters: JsonObject | None = None) -> EnvironmentTool:
@@ -131,18 +99,14 @@ async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_st
 @pytest.mark.parametrize("kind", UNUSABLE)
 async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> None:
     tool, sandbox = look_up("get_floor", UNUSABLE[kind]), InThisProcess()
-    calls = [ToolCall(id=flat, name="get_floor", arguments={"flat": flat}) for flat in ("Amber Falcon", "Jade Otter")]
+    call = ToolCall(id="call_1", name="get_floor", arguments={"flat": "Amber Falcon"})
     environment = tiny_environment()
-    distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=calls[0].arguments)
+    distractor = IrrelevantTool(tool=tool, band="low", similarity=0.0, arguments=call.arguments)
     shown = altered(environment, irrelevant_tools=(distractor,))
     with pytest.raises(Rejected, match=REASON):
         check_source(tool.source, tool.document, ())
     with pytest.raises(Rejected, match=REASON):
-        documented_defaults(tool.document)
-    with pytest.raises(Rejected, match=REASON):
-        await prove_further_tools(sandbox, [tool], calls, {})
-    with pytest.raises(Rejected, match=REASON):
-        await prove_stateful(sandbox, (tool,), environment.sub_questions, {})
+        await prove_stateful(sandbox, [tool], [altered(environment.sub_questions[0], call=call)], {})
     with pytest.raises(Rejected, match=REASON):
         await verify_environment(shown, sandbox, ExecutableTools(sandbox))
 
@@ -150,43 +114,3 @@ async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> 
 async def test_a_distractor_whose_argument_may_be_null_is_tried_with_a_stranger_too() -> None:
     tool = look_up("get_floor", {"properties": {"flat": {"type": ["string", "null"]}}, "required": ["flat"]})
     await ExecutableTools(InThisProcess()).check([tool], [])
-
-
-@pytest.fixture
-def requests_of_a_server() -> Iterator[tuple[str, list[str]]]:
-    """An address, and the paths that it was asked for."""
-    asked: list[str] = []
-
-    class Counting(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"type": "integer"}')
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Counting) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-
-
-@pytest.mark.filterwarnings("ignore:Automatically retrieving")  # which jsonschema says, and does it
-async def test_no_schema_makes_anything_be_fetched(
-    requests_of_a_server: tuple[str, list[str]], instances: dict[str, QAInstance], sandbox_url: str, tmp_path: Path
-) -> None:
-    address, asked = requests_of_a_server
-    before = look_up("get_rent").document
-    for keyword in ("$ref", "$dynamicRef"):
-        added = {keyword: f"{address}/x", "default": 1}
-        parameters = {**before.parameters, "properties": {**before.parameters["properties"], "a": added}}
-        scaled = altered(before, parameters=parameters)
-        with pytest.raises(Rejected, match=REASON):
-            check_scaled(before, scaled)
-        teacher = ScriptedTeacher({WriteToolDocument: [scaled, scaled]}, otherwise=ProceduralTeacher())
-        (tmp_path / keyword).mkdir()
-        report = await built(teacher, instances["en single_hop"], sandbox_url, tmp_path / keyword)
-        assert report.rejected == {REASON: 1}
-    assert asked == []

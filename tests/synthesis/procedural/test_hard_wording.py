@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from synthesis.procedural.hard_questions import frames
 from synthesis.procedural.hard_wording import HardWording, lexicon
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.procedural.world_questions import draw_instance, lookup_question
+from synthesis.procedural.world_questions import lookup_question
 from synthesis.procedural.worlds import World, domains, world_of
 from synthesis.prompts.tool_writing import WriteSiblingTools
-from synthesis.questions.decomposition import compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Language, Scenario, ToolCall
+from synthesis.records import ToolCall
 
 _SMALL_WORDS = frozenset(
     re.findall(
@@ -61,30 +58,20 @@ def test_no_content_word_of_a_question_stands_in_its_tools_document(domain: str)
 def test_every_property_has_several_wordings_and_siblings(domain: str) -> None:
     for entity_type, fields in domains()[domain].items():
         words = lexicon(domain)[entity_type]
-        assert len(set(words["parameters"])) >= 3
-        assert entity_type not in words["parameters"]
-        for language in ("en", "zh"):
-            assert len(set(words[language]["kinds"])) >= 3
+        assert len(set(words["parameters"]) - {entity_type}) >= 3
         for name in (*fields.attributes, *fields.relations):
             wording = words[name]
             is_yearly = name in fields.attributes and fields.attributes[name][1] == "yearly"
             siblings = {sibling["name"] for sibling in wording["siblings"]}
-            assert len(siblings) >= 3
+            assert min(len(siblings), len(set(wording["names"]))) >= 3
             assert not siblings & set(wording["names"])
-            assert len(set(wording["names"])) >= 3
             for language in ("en", "zh"):
-                assert len(set(wording[language]["asks"])) >= 4
+                assert len(set(words[language]["kinds"])) >= 3
                 assert len(set(wording[language]["documents"])) >= 2
+                assert len(set(wording[language]["asks"])) >= 4
                 for ask in wording[language]["asks"]:
                     assert ask.count("{x}") == 1, (entity_type, name, ask)
                     assert ("{year}" in ask) == is_yearly, (entity_type, name, ask)
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_there_are_at_least_300_sentence_frames(language: Language) -> None:
-    frame = frames(language)
-    cores = {core for listed in frame["cores"].values() for core in listed}
-    assert len(cores) * len(set(frame["openings"])) * len(set(frame["closings"])) >= 300
 
 
 def words_of(world: World) -> HardWording:
@@ -92,40 +79,13 @@ def words_of(world: World) -> HardWording:
     return world.hard
 
 
-def test_names_of_tools_parameters_and_entities_are_drawn_anew() -> None:
-    one, same, other = (world_of("library", "en", seed, None, "worlds", "hard") for seed in (0, 0, 1))
-    assert words_of(one) == words_of(same)
-    names = [{document.name for document in words_of(world).documents.values()} for world in (one, other)]
+def test_names_of_tools_are_drawn_anew_and_stand_for_one_tool_each() -> None:
+    one, same, other = (words_of(world_of("library", "en", seed, None, "worlds", "hard")) for seed in (0, 0, 1))
+    assert one == same
+    names = [{document.name for document in words.documents.values()} for words in (one, other)]
     assert len(names[0] & names[1]) < len(names[0]) / 2
-    assert words_of(one).parameters != words_of(other).parameters
-    assert len({name.partition("_")[0] for name in names[0]}) > 3, "no verb tells a world's tools from others"
-    parts = [name.split() for listed in one.entities.values() for name in listed]
-    assert len({first for first, _ in parts}) < len(parts) / 4, "names are near one another"
-    documents = [*words_of(one).documents.values(), *(d for listed in words_of(one).siblings.values() for d in listed)]
+    documents = [*one.documents.values(), *(each for listed in one.siblings.values() for each in listed)]
     assert len({document.name for document in documents}) == len(documents)
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("domain", domains())
-def test_every_question_is_composed_of_its_lookups(domain: str, language: Language) -> None:
-    shapes: list[tuple[Scenario, int, bool]] = [
-        ("single_hop", 1, False),
-        ("multi_hop", 3, False),
-        ("parallel_single_hop", 2, True),
-        ("parallel_multi_hop", 4, False),
-        ("parallel_multi_hop", 4, True),
-    ]
-    operations = set()
-    for seed in range(12):
-        world = world_of(domain, language, seed, None, "worlds", "hard")
-        scenario, num_lookups, computes = shapes[seed % len(shapes)]
-        rng = random.Random(seed)
-        instance = draw_instance(world, rng, scenario, num_lookups, with_computation=computes, max_hops=5)
-        assert instance.composition is not None
-        assert compose(instance.composition, {node.id: node.answer for node in instance.nodes}) == instance.answer
-        assert "{" not in instance.question
-        operations.add(instance.composition.operation)
-    assert operations - {"same", "list"}
 
 
 async def test_a_tool_that_is_called_for_nearly_every_entity_has_siblings_too() -> None:

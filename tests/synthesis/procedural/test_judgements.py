@@ -14,8 +14,7 @@ from synthesis.procedural.judgements import (
     judge_response_understanding,
 )
 from synthesis.prompts import judges
-from synthesis.records import ArgumentBinding, Chain, Message, Task, ToolCall
-from tests.synthesis.altered import altered
+from synthesis.records import Message, Task, ToolCall
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 TASK = task("find_hotel", "book_hotel")
@@ -50,20 +49,10 @@ def next_step(message: Message, *before: Message) -> float:
 
 def test_a_first_call_counts_its_tool_and_each_argument_in_its_own_place() -> None:
     assert first_step(calling("find_hotel", city="Oslo")) == 1
-    assert first_step(calling("find_hotel", city="Ana")) == 0.2  # the user said it, but of somebody
+    assert first_step(calling("find_hotel", city="Ana")) == 0.2  # the user's word, but for another argument
     assert first_step(calling("find_hotel")) == 0.2
-    bindings = tuple(
-        ArgumentBinding(tool_index=0, argument=name, source="task", slot=name) for name in ("hotel_id", "guest")
-    )
-    booking = altered(
-        TASK, chain=Chain(tools=("book_hotel",), bindings=bindings), slots={"hotel_id": "H1", "guest": "Ana"}
-    )
-    assert first_step(calling("book_hotel", hotel_id="H1", guest="Ana"), booking) == 1
-    assert first_step(calling("book_hotel", hotel_id="Ana", guest="H1"), booking) == 0.2
     assert first_step(calling("find_hotel", city="Oslo", guest="Ana")) == pytest.approx(0.3)
     assert first_step(calling("get_weather", city="Oslo")) == 0.2
-    both = calling("find_hotel", city="Oslo").tool_calls + calling("get_weather", 2, city="Oslo").tool_calls
-    assert first_step(Message(role="assistant", tool_calls=both)) < 0.2
 
 
 @pytest.mark.parametrize(
@@ -88,9 +77,6 @@ def test_the_next_step_is_judged_with_its_arguments() -> None:
     assert next_step(calling("book_hotel", 2, hotel_id="H1")) == 0.3
     assert next_step(calling("find_hotel", 2, city="Oslo")) == 0.3
     assert next_step(saying("Done.")) == 0.3
-
-
-def test_the_last_step_says_something_and_calls_nothing() -> None:
     booked = (calling("find_hotel", city="Oslo"), told(FOUND), calling("book_hotel", 2, hotel_id="H1", guest="Ana"))
     done = (*booked, told('{"booking_id": "B7"}', 2))
     assert next_step(saying("Done: booking id B7."), *done) == 1
@@ -182,9 +168,7 @@ TICKET = [("ticket id", "T1"), ("status", "open"), ("status", "assigned"), ("sta
     [
         ("Done. ticket id T1, status assigned, status closed, hours open 4.", []),
         ("Done. status assigned, status packed, hours open 4.", ["status"]),  # closed became packed
-        ("Done. status packed, hours open 4, status closed.", ["status"]),
         ("Done. status packed, hours open 4.", ["status"]),  # what stands in a label is no value
-        ("Done. status packed, status lost.", ["status", "status"]),
         ("The status went from open to assigned, then the status was closed.", []),
         ("Its status is as follows: closed.", []),
         ("ticket id T1: the ticket id is T1.", []),  # one value may be said again and again

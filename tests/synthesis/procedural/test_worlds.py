@@ -7,9 +7,7 @@ import random
 import pytest
 
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.worlds import domains, name_parts, world_of
-from synthesis.questions.decomposition import scenario_of
-from synthesis.records import Scenario
+from synthesis.procedural.worlds import domains, world_of
 from synthesis.teacher.protocol import BadReply
 from synthesis.written_language import foreign_passages
 
@@ -48,28 +46,6 @@ def test_each_question_of_a_world_asks_for_one_fact() -> None:
             world = world_of(domain, language, 1)
             count = sum(len(row) if isinstance(row, dict) else 1 for r in world.values.values() for row in r.values())
             assert len(facts_by_question(world)) == count
-
-
-def test_names_combine_at_least_eighty_first_and_second_parts() -> None:
-    for language in ("en", "zh"):
-        first, second = name_parts(language)
-        assert min(len(first), len(second)) >= 80
-        assert not set(first) & set(second)
-
-
-@pytest.mark.parametrize("scenario", ["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"])
-def test_a_drawn_question_has_the_scenario_and_size_that_were_asked_for(scenario: Scenario) -> None:
-    for seed in range(40):
-        num_lookups = 1 if scenario == "single_hop" else 3 + seed % 3
-        with_computation = scenario.startswith("parallel") and seed % 2 == 0
-        world = world_of(sorted(domains())[seed % len(domains())], "en", seed)
-        instance = draw_instance(
-            world, random.Random(seed), scenario, num_lookups, with_computation=with_computation, max_hops=5
-        )
-        lookups = [node for node in instance.nodes if node.kind == "lookup"]
-        assert scenario_of(lookups) == scenario
-        assert len(lookups) == num_lookups
-        assert len(instance.nodes) - len(lookups) == with_computation
 
 
 def test_an_impossible_shape_is_a_bad_reply() -> None:
