@@ -165,7 +165,8 @@ async def train_rl(
         return dataclasses.replace(state, unfinished_line=None), metrics
 
     if held_out is not None and state.unfinished_line is not None:
-        run.end_step(*await evaluated(held_out, state, state.unfinished_line))
+        state, metrics = await evaluated(held_out, state, state.unfinished_line)
+        run.end_step(state, metrics)
     for step in range(state.step, config.steps):
         started = time.monotonic()
         if config.optimizer_waits_on_host:
