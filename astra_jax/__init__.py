@@ -9,8 +9,6 @@ named_functions       Functions that a config names: a built-in one as `NAME`, o
                       `MODULE:FUNCTION`.
 user_cache            The folder of caches of compiled programs and of benchmarks' environments, by processor and of
                       limited size.
-freed_memory          Freed memory goes back to the system: around each long compilation, after each RL step, when a
-                      decoder closes.
 metrics_file          The file `metrics.jsonl` of a run: one JSON object per step.
 transformers_library  HuggingFace's `transformers`, without torch: it reads and writes configs, chat templates and
                       generation settings.

@@ -5,8 +5,8 @@ The story of a token:
  1. A caller awaits `PagedDecoder.generate(ids, sampling, session)`; the session becomes a `Track` of the schedule.
  2. `Schedule.next_read` looks which given tokens lie in pages already, and takes pages for the others.
  3. `XLADevice.read` computes keys and values of the others, layer by layer, and writes them to these pages.
- 4. `Schedule.next_sample` gives each session that has read all its tokens a row, next to rows with the same prompt.
- 5. `arguments` lays rows out as arrays: pages, last token, seed, slot, temperature, truncation.
+ 4. `Schedule.next_sample` gives each session that has read all its tokens a row.
+ 5. `device` lays rows out as arrays: pages, last token, seed, slot, temperature, truncation.
  6. `programs.sample_rows` samples up to 16 tokens in every row; the last token of a row goes through all layers.
  7. In each layer the row attends to its pages and to the tokens of this call: on a TPU by `ragged_pages`, on a GPU by
     `triton_pages`, elsewhere by `page_attention` itself.
@@ -17,19 +17,18 @@ The story of a token:
 Files, in reading order:
 
 interface       The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
-sizes           Tokens, pages and rows of a decoder, and the shapes that its programs are compiled in.
+sizes           Tokens, pages and rows of a decoder: every number that decides which programs are compiled.
 pages           The book of pages: which are free, which are in use, and which are kept for reuse.
 tracks          Sessions as the schedule sees them, and the calls that it asks a device for.
 schedule        The schedule of a decoder: it chooses the sessions of the next call that reads or samples, and their
                 pages.
 decoder         The decoder of this process: callers await messages, and one task makes all calls.
 device          The pages on the devices, and the calls of compiled programs that a schedule asks for.
-arguments       The arrays of a call, made of the rows of a schedule, and the rows made of its results.
 programs        The two compiled programs: read given tokens, and sample in several rows.
 sampling        One token per slot, drawn from its logits.
 kv_pages        Keys and values in pages, pieces of memory of a fixed size, which sequences may share.
-rows            Rows of one layer to which new tokens are added, over pages of any layout.
-page_attention  Attention to pages on a CPU and a GPU; its plain path is the specification.
+page_attention  Attention of rows to pages: on a CPU by copies of pages, which is the specification, and on a GPU by a
+                kernel.
 triton_pages    The kernel of a GPU: attention of one new token per row to pages where they lie.
 ragged_pages    The pages and the kernel of a TPU: JAX's `ragged_paged_attention`.
 shared_device   One device for several hosts, which make all calls together.
