@@ -86,15 +86,6 @@ def test_what_is_kept_is_the_references_and_the_token_has_its_probability_among_
         assert drawn.logprobs_E[slot] == pytest.approx(scaled[token] - scaled.max() - np.log(mass), abs=1e-4)
 
 
-@given(logits, st.sampled_from([0.3, 1.0, 2.0]))
-def test_the_likeliest_one_alone_is_what_greedy_takes(logits_EV, temperature):
-    one = draw(logits_EV, truncation_of(*[(1, 1.0)] * SLOTS), temperature=temperature)
-    greedy = draw(logits_EV, NOTHING, temperature=0.0)
-    np.testing.assert_array_equal(one.ids_E, greedy.ids_E)
-    np.testing.assert_array_equal(one.logprobs_E, 0)
-    np.testing.assert_array_equal(one.kept_EK[:, 0], greedy.ids_E)
-
-
 def test_kept_tokens_come_as_often_as_they_are_likely_and_their_probabilities_add_up_to_1():
     logits_V = np.random.default_rng(3).normal(size=VOCABULARY).astype(np.float32) * 2
     logits_EV, truncation = np.broadcast_to(logits_V, (SLOTS, VOCABULARY)), truncation_of(*[(9, 0.95)] * SLOTS)
