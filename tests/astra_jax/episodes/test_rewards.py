@@ -149,7 +149,7 @@ SIZE = 3
 """
 
 
-NO_NAMES = ("f2", "own:", ":half", "own:half()", "a b:half", "own/half:x")
+NO_NAMES = ("f2", "{own}:", ":half", "{own}:half()", "a b:half", "{own}/half:x")
 
 
 @pytest.fixture
@@ -175,11 +175,11 @@ def test_a_reward_that_is_no_finite_number_ends_in_one_line(own, function, retur
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own:no_episode", r"a reward takes one argument, the episode \(too many .*\): write def reward\(episode\)"),
-        ("own:two", r"a reward takes one argument, the episode \(missing a required argument: 'other'\): write def "),
-        ("own:SIZE", r"^SIZE in \S+\.py is no function but a int; name a function$"),
-        ("own:quarter", r"\.py defines no quarter; name a function that it defines$"),
-        ("own.py:half", r"^expected a module, not a file: write own\w*:half$"),
+        ("{own}:no_episode", r"a reward takes one argument, the episode \(too many .*\): write def reward\(episode\)"),
+        ("{own}:two", r"a reward takes one argument, the episode \(missing a required argument: 'other'\): write def "),
+        ("{own}:SIZE", r"^SIZE in \S+\.py is no function but a int; name a function$"),
+        ("{own}:quarter", r"\.py defines no quarter; name a function that it defines$"),
+        ("{own}.py:half", r"^expected a module, not a file: write own\w*:half$"),
         ("absent:half", r"^there is no module absent: put absent\.py into \S+$"),
         ("imports_nothing:half", r"cannot be imported: No module named 'nowhere_at_all'; install its imports$"),
         ("no_syntax:half", r"cannot be imported: SyntaxError: .*; mend it$"),
@@ -195,9 +195,8 @@ def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, tmp_path, name
     }
     for module, source in sources.items():
         (tmp_path / f"{module}.py").write_text(source)
-    name = name.replace("own", own, 1) if name.startswith(("own:half", "own.py", "own:")) else name
     with pytest.raises(ValueError, match=message):
-        reward_named(name)
+        reward_named(name.format(own=own))
 
 
 def test_a_module_beside_the_config_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):

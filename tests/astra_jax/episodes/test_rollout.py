@@ -71,25 +71,6 @@ def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
     assert turns.count(2) + turns.count(3) > 50
 
 
-def test_a_batch_holds_every_episode_as_it_happened(taught, groups):
-    episodes = [episode for group in groups for episode in group]
-    rewards = [(0.0, 0.5, 1.0), (0.0, 0.0, 1.0)]
-    scored = [ScoredGroup(group, reward, 4) for group, reward in zip(groups, rewards, strict=True)]
-    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
-    for row, episode in enumerate(episodes):
-        ids, count = episode.ledger.ids, len(episode.ledger)
-        assert batch.tokens_BT[row, :count].tolist() == ids
-        assert batch.targets_BT[row, : count - 1].tolist() == ids[1:]
-        assert batch.segment_ids_BT[row].sum() == count
-        assert batch.loss_mask_BT[row].sum() == episode.ledger.loss_mask.sum()
-        given = batch.loss_mask_BT[row] == 0
-        assert not batch.advantages_BT[row][given].any()
-        assert not batch.sampled_logprobs_BT[row][given].any()
-        group, place = divmod(row, GROUP_SIZE)
-        advantage = (rewards[group][place] - np.mean(rewards[group])) / np.std(rewards[group])
-        np.testing.assert_allclose(batch.advantages_BT[row][~given], advantage, rtol=1e-6)
-
-
 async def test_the_rows_that_an_episode_is_in_change_none_of_its_tokens(taught, groups, monkeypatch):
     monkeypatch.setattr(sizes_module, "_ROWS_OF_CPU", 2)
     alone = [await roll_out(taught, [start], first_slot=GROUP_SIZE * i) for i, start in enumerate(STARTS)]
