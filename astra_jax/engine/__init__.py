@@ -5,8 +5,8 @@ The story of a token:
  1. A caller awaits `PagedDecoder.generate(ids, sampling, session)`; the session becomes a `Track` of the schedule.
  2. `Schedule.next_read` looks which given tokens lie in pages already, and takes pages for the others.
  3. `XLADevice.read` computes keys and values of the others, layer by layer, and writes them to these pages.
- 4. `Schedule.next_sample` gives each session that has read all its tokens a row, next to rows with the same prompt.
- 5. `arguments` lays rows out as arrays: pages, last token, seed, slot, temperature, truncation.
+ 4. `Schedule.next_sample` gives each session that has read all its tokens a row.
+ 5. `device` lays rows out as arrays: pages, last token, seed, slot, temperature, truncation.
  6. `programs.sample_rows` samples up to 16 tokens in every row; the last token of a row goes through all layers.
  7. In each layer the row attends to its pages and to the tokens of this call: on a TPU by `ragged_pages`, on a GPU by
     `triton_pages`, elsewhere by `page_attention` itself.

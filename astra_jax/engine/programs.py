@@ -12,7 +12,6 @@ tokens is padding: nothing of it is written, and its output means nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from astra_jax.engine.kv_pages import Pages
-from astra_jax.engine.page_attention import LayerRows, rows_of
+from astra_jax.engine.page_attention import rows_of
 from astra_jax.engine.ragged_pages import Rows
-from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, Truncation, sample_tokens, slot_keys
+from astra_jax.engine.sampling import MOST_KEPT_IDS, Drawn, sample_tokens, slot_keys
 from astra_jax.mesh.placement import on_devices
 from astra_jax.model.attention import attention
 from astra_jax.model.config import ModelConfig
 from astra_jax.model.embedding import embed_tokens
-from astra_jax.model.qwen3 import Layer, Params, Qwen3, Rope, bind_apart, bind_layer, rope_tables
+from astra_jax.model.qwen3 import Params, Rope, bind_apart, bind_layer, rope_tables
 from astra_jax.model.sharding import constrain
 
 
@@ -195,7 +194,7 @@ def sample_rows(
     """
     model, layers = bind_apart(model_config, params)
     shape = asked.pending_DR.shape
-    starts_R, pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, *truncation = map(_flat, asked[1:])
+    starts_R, pending_R, limit_R, drawn_R, seed_R, slot_R, temperature_R, top_k_R, top_p_R = map(_flat, asked[1:])
     num_rows = len(pending_R)
     # A draw follows from seed, slot and place alone, so neither other rows nor other calls change it.
     keys_R = jax.vmap(lambda seed, slot: slot_keys(seed, slot, 1)[0])(seed_R, slot_R)
@@ -204,13 +203,21 @@ def sample_rows(
 
     def sample_one(state: _Sampling) -> _Sampling:
         step = state.step
-        logits_RV, after = _next_logits(model, layers_rows, state.kv, state.pending_R, starts_R, step, state.goes_on_R)
-        drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, Truncation(*truncation))
+        rope = rope_tables(model_config, (starts_R + step)[:, None])
+        x_R1D = model.embed(state.pending_R[:, None])
+        after = []
+        for (layer, rows), of_layer in zip(layers_rows, state.kv, strict=True):
+            q_R1NH, k_R1KH, v_R1KH = layer.qkv(x_R1D, rope)
+            of_layer = rows.put(of_layer, k_R1KH, v_R1KH, step, state.goes_on_R)
+            x_R1D = layer.residual(x_R1D, rows.attend(of_layer, q_R1NH, step))
+            after.append(of_layer)
+        logits_RV = model.logits(model.norm(x_R1D)[:, 0])
+        drawn = sample_tokens(logits_RV, keys_R, drawn_R + step, temperature_R, top_k_R, top_p_R)
         # Rows that have ended go through the layers as well; nothing of them is counted or written.
         counts_R = state.counts_R + state.goes_on_R
         has_ended_R = jnp.isin(drawn.ids_E, jnp.array(end_ids)) | (counts_R >= limit_R)
         return _Sampling(
-            kv=after,
+            kv=tuple(after),
             pending_R=drawn.ids_E,
             goes_on_R=state.goes_on_R & ~has_ended_R,
             said=jax.tree.map(
@@ -243,27 +250,6 @@ def sample_rows(
         constrain(x.reshape(*shape, *x.shape[1:]), "batch", *["slots"] * x.ndim) for x in (*done.said, done.counts_R)
     )
     return written, Sampled(ids_DRT, logprobs_DRT, kept_DRTK, counts_DR, done.step)
-
-
-def _next_logits(
-    model: Qwen3,
-    layers: Sequence[tuple[Layer, LayerRows]],
-    kv: tuple[Any, ...],
-    pending_R: jax.Array,
-    starts_R: jax.Array,
-    step: jax.Array,
-    goes_on_R: jax.Array,
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    """Return the logits [R, V] of the next token of each row, and the layers' keys and values with the pending one."""
-    rope = rope_tables(model.config, (starts_R + step)[:, None])
-    x_R1D = model.embed(pending_R[:, None])
-    after = []
-    for (layer, rows), of_layer in zip(layers, kv, strict=True):
-        q_R1NH, k_R1KH, v_R1KH = layer.qkv(x_R1D, rope)
-        of_layer = rows.put(of_layer, k_R1KH, v_R1KH, step, goes_on_R)
-        x_R1D = layer.residual(x_R1D, rows.attend(of_layer, q_R1NH, step))
-        after.append(of_layer)
-    return model.logits(model.norm(x_R1D)[:, 0]), tuple(after)
 
 
 def _flat(x_DR: Rows) -> jax.Array:

@@ -28,15 +28,6 @@ def slot_keys(seed: jax.Array, first_slot: jax.Array, num_slots: int) -> jax.Arr
     return jax.vmap(functools.partial(jax.random.fold_in, jax.random.key(seed)))(first_slot + jnp.arange(num_slots))
 
 
-class Truncation(NamedTuple):
-    """The ids that each slot keeps, as in `interface.Sampling`."""
-
-    top_k_E: jax.Array
-    """Number of likeliest ids that are kept; 0 is no bound."""
-    top_p_E: jax.Array
-    """Share of the probability that the kept ids hold; 1 is no bound."""
-
-
 class Drawn(NamedTuple):
     """A token per slot."""
 
@@ -52,11 +43,13 @@ def sample_tokens(
     keys_E: jax.Array,
     counts_E: jax.Array,
     temperature_E: jax.Array,
-    truncation: Truncation,
+    top_k_E: jax.Array,
+    top_p_E: jax.Array,
 ) -> Drawn:
     """Draw a token per slot from softmax(logits / temperature), among the ids that truncation keeps.
 
-    `counts_E` are the tokens of each slot since its prompt: with the slot's key they decide the draw.
+    `counts_E` are the tokens of each slot since its prompt: with the slot's key they decide the draw. A `top_k` of 0
+    and a `top_p` of 1 are no bounds.
 
     At temperature 0 the most likely token is taken, and its log-prob is that of the raw policy.
     """
@@ -76,10 +69,9 @@ def sample_tokens(
     logprobs_E = scaled_EV[slots_E, ids_E] - max_E - jnp.log(mass_E)
 
     # Ids are sorted only if a slot truncates, and no more of them than its `top_k` asks for.
-    top_k_E, top_p_E = truncation
     is_truncated_E = ((top_k_E > 0) | (top_p_E < 1)) & ~is_greedy_E
     is_short_E = is_truncated_E & (top_k_E > 0) & (top_k_E <= MOST_KEPT_IDS)
-    draw = functools.partial(_draw_truncated, logits_EV, divisor_E1, uniform_E2, truncation)
+    draw = functools.partial(_draw_truncated, logits_EV, divisor_E1, uniform_E2, top_k_E[:, None], top_p_E[:, None])
     drawn = ids_E, logprobs_E, jnp.full((len(ids_E), MOST_KEPT_IDS), -1)
     drawn = _redrawn(is_short_E, functools.partial(draw, MOST_KEPT_IDS), drawn)
     ids_E, logprobs_E, _ = _redrawn(is_truncated_E & ~is_short_E, functools.partial(draw, logits_EV.shape[1]), drawn)
@@ -94,7 +86,12 @@ def _redrawn(is_its_E: jax.Array, draw: Callable[[], _Draw], drawn: _Draw) -> _D
 
 
 def _draw_truncated(
-    logits_EV: jax.Array, divisor_E1: jax.Array, uniform_E2: jax.Array, truncation: Truncation, most_ids: int
+    logits_EV: jax.Array,
+    divisor_E1: jax.Array,
+    uniform_E2: jax.Array,
+    top_k_E1: jax.Array,
+    top_p_E1: jax.Array,
+    most_ids: int,
 ) -> _Draw:
     """Draw among the ids that truncation keeps of the `most_ids` likeliest."""
     # The lowest of equally likely ids comes first. Each bound keeps a beginning of this order.
@@ -102,7 +99,6 @@ def _draw_truncated(
     # Log-probs are relative to the likeliest id, which has exactly 0: no log-prob is above that.
     scaled_EM = (logits_EM - logits_EM[:, :1]) / divisor_E1
     weights_EM = jnp.exp(scaled_EM)
-    top_k_E1, top_p_E1 = (bound_E[:, None] for bound_E in truncation)
     is_kept_EM = (top_k_E1 == 0) | (jnp.arange(ids_EM.shape[1]) < top_k_E1)
     cumulative_EM = jnp.where(is_kept_EM, weights_EM, 0).cumsum(-1)
     # At 1 no id is cut, even if rounding keeps the running sum from growing.

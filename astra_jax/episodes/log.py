@@ -137,11 +137,7 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
 
 
 def step_episodes_path(out: Path, step: int) -> Path:
-    """Return where the log of one training step lies.
-
-    >>> str(step_episodes_path(Path("runs/rl"), 20))
-    'runs/rl/episodes/step_000020.jsonl'
-    """
+    """Return where the log of one training step lies, such as `runs/rl/episodes/step_000020.jsonl`."""
     return out / "episodes" / f"step_{step:06d}.jsonl"
 
 

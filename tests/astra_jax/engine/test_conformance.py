@@ -352,6 +352,8 @@ async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subjec
     for task in tasks.values():
         with pytest.raises(DecoderError, match="closed"):
             await task
+    with pytest.raises(DecoderError, match="the decoder is closed"):
+        await decoder.generate(PROMPT, SHORT, SESSIONS[4])
     assert asyncio.all_tasks() == before
 
 

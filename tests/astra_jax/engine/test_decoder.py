@@ -16,7 +16,7 @@ from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.programs import sample_rows
-from astra_jax.engine.sampling import Truncation, sample_tokens, slot_keys
+from astra_jax.engine.sampling import sample_tokens, slot_keys
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.sizes import Limits
 from astra_jax.mesh.placement import in_force, place_params
@@ -74,13 +74,13 @@ async def two_messages(decoder, slot, *, temperature=1.0, delay=0.0, first=0):
 def by_forward_passes(policy, temperature):
     """Return the two messages of every slot: ids and log-probs, each token by a forward pass of all before it."""
     model = bind(policy.model_config, policy.params)
-    whole = Truncation(jnp.zeros(1, jnp.int32), jnp.ones(1))
+    whole = jnp.zeros(1, jnp.int32), jnp.ones(1)
 
     @jax.jit
     def next_token(ids_1T, count, key_1, num_drawn):
         hidden_1TD = model(ids_1T, jnp.arange(ids_1T.shape[1])[None], jnp.ones_like(ids_1T))
         logits_1V = model.logits(hidden_1TD[:, count - 1])
-        return sample_tokens(logits_1V, key_1, num_drawn[None], jnp.array([temperature]), whole)
+        return sample_tokens(logits_1V, key_1, num_drawn[None], jnp.array([temperature]), *whole)
 
     def message(slot, ids, num_prompt):
         said = []

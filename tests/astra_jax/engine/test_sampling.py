@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from astra_jax.engine.sampling import Truncation, _by_inverse_cdf, sample_tokens, slot_keys
+from astra_jax.engine.sampling import _by_inverse_cdf, sample_tokens, slot_keys
 
 sample = jax.jit(sample_tokens)
 
 
 def draw(logits_EV, keys_E, counts_E, temperature):
     slots = len(logits_EV)
-    whole = Truncation(np.zeros(slots, np.int32), np.ones(slots, np.float32))
-    return sample(logits_EV, keys_E, counts_E, temperature, whole)
+    return sample(logits_EV, keys_E, counts_E, temperature, np.zeros(slots, np.int32), np.ones(slots, np.float32))
 
 
 SLOTS, VOCABULARY = 8, 40

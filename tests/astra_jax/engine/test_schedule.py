@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -361,27 +360,3 @@ def test_room_that_a_message_did_not_use_gives_way_to_a_siblings_page():
     for slot in range(2):
         schedule.forget(Session(0, slot))
     assert schedule.books[0].num_available == 200
-
-
-@pytest.mark.parametrize("num_prompt_tokens", [5, 8, 9, 10])
-def test_a_prompt_of_a_group_is_read_once(num_prompt_tokens):
-    """Its full pages; each episode reads the rest of the prompt itself, and of later turns what is given, no more."""
-    groups, group_size = 3, 5
-
-    async def main() -> None:
-        limits = some_limits(row_counts=(16, 1))
-        device = CheckedDevice(limits)
-        decoder = PagedDecoder(device, limits, end_ids=END_IDS)
-        device.schedule = decoder._schedule
-        callers = [
-            Caller([group, *range(1, num_prompt_tokens)], [(5, 3, 0.01), (5, 0, 0.0)])
-            for group in range(1, 1 + groups)
-            for _ in range(group_size)
-        ]
-        await asyncio.gather(*(caller.run(decoder, slot, 30) for slot, caller in enumerate(callers)))
-        shared, own = divmod(num_prompt_tokens - 1, limits.page_tokens)
-        distinct = groups * shared * limits.page_tokens + groups * group_size * (own + 3)
-        assert distinct <= decoder.load.read_tokens <= 1.02 * distinct
-        await decoder.close()
-
-    run_on_clock(main())

@@ -13,7 +13,7 @@ import pytest
 from astra_jax.engine import shared_device
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
+from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
@@ -224,17 +224,6 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
     heard = run_on_clock(main())
     assert len(heard) == NUM_HOSTS
     assert all(10 < seconds < 13 for seconds in heard)
-
-
-def test_a_decoder_that_is_closed_refuses_to_sample():
-    async def main() -> None:
-        decoder = PagedDecoder(PartOfDevice(), LIMITS, end_ids=(1,))
-        await decoder.generate([21, 22, 23], Sampling(30), Session(1, 0))
-        await decoder.close()
-        with pytest.raises(DecoderError, match="the decoder is closed"):
-            await asyncio.wait_for(decoder.generate([21, 22, 23], Sampling(30), Session(1, 1)), 1000)
-
-    run_on_clock(main())
 
 
 def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():

@@ -91,12 +91,6 @@ def test_only_who_waits_too_long_is_cut_off_and_all_others_end_as_they_would(tok
     check()
 
 
-def test_without_a_limit_a_slow_tool_is_waited_for(tokenizer):
-    groups, _, took = run(tokenizer, Slow([5000.0]))
-    assert {episode.stop_reason for group in groups for episode in group} == {"no_tool_call"}
-    assert took > 5000
-
-
 class OwnTimeout(InProcessSandbox):
     async def execute(self, *_, **__):
         raise TimeoutError("of something else")

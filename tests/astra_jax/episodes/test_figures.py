@@ -48,10 +48,6 @@ def test_a_sub_task_counts_once_and_a_call_solves_at_most_one(wanted, outcomes, 
     assert count_solved(sub_tasks, outcomes) == solved
 
 
-def test_the_right_value_from_the_wrong_tool_solves_nothing():
-    assert count_solved([sub_task(0, "rent", 3)], [("owner", 3)]) == 0
-
-
 def an_episode(*outcomes: ToolOutcome, num_turns: int, num_sampled: int, final_text: str) -> Episode:
     environment, ledger = tiny_environment(), TokenLedger()
     ledger.append_given([1, 2], [Source.PROMPT] * 2, turn=0)

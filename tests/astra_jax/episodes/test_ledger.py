@@ -49,33 +49,22 @@ def test_a_ledger_only_grows_and_has_loss_only_on_sampled_tokens(entries):
     assert ledger.num_prompt_tokens + ledger.num_response_tokens == len(ledger) == len(expected)
 
 
-def test_tokens_of_the_model_cannot_enter_without_their_logprobs():
-    with pytest.raises(ValueError, match="append_sampled"):
-        TokenLedger().append_given([1], [Source.MODEL], turn=0)
-
-
-def test_columns_of_different_lengths_are_refused_and_leave_nothing_behind():
-    ledger = TokenLedger()
-    with pytest.raises(ValueError, match="one length"):
-        ledger.append_sampled([1, 2], [-0.5], turn=1, policy_versions=[0, 0])
-    with pytest.raises(ValueError, match="one length"):
-        ledger.append_sampled([1, 2], [-0.5, -0.5], turn=1, policy_versions=[0])
-    assert columns(ledger) == []
-
-
-def test_a_token_that_truncation_did_not_keep_is_refused_and_leaves_nothing_behind():
-    ledger = TokenLedger()
-    for kept in ([[1, 5], [3]], [[1, 5]]):
-        with pytest.raises(ValueError, match="each sampled token among the ids"):
-            ledger.append_sampled([1, 2], [-0.5, -0.5], turn=1, policy_versions=[0, 0], kept=kept)
-    assert columns(ledger) == []
-
-
-def test_an_earlier_turn_cannot_be_written_again():
+def test_wrong_tokens_are_refused_and_leave_nothing_behind():
     ledger = TokenLedger()
     ledger.append_sampled([1], [-0.5], turn=2, policy_versions=[0])
+    before, versions, logprobs = columns(ledger), [0, 0], [-0.5, -0.5]
+    with pytest.raises(ValueError, match="append_sampled"):
+        ledger.append_given([1], [Source.MODEL], turn=2)
     with pytest.raises(ValueError, match="only grows"):
         ledger.append_given([2], [Source.TOOL], turn=1)
+    with pytest.raises(ValueError, match="one length"):
+        ledger.append_sampled([1, 2], [-0.5], turn=2, policy_versions=versions)
+    with pytest.raises(ValueError, match="one length"):
+        ledger.append_sampled([1, 2], logprobs, turn=2, policy_versions=[0])
+    for kept in ([[1, 5], [3]], [[1, 5]]):
+        with pytest.raises(ValueError, match="each sampled token among the ids"):
+            ledger.append_sampled([1, 2], logprobs, turn=2, policy_versions=versions, kept=kept)
+    assert columns(ledger) == before
 
 
 def test_a_ledger_holds_plain_numbers():

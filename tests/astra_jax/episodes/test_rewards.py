@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from astra_jax.chat.format import Source, user_segment
 from astra_jax.config import ConfigError
@@ -87,6 +88,8 @@ def test_a_logged_episode_is_seen_as_the_episode_was(taught, asked, final_text):
     line = episode_to_json(episode, taught.tokenizer, policy="sft", reward=earned("f1_and_answer", seen))
     assert seen_in(line) == seen
     assert line["reward"] == REWARDS["f1_and_answer"](seen)
+    with pytest.raises(ValidationError, match="answer is missing"):
+        LoggedEpisode.model_validate({name: value for name, value in line.items() if name != "answer"})
 
 
 def test_the_conversation_is_seen_in_order_with_the_texts_that_were_sampled(taught):
@@ -146,6 +149,9 @@ SIZE = 3
 """
 
 
+NO_NAMES = ("f2", "{own}:", ":half", "{own}:half()", "a b:half", "{own}/half:x")
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch, request):
     """A file of the user in the working directory, by the name of its module."""
@@ -167,40 +173,30 @@ def test_a_reward_that_is_no_finite_number_ends_in_one_line(own, function, retur
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("name", "message"),
     [
-        (
-            "no_episode",
-            r"a reward takes one argument, the episode \(too many positional arguments\): write def reward\(ep",
-        ),
-        (
-            "two",
-            r"a reward takes one argument, the episode \(missing a required argument: 'other'\): write def reward\(e",
-        ),
-        ("SIZE", r"^SIZE in \S+\.py is no function but a int; name a function$"),
-        ("quarter", r"\.py defines no quarter; name a function that it defines$"),
+        ("{own}:no_episode", r"a reward takes one argument, the episode \(too many .*\): write def reward\(episode\)"),
+        ("{own}:two", r"a reward takes one argument, the episode \(missing a required argument: 'other'\): write def "),
+        ("{own}:SIZE", r"^SIZE in \S+\.py is no function but a int; name a function$"),
+        ("{own}:quarter", r"\.py defines no quarter; name a function that it defines$"),
+        ("{own}.py:half", r"^expected a module, not a file: write own\w*:half$"),
+        ("absent:half", r"^there is no module absent: put absent\.py into \S+$"),
+        ("imports_nothing:half", r"cannot be imported: No module named 'nowhere_at_all'; install its imports$"),
+        ("no_syntax:half", r"cannot be imported: SyntaxError: .*; mend it$"),
+        ("raises:half", r"cannot be imported: ZeroDivisionError: division by zero; mend it$"),
+        *((name, r"^expected one of f1, recall, .*, or MODULE:FUNCTION of a file of yours$") for name in NO_NAMES),
     ],
 )
-def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, function, message):
+def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, tmp_path, name, message):
+    sources = {
+        "imports_nothing": "import nowhere_at_all",
+        "no_syntax": "def half(episode) return",
+        "raises": "1 / 0",
+    }
+    for module, source in sources.items():
+        (tmp_path / f"{module}.py").write_text(source)
     with pytest.raises(ValueError, match=message):
-        reward_named(f"{own}:{function}")
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (None, r"^there is no module mine_absent: put mine_absent\.py into \S+$"),
-        ("import nowhere_at_all", r"cannot be imported: No module named 'nowhere_at_all'; install its imports$"),
-        ("def half(episode) return", r"cannot be imported: SyntaxError: .*; mend it$"),
-        ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero; mend it$"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_refused_with_what_to_do(tmp_path, monkeypatch, source, message):
-    monkeypatch.chdir(tmp_path)
-    if source is not None:
-        (tmp_path / "mine_absent.py").write_text(source)
-    with pytest.raises(ValueError, match=message):
-        reward_named("mine_absent:half")
+        reward_named(name.format(own=own))
 
 
 def test_a_module_beside_the_config_comes_before_one_in_the_working_directory(tmp_path, monkeypatch):
@@ -209,17 +205,6 @@ def test_a_module_beside_the_config_comes_before_one_in_the_working_directory(tm
         (tmp_path / folder / "beside_or_here.py").write_text(f"def earns(episode): return {value}")
     monkeypatch.chdir(tmp_path / "here")
     assert reward_named("beside_or_here:earns", tmp_path / "configs")(FinishedEpisode()) == 1
-
-
-@pytest.mark.parametrize("name", ["f2", "own:", ":half", "own:half()", "a b:half", "own/half:x"])
-def test_a_name_that_names_no_function_is_refused_with_the_names_there_are(name):
-    with pytest.raises(ValueError, match=r"^expected one of f1, recall, .*, or MODULE:FUNCTION of a file of yours$"):
-        reward_named(name)
-
-
-def test_a_name_with_the_ending_of_a_file_is_refused_with_the_right_one():
-    with pytest.raises(ValueError, match=r"^expected a module, not a file: write own:half$"):
-        reward_named("own.py:half")
 
 
 def test_the_example_pays_for_a_short_answer_that_rests_on_a_reply():

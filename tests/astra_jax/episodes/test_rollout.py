@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,7 +15,6 @@ from astra_jax.engine import sizes as sizes_module
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine, Start
 from astra_jax.mesh.hosts import HostFailed
-from astra_jax.model.qwen3 import bind
 from astra_jax.rl.batch import make_rl_batch
 from astra_jax.rl.batch_filling import ScoredGroup
 from astra_jax.rl.grpo_loss import Objective
@@ -73,26 +71,7 @@ def test_sampled_logprobs_equal_the_learners_on_the_same_tokens(taught, groups):
     assert turns.count(2) + turns.count(3) > 50
 
 
-def test_a_batch_holds_every_episode_as_it_happened(taught, groups):
-    episodes = [episode for group in groups for episode in group]
-    rewards = [(0.0, 0.5, 1.0), (0.0, 0.0, 1.0)]
-    scored = [ScoredGroup(group, reward, 4) for group, reward in zip(groups, rewards, strict=True)]
-    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
-    for row, episode in enumerate(episodes):
-        ids, count = episode.ledger.ids, len(episode.ledger)
-        assert batch.tokens_BT[row, :count].tolist() == ids
-        assert batch.targets_BT[row, : count - 1].tolist() == ids[1:]
-        assert batch.segment_ids_BT[row].sum() == count
-        assert batch.loss_mask_BT[row].sum() == episode.ledger.loss_mask.sum()
-        given = batch.loss_mask_BT[row] == 0
-        assert not batch.advantages_BT[row][given].any()
-        assert not batch.sampled_logprobs_BT[row][given].any()
-        group, place = divmod(row, GROUP_SIZE)
-        advantage = (rewards[group][place] - np.mean(rewards[group])) / np.std(rewards[group])
-        np.testing.assert_allclose(batch.advantages_BT[row][~given], advantage, rtol=1e-6)
-
-
-async def test_which_decoder_and_which_rows_an_episode_is_in_changes_none_of_its_tokens(taught, groups, monkeypatch):
+async def test_the_rows_that_an_episode_is_in_change_none_of_its_tokens(taught, groups, monkeypatch):
     monkeypatch.setattr(sizes_module, "_ROWS_OF_CPU", 2)
     alone = [await roll_out(taught, [start], first_slot=GROUP_SIZE * i) for i, start in enumerate(STARTS)]
     for group, (same,) in zip(groups, alone, strict=True):
@@ -159,26 +138,11 @@ async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(ta
         assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
 
 
-async def test_greedy_episodes_take_the_most_likely_token_whatever_the_seed(taught):
-    """And their log-probs are the raw policy's."""
+async def test_greedy_episodes_are_alike_whatever_the_seed(taught):
     greedy = LIMITS.model_copy(update={"temperature": 0.0})
-    groups = await roll_out(taught, config=greedy)
-    assert [list(map(rows, group)) for group in groups] == [
-        list(map(rows, group)) for group in await roll_out(taught, config=greedy, seed=1)
-    ]
+    groups, others = [await roll_out(taught, config=greedy, seed=seed) for seed in (0, 1)]
+    assert [list(map(rows, group)) for group in groups] == [list(map(rows, group)) for group in others]
     assert all(len({tuple(episode.ledger.ids) for episode in group}) == 1 for group in groups)
-    scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in groups]
-    batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id)
-    qwen3 = bind(taught.model_config, taught.params)
-    hidden_BTD = qwen3(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-    logprobs_BTV = np.asarray(jax.nn.log_softmax(qwen3.logits(hidden_BTD)))
-    is_sampled = np.asarray(batch.loss_mask_BT) > 0
-    assert is_sampled.sum() > 100
-    taken_BT = np.take_along_axis(logprobs_BTV, np.asarray(batch.targets_BT)[..., None], axis=-1)[..., 0]
-    np.testing.assert_allclose(taken_BT[is_sampled], logprobs_BTV.max(axis=-1)[is_sampled], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(
-        taken_BT[is_sampled], np.asarray(batch.sampled_logprobs_BT)[is_sampled], rtol=0, atol=2e-5
-    )
 
 
 class NeverAnswers(InProcessSandbox):

@@ -60,12 +60,6 @@ def test_truncation_cuts_what_is_sampled_and_neither_a_tool_response_nor_a_speci
         assert not any(text.endswith(control[:length]) for control in texts for length in range(2, len(control)))
 
 
-def test_the_whole_gold_episode_is_worth_one(tokenizer):
-    episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer)
-    assert episode.counts == (2, 2, 2)
-    assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
-
-
 def test_an_episode_stops_at_the_turn_limit_after_its_tools_have_run(tokenizer):
     episode = run([spoken(message, tokenizer) for message in GOLD], tokenizer, max_turns=2)
     assert (episode.stop_reason, episode.num_turns, episode.counts.num_solved) == ("max_turns", 2, 2)
