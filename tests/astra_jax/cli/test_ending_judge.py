@@ -44,7 +44,7 @@ async def test_the_model_that_is_named_is_asked_once_a_message_as_a_judge(tmp_pa
         async with ending_judge_for(file, tmp_path / "out") as judge:
             with pytest.raises(NoVerdict):
                 await judge(REFUSE, no_verdict)
-    assert len(endpoint.bodies) == 2 + 1
+    assert len(endpoint.bodies) == 2 + 3  # the reply without a verdict is asked for twice more
     for body in endpoint.bodies:
         assert REFUSE.question in body["messages"][1]["content"]
         fields = list(body["response_format"]["json_schema"]["schema"]["properties"])

@@ -30,12 +30,11 @@ from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
 from astra_jax.metrics_file import read_metrics, without_times
-from astra_jax.testing import tiny_environment
+from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_folder
 from tests.synthesis.journals import num_finished
-from tests.synthesis.run.test_lock import sft_command
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -64,6 +63,27 @@ class Ended(NamedTuple):
         name, code = {signal.SIGINT: ("Ctrl-C", 130), signal.SIGTERM: ("SIGTERM", 0)}[signum]
         line = f"{stage}: saved after step {steps} on {name}; resumed, it goes on from there"
         return (self.code, self.lines[-1:]) == (code, [line])
+
+
+def sft_command(folder: Path, *overrides: str) -> list[str]:
+    """A run of seconds in `folder`/run, on records beside it."""
+    write_records(folder / "environments", [tiny_environment(rent=rent) for rent in range(4)], kind="environment")
+    tokenizer = tiny_tokenizer()
+    tokenizer.save(folder / "tokenizer", model_max_length=1024)
+    changes = {
+        "out": folder / "run", "tokenizer": folder / "tokenizer", "environments": [str(folder / "environments")],
+        "trajectories": [], "irrelevant_per_band": {}, "length_buckets": [320], "batch_tokens": 1280, "steps": 10_000,
+        "checkpoint_every_steps": 10_000,
+    }  # fmt: skip
+    # The quickstart's, but from random weights.
+    lines = (CONFIGS / "tiny_sft.toml").read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if not line.startswith(("init = ", "conversations = "))]
+    model = tiny_model_config(tokenizer.vocab_size).model_copy(update={"num_layers": 1, "hidden_size": 32})
+    sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "intermediate_size")
+    table = ["[model]", *(f"{name} = {getattr(model, name)}" for name in sizes), "tie_word_embeddings = true"]
+    config = folder / "sft.toml"
+    config.write_text("\n".join([*kept, *table]) + "\n", encoding="utf-8")
+    return ["sft", str(config), *(f"{key}={value}" for key, value in changes.items()), *overrides]
 
 
 class Command:

@@ -44,7 +44,7 @@ def test_a_shipped_config_takes_the_examples(monkeypatch):
 async def test_a_run_learns_with_all_three_from_tokens_that_were_truncated(taught, tmp_path):
     """In two parts; the policy gives each sampled token the log-prob that it was sampled with."""
     rollout = {"max_prompt_tokens": 256, "max_response_tokens": 160, "max_turns": 6}
-    rollout |= {"temperature": 1.2, "top_k": 40, "min_p": 0.001}
+    rollout |= {"temperature": 1.2, "top_k": 40, "top_p": 0.99}
     changes = {"rollout": rollout, "groups_per_rollout": 3, "accumulation": 2, "log_episodes_every_steps": 1}
     config = tiny_rl_config(tmp_path, taught, steps=2, max_rollouts_per_step=8, **changes, **NAMED)
     await run_rl(config, InProcessSandbox())

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from sse_starlette.sse import AppStatus
 
 TOKEN = "tok-0123456789-bearer"
 VALUE = "val-0123456789-header"
@@ -71,6 +72,8 @@ def behind(app, kind: str):
 @asynccontextmanager
 async def serving(port: int, kind: str = "") -> AsyncIterator[None]:
     """Serve until the block ends, and break every connection off."""
+    # The library of streams takes the end of any uvicorn server in this process for the end of all.
+    AppStatus.should_exit = False
     app = behind(server_of().streamable_http_app(), kind)
     config = uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
