@@ -79,8 +79,6 @@ class Session:
     """Seed of all draws, from 0 to 2³¹ − 1."""
     slot: int
     """Number that tells apart the draws of sessions with one seed, from 0 to 2³¹ − 1."""
-    salt: str = ""
-    """Text without meaning: only sessions with the same salt share cached pages."""
     number: int = 0
     """Number that tells apart sessions with the same seed and slot."""
 

@@ -13,13 +13,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 Content = bytes
-"""Digest of all tokens up to the end of a page, of the version of the weights, and of the salt."""
+"""Digest of all tokens up to the end of a page, and of the version of the weights."""
 
 
-def first_content(salt: str, policy_version: int) -> Content:
+def first_content(policy_version: int) -> Content:
     """Return the content before the first page."""
-    # A digest too, so that no salt can be mistaken for tokens.
-    return hashlib.blake2b(f"{policy_version}/{salt}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(str(policy_version).encode(), digest_size=16).digest()
 
 
 def content_after(before: Content, ids: Sequence[int]) -> Content:

@@ -77,7 +77,7 @@ class Schedule:
 
     def _shard_for(self, session: Session, ids: Sequence[int], policy_version: int) -> int:
         # Sessions with the same prompt go to the same shard, so that it is read once. Dict order is order of last use.
-        content = content_after(first_content(session.salt, policy_version), ids)
+        content = content_after(first_content(policy_version), ids)
         shard = self._shard_of_prompt.pop(content, None)
         shard = next(self._next_shard) if shard is None else shard
         self._shard_of_prompt[content] = shard
@@ -210,7 +210,7 @@ class Schedule:
         return content_after(self._content_before(track, number), track.ids[number * page_tokens : end])
 
     def _content_before(self, track: Track, number: int) -> Content:
-        return track.contents[number - 1] if number else first_content(track.session.salt, track.policy_version)
+        return track.contents[number - 1] if number else first_content(track.policy_version)
 
     def _make_room(self, track: Track, count: int, taken: set[Session]) -> bool:
         """Give a session pages for `count` more tokens; return False if there are not enough pages."""

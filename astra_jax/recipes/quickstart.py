@@ -224,15 +224,20 @@ def _synthesize_trajectories(out: Path, seed: int, tool_documents: Sequence[Path
 
 
 def _synthesize_environments(out: Path, seed: int, url: str) -> None:
-    """Make environments for SFT, others for RL, and held-out ones that share nothing with either; replay them all."""
+    """Make environments for SFT, others for RL, and held-out ones that share nothing with either.
+
+    Each was proven when it was made. Those that figures are taken on are read back and verified once more.
+    """
     training: EnvironmentsConfig = _config("tiny_environments.toml", seed=seed, out=out / "environments")
     # In this order: each split shares nothing with the splits before it, whose records its config reads.
     for config in (training, *held_out_configs(training).values()):
         print(asyncio.run(synthesize_environments(config, ProceduralTeacher(), url)).closing_line(), file=sys.stderr)
-        verified = asyncio.run(verify_environments(config.out, url))
-        print(verified.closing_line(), file=sys.stderr)
-        if verified.failures:
-            raise QuickstartFailed(f"{config.out}: environment {verified.failures[0][0]}: {verified.failures[0][1]}")
+        if config.out.name in HELD_OUT_SPLITS:
+            verified = asyncio.run(verify_environments(config.out, url))
+            print(verified.closing_line(), file=sys.stderr)
+            if verified.failures:
+                record, fault = verified.failures[0]
+                raise QuickstartFailed(f"{config.out}: environment {record}: {fault}")
         for other in config.disjoint_from:
             _require_apart(other, config)
 

@@ -69,12 +69,6 @@ def policy_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model_config", "objective"))
-def batch_logprobs(params: Params, batch: RLBatch, *, model_config: ModelConfig, objective: Objective) -> jax.Array:
-    """Return `policy_logprobs` in a program of its own, without a loss; float32 [B, T]."""
-    return policy_logprobs(params, batch, model_config=model_config, objective=objective)
-
-
 def rl_loss(
     params: Params,
     batch: RLBatch,

@@ -91,7 +91,7 @@ class CheckedDevice(ClockDevice):
 
 def histories(track: Track, ids: Sequence[int]) -> list[int]:
     """Each token with all before it, and what it is computed with."""
-    begin = hash((track.session.salt, track.policy_version))
+    begin = hash(track.policy_version)
     return list(itertools.accumulate(ids, lambda before, token: hash((before, token)), initial=begin))[1:]
 
 
@@ -112,10 +112,9 @@ class Caller:
     turns: list[tuple[int, int, float]]
     stops_at: tuple[int, float, bool] | None = None
     """In which turn it is stopped, after which time, and whether by a cancellation or by `abort`."""
-    salt: str = ""
 
     async def run(self, decoder: PagedDecoder, slot: int, most: int) -> list[Generated]:
-        session, ids, messages = Session(3, slot, self.salt), self.prompt, []
+        session, ids, messages = Session(3, slot), self.prompt, []
         for number, (max_tokens, num_given, seconds) in enumerate(self.turns):
             if len(ids) + max_tokens > most:
                 break
@@ -197,7 +196,6 @@ def callers_of_any_kind(draw) -> Caller:
         prompt=[*prompt[:-1], draw(st.integers(1, 2))],
         turns=draw(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 6), times), min_size=1, max_size=4)),
         stops_at=draw(st.none() | st.tuples(st.integers(0, 3), times, st.booleans())),
-        salt=draw(st.sampled_from(["", "", "other"])),
     )
 
 
