@@ -111,6 +111,27 @@ def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:
         assert [call.result().value for call in bombs] == [1 + THREADS_OF_A_CALL] * 4
 
 
+OPEN_DESCRIPTORS = """
+import os, time
+def f(seconds):
+    time.sleep(seconds)
+    found = []
+    for number in range(4096):
+        try: os.fstat(number)
+        except OSError: continue
+        found.append(number)
+    return found
+"""
+
+
+def test_a_call_has_no_descriptor_of_the_calls_beside_it() -> None:
+    """Some of the calls of one worker begin while others are at work."""
+    with local_sandbox(workers=1) as url, SandboxClient(url) as client, ThreadPoolExecutor(4) as asking:
+        (alone,) = {tuple(client.execute(OPEN_DESCRIPTORS, "f", {"seconds": 0}).value)}
+        calls = [asking.submit(client.execute, OPEN_DESCRIPTORS, "f", {"seconds": i / 10}) for i in range(12)]
+        assert [tuple(call.result().value) for call in calls] == [alone] * 12
+
+
 @x86_only
 def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure() -> None:
     """The user may have so many threads and no more, and others take the last ones while a call runs."""
