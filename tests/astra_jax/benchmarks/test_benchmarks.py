@@ -1,4 +1,4 @@
-"""The contract of the four benchmarks: what is asked, scored, told apart, lost and asked again."""
+"""The contract of the four benchmarks: requests, scores, kinds of failure, lost samples and repeated requests."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_was_lost_or_half_written_is_asked_again_and_nothing_else(
 
 
 def bfcl_fails(body: Any) -> Any:
-    # The last one passes in spite of what came later: the answer is counted, the sample did not fail.
+    # The last one passes in spite of the later failure: the answer is counted, the sample did not fail.
     said = {
         "multi_turn_base_0": (500, {"error": {"message": "broken"}}),
         "multi_turn_base_1": reply(""),

@@ -1,4 +1,4 @@
-"""A harness's program: what it is given, and how it ends."""
+"""A harness's program: its files, rights and network, and how it ends."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ COLUMN = 0 if platform.machine() == "x86_64" else 1
 OPEN = seccomp.NUMBERS.keys() - (seccomp.ZYGOTE.keys() - seccomp.PROGRAMS.keys() - seccomp._WITH_ARGUMENTS.keys())
 CLOSED = sorted({*range(335), *range(424, 470)} - {seccomp.NUMBERS[name][COLUMN] for name in OPEN})
 
-# Each gives what was not refused by EPERM.
+# Returns the calls that were not refused with EPERM.
 EVERY_CLOSED_CALL = f"""
 import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)

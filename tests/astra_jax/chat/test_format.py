@@ -1,4 +1,4 @@
-"""The rendering is the official Qwen3 chat template's, byte for byte, and its segments say who wrote what."""
+"""The rendering is the official Qwen3 chat template's, byte for byte, and each segment names its author."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a model writes can be read: as calls, or as malformed calls that say what was wrong."""
+"""Any text of a model can be read: as calls, or as malformed calls that name the problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command on several hosts says on each of them, in one line and at once, what it cannot do."""
+"""A command that cannot run on several hosts says so on each of them, in one line and at once."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_both_layouts_put_attend_and_end_alike(on_tpu, num_tokens, counts):
     attended, pages = put_attend_and_end(ragged, q, k, v, counts)
     is_real = np.arange(num_tokens) < counts[:, None]
     np.testing.assert_allclose(np.asarray(attended)[is_real], np.asarray(expected)[is_real], atol=2e-6)
-    is_sure = np.ones((NUM_PAGES, PAGE_TOKENS), bool)  # what follows a row's last token in its page may be anything
+    is_sure = np.ones((NUM_PAGES, PAGE_TOKENS), bool)  # the page beyond a row's last token may hold anything
     for table, end, count in zip(TABLES[0], STARTS[0] + counts, counts, strict=True):
         if count and end % PAGE_TOKENS:
             is_sure[table[end // PAGE_TOKENS], end % PAGE_TOKENS :] = False

@@ -1,4 +1,4 @@
-"""Whatever sessions ask for, in however few pages: each reads its own, writes where nobody else reads, and ends."""
+"""Any sessions in any number of pages: each reads its own tokens, writes where no other session reads, and ends."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
 
 
 class CheckedDevice(ClockDevice):
-    """Keeps in its pages, for each token, the whole history that it was computed with, and checks what it is asked.
+    """Keeps in its pages, for each token, the whole history that it was computed with, and checks each call.
 
-    As on a real device, all is read first, and last all is written; what follows the last new token in its page is
+    As on a real device, all is read first, and last all is written; the rest of the page after the last new token is
     overwritten as well.
     """
 
@@ -90,7 +90,7 @@ class CheckedDevice(ClockDevice):
 
 
 def histories(track: Track, ids: Sequence[int]) -> list[int]:
-    """Each token with all before it, and what it is computed with."""
+    """A hash for each token, of the token, all before it, the session's salt and the policy version."""
     begin = hash((track.session.salt, track.policy_version))
     return list(itertools.accumulate(ids, lambda before, token: hash((before, token)), initial=begin))[1:]
 
@@ -238,7 +238,7 @@ def checked(limits: Limits, median: float) -> tuple[CheckedDevice, PagedDecoder]
 
 
 def test_siblings_on_two_shards_do_not_wait_for_one_another():
-    """Their prompts begin alike, but neither finds what the other one reads."""
+    """Their prompts begin alike, but neither finds the pages of the other."""
 
     async def main() -> None:
         device = CheckedDevice(some_limits(), num_shards=2, message_tokens=Lognormal(2, 0.0))

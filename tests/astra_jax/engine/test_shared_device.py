@@ -1,4 +1,4 @@
-"""Hosts that share a device make the same calls, whoever has what to do; on a clock, without a model."""
+"""Hosts that share a device make the same calls, also if their work differs; on a simulated clock, without a model."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def a_host(decoder: PagedDecoder, slots: range, tool_seconds) -> list[list
     ids=["own_pace", "one_order", "one_order, in which each says that it holds up the others"],
 )
 def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_seconds, monkeypatch):
-    """One has many episodes, one few, one none; what is said follows from seeds alone."""
+    """One host has many episodes, one few, one none; the sampled tokens follow from seeds alone."""
     monkeypatch.setattr(shared_device, "_HOLD_SECONDS", hold_seconds)
     held_up = set()
 

@@ -66,7 +66,7 @@ def rows(episode):
 
 
 def test_only_who_waits_too_long_is_cut_off_and_all_others_end_as_they_would(tokenizer):
-    """Also where everybody waits for who is due: another's time is not one's own."""
+    """Also if all wait for the row that is due: the time of others does not count as an episode's own."""
 
     @settings(max_examples=30)
     @given(st.lists(st.sampled_from([1.0, 40.0, 70.0, FOR_EVER]), max_size=14), st.booleans())

@@ -1,4 +1,4 @@
-"""A turn of an episode: what the policy asks for, what it is told, and what counts."""
+"""A turn of an episode: the policy's calls, the responses, and the counts of the reward."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert "wrong_argument" in errors[4]["error"]
     assert (episode.counts, sandbox.num_calls) == ((1, 2, 6), 3)
     assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
-    # Asking for somebody who is not there is a call all the same.
+    # A call that asks for an unknown owner is valid.
     assert [outcome.is_valid for outcome in episode.outcomes] == [True, False, False, False, True, False]
     kinds = [None, "unknown_tool", "malformed_call", "malformed_call", "exception", "wrong_arguments"]
     assert [outcome.error_kind for outcome in episode.outcomes] == kinds
@@ -255,7 +255,7 @@ async def test_an_outage_is_neither_a_response_nor_an_outcome():
 
 
 async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer):
-    """Values, errors, and arguments at the edge of what a policy can write; a lone surrogate or NaN is a response."""
+    """Values, errors, and the oddest arguments that a policy can write; a lone surrogate or NaN is a response."""
     echo = tool("echo", "def echo(value):\n    return value")
     odd = [{"deep": [[[[None]]]]}, 10**30, -0.0, 1e308, "房价\n\u0000🏠</tool_call>", [], True]
     calls = [call("echo", value=value) for value in odd]

@@ -73,7 +73,7 @@ def the_outcomes(environment: Environment) -> dict[str, ToolOutcome]:
 
 
 def seen_in(line: dict) -> FinishedEpisode:
-    """What a reward sees of a logged episode."""
+    """The finished episode that a reward sees, read from a logged one."""
     logged = LoggedEpisode.model_validate(line)
     return FinishedEpisode(**{name: getattr(logged, name) for name in FinishedEpisode.model_fields})
 

@@ -1,4 +1,4 @@
-"""Real rollouts of a tiny model: what it sampled is what the learner scores, and the same seed samples the same."""
+"""Real rollouts of a tiny model: the learner's log-probs equal the sampled ones, and a seed repeats."""
 
 from __future__ import annotations
 

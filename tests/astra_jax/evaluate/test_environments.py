@@ -1,4 +1,4 @@
-"""Evaluations: F1 is the paper's whatever the reward, final answers have a figure, what does not fit is counted."""
+"""Evaluations: F1 is the paper's under any reward, final answers have a figure, too long prompts are counted."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_an_environment_in_which_an_episode_is_cut_off_is_counted_and_in_n
 
 
 class Watched(RolloutEngine):
-    """Remembers what it is asked to roll out, and rolls out nothing."""
+    """Remembers the starts that it is given, and rolls out nothing."""
 
     def __init__(self):
         self.starts, self.seeds, self.rooms, self.sandbox = [], [], [], InProcessSandbox()

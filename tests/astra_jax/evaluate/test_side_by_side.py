@@ -1,4 +1,4 @@
-"""Evaluations side by side: paired differences, what makes two not comparable, and the page of both."""
+"""Evaluations side by side: paired differences, reasons why two are not comparable, and the page of both."""
 
 from __future__ import annotations
 

@@ -119,5 +119,5 @@ def test_the_kernel_only_sees_rows_in_which_causal_means_the_same_for_real_token
     )
     if attention.is_one_segment_each(np.array(rows)):
         assert causal_is_right
-    elif all(row[0] != 0 for row in rows):  # rows that begin with padding go the slow way, whatever they hold
+    elif all(row[0] != 0 for row in rows):  # a row that begins with padding goes the slow way
         assert not causal_is_right

@@ -22,7 +22,7 @@ def naive_log_softmax(hidden_BTD, unembedding_VD):
 
 @pytest.mark.parametrize("num_active", [0, 1, 128, 150, 300])
 def test_only_active_tokens_are_computed_and_no_number_of_them_compiles_anew(num_active, masked):
-    """300 tokens are three chunks of 128; what is not active is not even looked at."""
+    """300 tokens are three chunks of 128; an inactive token is not read."""
     hidden_BTD, unembedding_VD, targets_BT, logprobs_and_gradients = masked
     rng = np.random.default_rng(num_active)
     active_BT = (rng.permutation(300) < num_active).reshape(2, 150)

@@ -156,7 +156,7 @@ def test_a_constant_that_is_off_by_a_tenth_is_told_from_rounding(tmp_path, untra
         return dataclasses.replace(policy, model_config=policy.model_config.model_copy(update={"rms_norm_eps": eps}))
 
     monkeypatch.setattr(quickstart, "load_policy", other)
-    # What is written says the other constant, too: it is put back.
+    # The written config would hold the other constant, too: it is put back.
     save = quickstart.save_hf
     model_config = untrained.model_config
     monkeypatch.setattr(

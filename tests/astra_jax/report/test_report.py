@@ -1,4 +1,4 @@
-"""The report page: what it shows, what it escapes, and that it needs nothing but itself."""
+"""The report page: its tables and episodes, its escaping, and that it needs no other file."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ENVIRONMENT = tiny_environment()
 
 
 def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]], kept=None) -> Episode:
-    """Turns are sampled ids, their log-probs, and the ids of a tool response; of each id `kept` says what with."""
+    """Turns are sampled ids, their log-probs, and the ids of a tool response; `kept` has the ids kept at each."""
     ledger = TokenLedger()
     ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
     for turn, (sampled, logprobs, response) in enumerate(turns, start=1):

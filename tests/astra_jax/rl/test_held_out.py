@@ -74,7 +74,7 @@ def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(con
 
 
 class FakeEngine:
-    """Remembers what it runs; an episode solves everything, nothing, or is cut off, as its environment is told."""
+    """Remembers its starts; an episode solves everything, nothing, or is cut off, as `become` says by environment."""
 
     def __init__(self, become):
         self.lots, self.become = [], become

@@ -1,4 +1,4 @@
-"""The line of an RL step says what its update, its episodes, its filling and its clock said."""
+"""The line of an RL step has the figures of its update, its episodes, its filling and its clock."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DULL = tiny_environment(rent=0).id
 
 
 class FakeEngine:
-    """Remembers what it rolls out; of each group the last episode alone solves its environment."""
+    """Remembers its starts; of each group the last episode alone solves its environment."""
 
     def __init__(self, refused=(), cut_off=(), broken=()):
         self.starts, self.seeds, self.rooms = [], [], []

@@ -1,4 +1,4 @@
-"""Solved rates count every scored episode once, survive a checkpoint, and say who sits an epoch out."""
+"""Solved rates count every scored episode once, survive a checkpoint, and decide which environments sit out."""
 
 from __future__ import annotations
 

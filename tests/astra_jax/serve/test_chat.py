@@ -1,4 +1,4 @@
-"""Chats through the official client: what it reads, what the template is given, what is refused."""
+"""Chats through the official client: the replies it reads, the prompts the template renders, and refused requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def streamed(client: Any, **rest: Any) -> tuple[list[Any], dict[str, Any]]:
     return chunks, message
 
 
-# --- what is said ---
+# --- replies ---
 
 
 def test_a_reply_has_text_finish_and_usage(client, says):
@@ -220,7 +220,7 @@ def test_sampling_is_what_is_asked_for_and_what_asks_for_nothing_is_taken(client
     assert {name: getattr(sampling, name) for name in sampled} == sampled
 
 
-# --- what the template is given ---
+# --- prompts ---
 
 
 def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(client, says):

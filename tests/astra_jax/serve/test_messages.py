@@ -1,4 +1,4 @@
-"""Messages taken apart as their text comes: what is certain is told at once, and the pieces do not matter."""
+"""Messages parsed while they stream: certain parts are passed on at once, and the split into pieces does not matter."""
 
 from __future__ import annotations
 

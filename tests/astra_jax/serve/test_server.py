@@ -1,4 +1,4 @@
-"""The endpoints over one decoder: what is answered, what is refused, and that nothing is left behind."""
+"""The endpoints over one decoder: answers, refusals, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_seeds_stop_ids_and_lengths_are_as_asked_for(client):
     whole = choice_of(client, **GREEDY)["token_ids"]
     stopped = choice_of(client, **GREEDY, stop_token_ids=[whole[5]])
     assert (stopped["token_ids"], stopped["finish_reason"]) == (whole[: whole.index(whole[5]) + 1], "stop")
-    longest = choice_of(client, temperature=0.0)  # without a length it gets what fits
+    longest = choice_of(client, temperature=0.0)  # without a length it gets as many as fit
     assert "logprobs" not in longest
     assert len(longest["token_ids"]) == LIMITS.max_tokens - len(PROMPT) or longest["finish_reason"] == "stop"
 
@@ -165,7 +165,7 @@ CHAT_FAULTS: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ([5],),
     "never_heard_of": ({"x": 1},),
 }
-# What else is refused is in the tests of synthesis/foreign_messages.py; a body may hold 1e999, which is no JSON.
+# Other refusals are in the tests of synthesis/foreign_messages.py; a body may hold 1e999, which is no JSON.
 BROKEN = (
     b'{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}'
 )

@@ -175,7 +175,7 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained):
         return token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=128)
 
     def said(packing: bool) -> tuple[dict[tuple[int, ...], np.ndarray], int]:
-        """The log-probs of what the assistant says, by sample."""
+        """The log-probs of the assistant's tokens, by sample."""
         config = a_config(records, packing=packing, epochs=1, length_buckets=[448])
         found, num_rows = {}, 0
         for batch in taken(batches_of(config, tokenizer)):

@@ -1,4 +1,4 @@
-"""Conversations in OpenAI's form: what is exported comes back as the same samples, and a bad line is named."""
+"""Conversations in OpenAI's form: exported records come back as the same samples, and a bad line is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is known by what it was begun with: refused with the differences, gone on with, or already complete."""
+"""A run is known by its config, inputs and code: refused with the differences, resumed, or already complete."""
 
 from __future__ import annotations
 

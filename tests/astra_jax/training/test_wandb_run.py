@@ -29,7 +29,7 @@ wandb = { project = "tools" }
 
 
 class FakeWandb(types.ModuleType):
-    """In the place of the package: remembers what it was sent, as W&B's server does, also over several processes."""
+    """In the place of the package: remembers the lines sent to it, as W&B's server does, also across processes."""
 
     Error = type("Error", (Exception,), {})
     Settings = dict
