@@ -1,4 +1,4 @@
-"""Who may import whom: read from the syntax trees, so that an import inside a function counts as well."""
+"""Allowed imports between packages, read from the syntax trees, so that an import inside a function counts too."""
 
 from __future__ import annotations
 

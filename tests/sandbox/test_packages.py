@@ -119,7 +119,7 @@ def test_nothing_else_can_be_imported_or_read(kites: SandboxClient, shelf: Path)
 def test_the_modules_of_a_package_are_no_way_out(kites: SandboxClient, attempt: str) -> None:
     lines = ["import kites, numpy, numpy.ctypeslib, os", r"pickled = b'\x80\x04\x8c\x05posix\x8c\x04fork\x93)R.'"]
     found = str(value(kites, *lines, attempt, "return 'out'"))
-    # numpy does not say what became of a pickle: here it is the fork that the kernel refused.
+    # numpy hides the error of unpickling: here it is the fork that the kernel refused.
     refused = ("forbidden", "exception: FileNotFoundError", "exception: UnpicklingError: Failed to interpret file")
     assert found.startswith(refused), found
 

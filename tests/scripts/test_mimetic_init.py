@@ -1,4 +1,4 @@
-"""Mimetic initial weights: attention that matches like with like and copies what it finds, and an induction head."""
+"""Mimetic initial weights: attention that matches like with like and copies the match, and an induction head."""
 
 from __future__ import annotations
 

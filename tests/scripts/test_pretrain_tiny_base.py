@@ -134,7 +134,7 @@ def test_a_config_that_cannot_be_trained_is_refused(tmp_path, changes, words):
 
 
 def test_the_shipped_base_reads_tools_that_it_has_never_seen(base_tokenizer):
-    """On dialogues of a seed of their own; what it says is said right where the same sizes at random say nothing."""
+    """On dialogues of a seed of their own; it answers right where random weights of the same sizes say nothing."""
     model, params = load_hf(TINY_BASE)
     assert model.vocab_size == base_tokenizer.vocab_size
     batches = MadeUpBatches(shipped_config(seed=77, steps=10, easy_steps=0), base_tokenizer)

@@ -1,5 +1,5 @@
-"""Packages beside the standard library: the config asks, the teacher is told, a tool says what it needs, no sandbox
-without it is asked to run it. Without any, nothing is another byte than before."""
+"""Packages beside the standard library: the config asks, the teacher is told, a tool names its packages, no sandbox
+without them is asked to run it. Without packages not a byte of the records changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRITES_CODE = (
 )  # fmt: skip
 
 
-# The check of what a tool's code imports.
+# The check of a tool's imports.
 
 
 def check(*lines: str, before: str = "", packages: tuple[NeededPackage, ...] = (NUMPY,)) -> None:
@@ -150,7 +150,7 @@ def test_a_tool_says_what_its_code_imports_and_nothing_else() -> None:
     assert with_needed_packages(said, ()).packages == ()
 
 
-# What a teacher is told.
+# The teacher's prompts.
 
 
 def asked_with_packages(request: Request[Any]) -> Request[Any]:

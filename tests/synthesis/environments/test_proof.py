@@ -167,7 +167,7 @@ def reply_of(value: JsonValue) -> ExecuteReply:
 
 
 class Answering:
-    """A sandbox whose calls come to what a function makes of arguments and seed; None is an exception of the tool."""
+    """A sandbox whose values are a function of arguments and seed; None is an exception of the tool."""
 
     def __init__(self, value_of: Callable[[JsonObject, int], JsonValue]):
         self._value_of = value_of

@@ -1,4 +1,4 @@
-"""The structural validator accepts what the teacher writes and names the rule that a mutated instance breaks."""
+"""The structural validator accepts the teacher's instances and names the rule that a mutated one breaks."""
 
 from __future__ import annotations
 

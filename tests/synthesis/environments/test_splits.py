@@ -1,4 +1,4 @@
-"""Held-out environments share with training nothing of what their split promises, whoever the teacher is."""
+"""Held-out environments share nothing with training that their split excludes, with any teacher."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, 
 
 
 class HabitualTeacher(ProceduralTeacher):
-    """Has one way to name tools, whatever it is asked for."""
+    """Has one way to name tools for every request."""
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         knowledge = getattr(request, "knowledge", None)

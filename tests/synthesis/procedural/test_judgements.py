@@ -168,7 +168,7 @@ TICKET = [("ticket id", "T1"), ("status", "open"), ("status", "assigned"), ("sta
     [
         ("Done. ticket id T1, status assigned, status closed, hours open 4.", []),
         ("Done. status assigned, status packed, hours open 4.", ["status"]),  # closed became packed
-        ("Done. status packed, hours open 4.", ["status"]),  # what stands in a label is no value
+        ("Done. status packed, hours open 4.", ["status"]),  # a word of a label is no value
         ("The status went from open to assigned, then the status was closed.", []),
         ("Its status is as follows: closed.", []),
         ("ticket id T1: the ticket id is T1.", []),  # one value may be said again and again

@@ -1,4 +1,4 @@
-"""Chains are verified by rule and by vote; what fails is dropped."""
+"""Chains are verified by rule and by vote; a chain that fails is dropped."""
 
 import pytest
 

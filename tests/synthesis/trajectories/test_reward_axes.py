@@ -1,4 +1,4 @@
-"""Seven axes: rules where rules decide, judges that see only what came before, and no default anywhere."""
+"""Seven axes: rules if rules can decide, judges that see only earlier messages, and no default anywhere."""
 
 import pytest
 

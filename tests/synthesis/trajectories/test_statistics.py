@@ -1,4 +1,4 @@
-"""The paper's table of a set of trajectories, and what a run would cost."""
+"""The paper's table of a set of trajectories, and the estimated cost of a run."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise

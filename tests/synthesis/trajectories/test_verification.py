@@ -1,4 +1,4 @@
-"""`records verify` on trajectories: what can be replayed is replayed, and the digest tells the rest."""
+"""`records verify` on trajectories: the procedural teacher's are replayed, others are checked by digest."""
 
 from __future__ import annotations
 
