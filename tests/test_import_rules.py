@@ -84,7 +84,7 @@ def violations(root: Path) -> list[str]:
     return found
 
 
-def test_every_package_imports_only_what_the_design_allows():
+def test_every_package_imports_only_allowed_modules():
     assert violations(ROOT) == []
 
 

@@ -178,7 +178,7 @@ words = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6)
 
 
 @given(st.sampled_from(KINDS), st.sampled_from(MACHINES), st.integers(0, 600), words)
-def test_whatever_the_arguments_are_the_tables_decide(kind, machine, number, arguments):
+def test_the_filters_decide_as_the_tables_for_any_arguments(kind, machine, number, arguments):
     found, expected = answers(kind, machine, number, arguments)
     assert found == expected
 

@@ -26,7 +26,7 @@ def test_the_same_seed_gives_the_same_finite_weights_and_another_seed_others(par
     assert not np.array_equal(params["layers"]["q_proj"], other["layers"]["q_proj"])
 
 
-def test_what_came_after_a_token_is_foretold_where_it_stands_again():
+def test_the_successor_of_a_repeated_token_is_foretold():
     """Untrained, of the quickstart's size: of random pieces that are repeated; plain weights foretell none."""
     config = tiny_model_config(vocab_size=512).model_copy(
         update={"hidden_size": 128, "num_layers": 3, "num_heads": 2, "num_kv_heads": 1, "head_dim": 128}

@@ -54,7 +54,7 @@ def test_parts_of_names_and_characters_of_labels_are_one_token_each(base_tokeniz
     assert len(base_tokenizer.encode("謎")) > 1  # a character of no label and no name
 
 
-def test_a_row_has_its_tools_once_and_loss_on_what_the_assistant_says_alone(base_tokenizer):
+def test_a_row_has_its_tools_once_and_loss_on_the_assistants_words_alone(base_tokenizer):
     dialogue = draw_dialogue(
         random.Random(0), "en", scenarios=dict.fromkeys(LOOKUPS, 1.0), num_questions=3, most_called=7, num_tools=6
     )

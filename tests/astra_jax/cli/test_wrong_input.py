@@ -187,7 +187,7 @@ def row(command: str, exit_code: int, *words: str, may_make: tuple[str, ...] = (
 
 
 DEAD = "http://127.0.0.1:9"
-"""Nobody listens there."""
+"""An address without a listener."""
 
 ROWS = [
     # the command line
@@ -356,7 +356,7 @@ needs_libtpu = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the ext
     "each",
     [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)],
 )
-def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatch, capsys):
+def test_one_line_names_the_fault_and_nothing_is_made(each, world, monkeypatch, capsys):
     port = (world / "port").read_text()
     live = f"http://127.0.0.1:{port}"
     monkeypatch.chdir(world)
@@ -403,7 +403,7 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     "written",
     ["--json out=x seed=1", "out=x --json seed=1", "out=x seed=1 --json", "out=x --sandbox http://h:1 seed=1 --json"],
 )
-def test_options_stand_before_between_and_after_what_they_override(written):
+def test_options_stand_before_between_and_after_overrides(written):
     command = ["rl", "rl.toml", *written.split()]
     options = parsed(astra_parser(), command)
     assert (options.config, options.overrides, options.json) == (Path("rl.toml"), ["out=x", "seed=1"], True)

@@ -120,7 +120,7 @@ async def all_slots(decoder, **kwargs):
 
 
 @pytest.mark.parametrize("num_pages", [200, 18])
-async def test_its_tokens_are_the_oracles_whoever_comes_when(untrained, expected, num_pages):
+async def test_its_tokens_are_the_oracles_in_any_order_of_arrival(untrained, expected, num_pages):
     """With 18 pages there is room for hardly more than one sequence: all others are let go of, and read again."""
     rng = random.Random(num_pages)
     decoder = a_decoder(untrained, num_pages=num_pages)

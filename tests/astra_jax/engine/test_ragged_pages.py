@@ -72,7 +72,7 @@ def in_order(pages):
     return pages[..., 0::2, :], pages[..., 1::2, :]
 
 
-def test_the_stand_in_computes_what_the_kernels_own_reference_does():
+def test_the_stand_in_equals_the_kernels_own_reference():
     rng = np.random.default_rng(3)
     _, pages = filled(rng)
     q = jnp.asarray(rng.normal(size=(4 * 3, 4, 128)), jnp.float32)

@@ -68,7 +68,7 @@ class CheckedDevice(ClockDevice):
 
     def _check(self, rows: Sequence[tuple[Track, int]]) -> None:
         self.num_calls += 1
-        assert self.num_calls <= self.most_calls, "somebody starves"
+        assert self.num_calls <= self.most_calls, "a session starves"
         page_tokens = self._limits.page_tokens
         check_references(self.schedule)
         for track, count in rows:
@@ -209,7 +209,7 @@ def callers_of_any_kind(draw) -> Caller:
     calls_away=st.sampled_from([None, 0, 2]),
     interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
-def test_any_sessions_in_any_pages_say_what_they_say_alone(limits, callers, num_shards, calls_away, interruptions):
+def test_any_sessions_in_any_pages_sample_the_same_as_alone(limits, callers, num_shards, calls_away, interruptions):
     device = CheckedDevice(limits, num_shards=num_shards)
     # Each token that is sampled, and each that is read, could be a call of its own, and be read anew for each message.
     device.most_calls = 100 + sum(limits.max_tokens * (1 + len(caller.turns)) for caller in callers)
@@ -313,7 +313,7 @@ def test_several_calls_read_before_one_samples_in_rows_that_are_free():
     run_on_clock(main())
 
 
-def test_who_asked_first_gets_pages_even_if_all_are_sampling():
+def test_the_first_to_ask_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
     async def main() -> None:

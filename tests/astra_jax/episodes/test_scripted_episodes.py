@@ -42,7 +42,7 @@ def run(messages, tokenizer, **limits):
 GOLD = [message for message in ENVIRONMENT.gold_messages() if message.role == "assistant"]
 
 
-def test_truncation_cuts_what_is_sampled_and_neither_a_tool_response_nor_a_special_token(tokenizer):
+def test_truncation_cuts_sampled_tokens_and_neither_a_tool_response_nor_a_special_token(tokenizer):
     sampled = [spoken(message, tokenizer) for message in GOLD]
     whole = run(sampled, tokenizer)
     controls = [tokenizer.backend.token_to_id(token) for token in SPECIAL_TOKENS + FORMAT_TOKENS]
@@ -117,7 +117,7 @@ def with_its_template(request, tokenizer, tmp_path_factory):
     return Tokenizer.load(folder), _their_tokenizer(folder)
 
 
-def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
+def test_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
     with_its_template,
 ):
     tokenizer, theirs = with_its_template

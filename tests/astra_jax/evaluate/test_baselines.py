@@ -88,7 +88,7 @@ def every_call(question, documents, returned):
     return [(document.name, {"what": "?"}) for document in documents] if not returned else []
 
 
-def test_what_is_solved_is_counted_as_a_policy_is(records):
+def test_a_program_is_scored_as_a_policy_is(records):
     environments = list(RecordSource(records, Environment))
     found = asyncio.run(evaluate_program(lexical, environments, ALL_BANDS, InProcessSandbox()))
     assert found.figures.f1 > 0.9  # by words alone, as the README says of these environments

@@ -200,7 +200,7 @@ ONLY_ASK_BACK = ASKED.model_copy(
         # An ending that does as expected is right, also if it says more.
         (REFUSE, True, "I cannot look it up. Which other flat do you mean?", ("where_expected", 1), ("elsewhere", 0)),
         (ONLY_ASK_BACK, True, "I cannot tell: which flat do you mean?", ("elsewhere", 0), ("where_expected", 1)),
-        # It asked, was answered, and then ended with a refusal that nobody expects.
+        # It asked, was answered, and then ended with an unexpected refusal.
         (ASK_BACK, True, "It is 2150.", ("elsewhere", 0), ("where_expected", 1)),
         (ASK_BACK, True, "I cannot look up the rent.", ("elsewhere", 1), ("where_expected", 1)),
         (ASK_BACK, False, "I cannot look up the rent.", ("elsewhere", 1), ("where_expected", 0)),

@@ -75,7 +75,7 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
     assert ids[0] != ids[1] != ids[2], "the temperatures differ in what they say"
 
 
-def test_f1_is_the_papers_whatever_the_reward_and_an_answer_has_a_figure_of_its_own(evaluation, monkeypatch):
+def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(evaluation, monkeypatch):
     monkeypatch.setattr(evaluation_module, "episode_reward", lambda episode: 0.5 * episode_reward(episode))
     ((episode,),) = evaluation.groups
     wrong = sum_up([[dataclasses.replace(episode, final_text="The rent is 21500.")]], seed=0).figures

@@ -77,7 +77,7 @@ BOTH = {"w": [SOLVED], "ww": [HALF]}
         ({"ending_judge": Path("judge.toml")}, "another judge of refusals and questions back"),
     ],
 )
-def test_what_makes_two_runs_not_comparable_is_said_and_no_difference_told(tmp_path, changes, reason):
+def test_runs_that_are_not_comparable_have_a_reason_and_no_differences(tmp_path, changes, reason):
     write_records(tmp_path / "others", [ASKED], kind="environment")
     first, second = read(tmp_path / "a", BOTH), read(tmp_path / "b", BOTH, **changes)
     assert not_comparable(first, second) == [reason]

@@ -199,7 +199,7 @@ def test_a_plan_of_a_checkpoint_that_is_not_there_needs_the_models_name(tmp_path
 
 
 @pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers"])
-def test_a_step_that_does_not_fit_says_what_to_change(pool):
+def test_a_step_that_does_not_fit_names_a_remedy(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
     made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"decode": step}, "4 episodes of 9 tokens in flight")

@@ -59,7 +59,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Path) -> None:
+def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path) -> None:
     summary = quickstart(small, seed=3, tool_documents=[])
     assert summary == json.loads((small / "summary.json").read_text())
     assert summary["seconds"]["total"] == pytest.approx(

@@ -97,7 +97,7 @@ class FakeEngine:
         return Episode(start.environment, start.tools, ledger, num_turns=1, outcomes=solved, stop_reason=reason)
 
 
-async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_is_no_part_of_it(
+async def test_every_evaluation_has_the_same_tools_and_draws_and_counts_left_out_episodes(
     config, taught, tmp_path, monkeypatch
 ):
     solved, failed, cut_off = "no_tool_call", "max_turns", "deadline"
@@ -160,7 +160,7 @@ async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(co
 
 
 @pytest.mark.slow
-async def test_what_is_learnt_does_not_depend_on_being_watched(config, tmp_path):
+async def test_learning_does_not_depend_on_evaluation(config, tmp_path):
     """Nor on where the moments wait meanwhile."""
     plain = config.model_copy(update={"out": tmp_path / "plain", "held_out": None})
     watched = config.model_copy(update={"out": tmp_path / "watched", "optimizer_waits_on_host": True})

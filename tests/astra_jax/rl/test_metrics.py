@@ -120,7 +120,7 @@ def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     assert without_times(found) == {}
 
 
-def test_the_flops_of_a_batch_are_those_of_its_tokens_and_of_what_they_attend_to(untrained):
+def test_the_flops_of_a_batch_are_those_of_its_tokens_and_attended_pairs(untrained):
     """Alone 12 and 8 tokens; in one row 4 of the prompt, then 7 and 3 that attend to it and to themselves."""
     model = untrained.model_config
     assert learner_flops(a_batch(1), model) == pytest.approx(flops.model_flops(model, [12, 8], logits_tokens=8))

@@ -250,7 +250,7 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
 
 
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
-async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, groups_per_rollout):
+async def test_with_a_curriculum_an_unsolved_environment_sits_every_other_epoch_out(make, groups_per_rollout):
     changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
     rollouts, engine = make(**changes)
     await batches(rollouts, range(20))

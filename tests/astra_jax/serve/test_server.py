@@ -220,7 +220,7 @@ def chatting(**fields: Any) -> dict[str, Any]:
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
-def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, path, body, status, words, monkeypatch):
+def test_a_malformed_or_unsupported_request_is_refused_in_one_line(client, path, body, status, words, monkeypatch):
     monkeypatch.setattr(service_module, "_MOST_BODY_BYTES", 1 << 20)
     response = client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
     error = response.json()["error"]

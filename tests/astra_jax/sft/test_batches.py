@@ -154,7 +154,7 @@ def test_a_sample_over_the_length_limit_is_dropped_and_counted_never_cut(records
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_what_memory_does_not_hold_is_rendered_again_to_the_same_batches(records, tokenizer, monkeypatch, packing):
+def test_samples_beyond_memory_are_rendered_again_to_the_same_batches(records, tokenizer, monkeypatch, packing):
     config = a_config(records, packing=packing)
     expected = taken(batches_of(config, tokenizer))
     monkeypatch.setattr(sample_source, "_KEPT_TOKENS", 300)

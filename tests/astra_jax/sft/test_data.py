@@ -56,7 +56,7 @@ def text_with_loss(sample: SFTSample, tokenizer) -> str:
     return tokenizer.decode(sample.ids[sample.loss_mask > 0])
 
 
-def test_loss_is_on_what_the_assistant_says_in_the_last_user_turn_and_nowhere_else(tokenizer):
+def test_loss_is_on_the_assistants_words_in_the_last_user_turn_and_nowhere_else(tokenizer):
     first, second = samples_of(CONVERSATION, tokenizer)
     thought = "<think>\nso\n</think>\n\n"
 
