@@ -175,7 +175,7 @@ class Work:
 
     connections: int
     loops_of_20: int = 0
-    """Of twenty calls so many never end by themselves."""
+    """Number among twenty calls that never end by themselves."""
     calls_per_source: int | None = None
     """How often a source is called before another takes its place; None for one source in all calls."""
 

@@ -82,7 +82,7 @@ class Measured:
     """The figures of a run."""
 
     waits: list[float] = field(default_factory=list)
-    """Of each episode."""
+    """Seconds of each episode's messages beyond its own sampling steps."""
     scheduler_seconds: float = 0.0
     fewest_free: int = 10**9
     rows_busy_until_first_end: float | None = None

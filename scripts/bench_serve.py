@@ -145,7 +145,7 @@ class Chat:
     computed: int = 0
     distinct: int = 0
     prompt_tokens: int = 0
-    """Of its last turn."""
+    """Tokens of the last turn's prompt."""
     first_token_seconds: list[float] = field(default_factory=list)
 
 

@@ -287,7 +287,7 @@ def test_each_host_sums_up_its_files_and_checks_a_share_and_all_agree(tmp_path):
     parts = [folder / step / part for step in ("00000001", "00000002") for part in ("params", "train")]
     files = [file for part in parts for file in [part.with_suffix(".json"), *part.rglob("*")] if file.is_file()]
     of_second = [file for file in files if "process_1" in str(file)]
-    assert len(of_second) >= 4 * 3, "data, its manifest, and what the arrays are, in each part"
+    assert len(of_second) >= 4 * 3, "data, its manifest, and the metadata of the arrays, in each part"
     of_first = [file for file in files if file not in of_second]
     for host, expected in enumerate((of_first, of_second)):
         assert sorted(told[host]["saved"]) == sorted(str(file.relative_to(folder)) for file in expected)

@@ -364,7 +364,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings":
     ],
 )
 def test_a_read_and_an_exported_folder_compute_the_logits_of_transformers(tmp_path, changes):
-    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    torch = pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
     write_folder(tmp_path / "hf", dtype="float32")

@@ -13,7 +13,7 @@ from astra_jax.testing import tiny_model_config
 
 
 def test_generate_stops_at_the_end_of_a_turn(tmp_path, tokenizer):
-    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    torch = pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
     config = tiny_model_config(tokenizer.vocab_size).model_copy(update={"tie_word_embeddings": False})

@@ -19,13 +19,13 @@ NOTHING = np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32)
 
 
 def draw(logits_EV, truncation: tuple[np.ndarray, np.ndarray], *, temperature=1.0, count=0) -> Drawn:
-    """Of each slot one token; a temperature per slot, or one for all."""
+    """Draw one token for each slot; the temperature is one per slot, or one for all."""
     temperature_E = np.broadcast_to(np.float32(temperature), SLOTS)
     return jax.device_get(sample(logits_EV, KEYS_E, np.full(SLOTS, count), temperature_E, *truncation))
 
 
 def truncation_of(*bounds: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each slot `top_k` and `top_p`."""
+    """`top_k` and `top_p` as arrays, a value for each slot."""
     top_k, top_p = zip(*bounds, strict=True)
     return np.array(top_k, np.int32), np.array(top_p, np.float32)
 

@@ -97,7 +97,7 @@ def test_log_probs_of_the_learner_among_kept_ids_equal_the_sampled_ones(taught, 
     np.testing.assert_allclose(np.asarray(learnt_BT)[is_sampled], sampled, rtol=0, atol=2e-5)
     whole = batch._replace(kept_BTK=None)
     _, other_BT = rl_loss(taught.params, whole, model_config=taught.model_config, objective=objective)
-    assert np.abs(np.asarray(other_BT)[is_sampled] - sampled).max() > 0.05, "what was cut off must matter"
+    assert np.abs(np.asarray(other_BT)[is_sampled] - sampled).max() > 0.05, "the cut-off tokens must matter"
 
 
 class SlowSandbox(InProcessSandbox):

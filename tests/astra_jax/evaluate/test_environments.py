@@ -72,7 +72,7 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
             "by which they are replayed"
         )
         ids.append([each.ledger.ids for each in episodes])
-    assert ids[0] != ids[1] != ids[2], "the temperatures differ in what they say"
+    assert ids[0] != ids[1] != ids[2], "each temperature says other tokens"
 
 
 def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(evaluation, monkeypatch):

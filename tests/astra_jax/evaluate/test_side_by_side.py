@@ -59,7 +59,7 @@ def test_a_difference_is_paired_on_the_environments_that_both_have(tmp_path):
     assert "recovered_tool_share" not in found
     more = read(tmp_path / "c", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]}, records="c_worlds")
     assert more.table["f1"] == pytest.approx(1 / 4, abs=1e-6), "more episodes in an environment weigh more"
-    # Of shares of calls one side says nothing in the first environment, and still they are ratios of sums.
+    # One side has no calls in the first environment; the shares are still ratios of sums.
     assert found["irrelevant_call_share"] == (0, (0, 0))
 
 

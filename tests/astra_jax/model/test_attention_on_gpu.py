@@ -52,7 +52,7 @@ def test_a_training_step_holds_the_kernel_and_recomputes_it_only_when_remat_says
 
 
 def test_the_backward_pass_keeps_the_kernels_tensors_alone():
-    """Of each layer its input, the kernel's output and log-sum-exp; nothing of the chunked attention."""
+    """It keeps each layer's input, the kernel's output and log-sum-exp; nothing of the chunked attention."""
     model = MODEL.model_copy(update={"remat": "attention"})
     ids = jax.ShapeDtypeStruct((2, 256), jnp.int32)
 

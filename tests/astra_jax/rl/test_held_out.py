@@ -34,9 +34,9 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
-    """Of four held-out environments the policy solves one; every second step, and the last of three, is evaluated.
+    """The policy solves one of four held-out environments; every second step, and the last of three, is evaluated.
 
-    One at a time, which compiles least.
+    One environment at a time, which compiles fewest programs.
     """
     folder = tmp_path_factory.mktemp("held_out")
     rents = (2150, 300, 400, 500)

@@ -51,7 +51,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         "loss": -0.5,
         "applied": 1,
         "reward": 0.5,
-        # Of 0, 0.25, 0.75 and 1: the first value that is no less than so many of them.
+        # A percentile of 0, 0.25, 0.75 and 1 is the first value that is no less than so many of them.
         "reward_p10": 0.0,
         "reward_p50": 0.25,
         "reward_p90": 1.0,

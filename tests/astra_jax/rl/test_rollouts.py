@@ -156,7 +156,7 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
 
 
 async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make):
-    """Of three groups a rollout one or two wait; epochs end inside of rollouts."""
+    """One or two of the three groups of a rollout wait; epochs end inside of rollouts."""
     changes = {"groups_per_rollout": 3, "irrelevant_per_band": {"medium": 1}}
     rollouts, engine = make(**changes)
     await batches(rollouts, [0])

@@ -131,7 +131,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         message = client.post(GENERATE, json=asked(ids, {**GREEDY, "max_tokens": 9})).json()["choices"][0]["token_ids"]
         read.append(server.decoder.load.read_tokens - before)
         given = [60 + turn] * 12
-        # Of a page that was not full, all is read again; the last token of a message is in no page yet.
+        # A page that was not full is read again as a whole; the last token of a message is in no page yet.
         assert read[-1] <= (len(ids) - 1 if turn == 0 else LIMITS.page_tokens + len(given))
         ids = [*ids, *message, *given]
     assert read[0] == 29

@@ -192,7 +192,7 @@ def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_
 
 
 def test_hosts_that_were_begun_with_other_configs_are_refused_before_anything_is_written(rl_config, monkeypatch):
-    """Of two hosts the second was given another seed."""
+    """The second of two hosts has another seed."""
 
     def gather(own: np.ndarray) -> np.ndarray:
         return np.stack([own, own ^ 1])

@@ -107,7 +107,7 @@ def test_a_plan_is_right_or_has_a_fault_and_an_impossible_step_is_none() -> None
     assert plan(*found, *full, saying("Sorry, I could not book.")) == 1
     late = (calling("book_hotel", 2, hotel_id="H1", guest="Ana"), told('{"error": "503"}', 2, is_error=True))
     assert plan(*found, *late, saying("Sorry, I could not book.")) == 0.2
-    # Of two calls side by side the first is made again, and is not out of order.
+    # The first of two calls side by side is made again, and is not out of order.
     both = Message(role="assistant", tool_calls=(*found[0].tool_calls, *late[0].tool_calls))
     again = (told('{"error": "503"}', is_error=True), booked[1], calling("find_hotel", 3, city="Oslo"), told(FOUND, 3))
     assert plan(both, *again) == 1
