@@ -38,7 +38,7 @@ def test_the_successor_of_a_repeated_token_is_foretold():
     positions_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
 
     def share_foretold(params) -> float:
-        """How often the token that comes is among the ten likeliest of 512; that which stands there is one of them."""
+        """Share of places where the next token is among the ten that the model finds likeliest, of 512."""
         qwen3 = bind(config, params)
         hidden_BTD = qwen3(jnp.asarray(tokens_BT), jnp.asarray(positions_BT), jnp.ones(tokens_BT.shape, jnp.int32))
         likeliest_BT10 = np.argsort(-qwen3.logits(hidden_BTD), axis=-1)[..., :10]
