@@ -3,24 +3,24 @@
     python scripts/ablate.py runs/quickstart --arms recall precision --out runs/ablations
 
 Each arm trains from the SFT policy of a finished quickstart (any seed; name several folders for several seeds), on its
-RL environments, with `configs/tiny_rl.toml` and what the arm changes; then it is evaluated on the 256 held-out worlds,
+RL environments, with `configs/tiny_rl.toml` and the arm's changes; then it is evaluated on the 256 held-out worlds,
 greedily, once beside distractors and once without any. An arm that is finished is not run again. Prints a table in
 Markdown, one row for each quickstart and arm, and writes OUT/calls.svg, the calls per episode while each arm learns, as
 means over the quickstarts, and adds its rows to those of OUT/ablations.json.
 
-    recall, precision, f1_and_answer                                     what is rewarded
+    recall, precision, f1_and_answer                                     the reward
     no_distractors, any_distractors                                      RL never shows an irrelevant tool; shows any
                                                                          of its domain's, however similar
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
                                                                          episodes of twice the tokens and turns
-    no_filling                                                           a step learns from what one rollout gives
+    no_filling                                                           a step learns from one rollout's groups alone
     from_base, from_untrained                                            RL alone, without SFT; from random weights
     trajectories_alone                                                   SFT that sees no environment, then RL
     50_environments, 200_environments, 3200_environments                 of the 640, or further ones
     twice_the_rate                                                       how far a step goes
     sequence_mean, undivided, clip_higher                                other objectives (examples/dapo_objective.py)
 
-`sft` and `rl`, the quickstart's own, are always shown: what RL begins with, and the recipe.
+`sft` and `rl`, the quickstart's own, are always shown: the policy that RL begins with, and the recipe.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ SHOWN = (
 
 
 def main() -> None:
-    """Run what is missing, and print everything."""
+    """Run the missing arms, and print all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("quickstarts", type=Path, nargs="+", metavar="QUICKSTART")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")

@@ -4,7 +4,7 @@
 
 Baselines, each one process per call with the same parsing, validation and reply: `bwrap` (bubblewrap with every
 namespace, then `python -I -S`) and `python` (`python -I -S` alone, no isolation). Sources are one for all calls, a new
-one every fourth call (about what a rollout does, whose episodes have tools of their own), or a new one each call. The
+one every fourth call (roughly as in a rollout, whose episodes have tools of their own), or a new one each call. The
 three services take turns in one
 run, so that a noisy neighbour hits all of them. CPU is counted over the whole process tree of each service, the load
 generator's excluded. Without bubblewrap the baseline is missing and the line says so.
@@ -175,7 +175,7 @@ class Work:
 
     connections: int
     loops_of_20: int = 0
-    """Of twenty calls so many never end by themselves."""
+    """Number among twenty calls that never end by themselves."""
     calls_per_source: int | None = None
     """How often a source is called before another takes its place; None for one source in all calls."""
 
@@ -466,7 +466,7 @@ def main() -> None:
     }
     ratio["p50_beside_another_clients_loops"] = beside / alone
     for name in ("64_clients", "64_clients_4_calls_a_source", "64_clients_new_sources"):
-        # A cold baseline reads and compiles each source anew whatever it was asked before.
+        # A cold baseline reads and compiles each source anew at every call.
         ratio[f"throughput_of_python_{name}"] = ours[name].calls_per_second / python["64_clients"].calls_per_second
     if "bwrap" in medians:
         bwrap = medians["bwrap"]

@@ -12,8 +12,8 @@ another one takes the place of one that has ended, and, as `of_the_recipe`, with
 configs/paper_rl_14b.toml. That recipe starts as many groups as a step learns from, and has a row for each of their
 episodes. One JSON line:
 
-    step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: what is read in between
-    scheduler_share_of_steps  CPU seconds of `Schedule`, what it takes over reads included ÷ `step_seconds`
+    step_seconds              of all hosts: steps that sample, of 20 ms each; `read_seconds`: the reads in between
+    scheduler_share_of_steps  CPU seconds of `Schedule`, reads included ÷ `step_seconds`
     scheduler_share_of_calls  the same ÷ steps and reads together
     process_share_of_steps    of the whole process: made-up tokens, episodes and event loop included
     rows_busy                 tokens sampled ÷ rows x steps, where a call has fewer rows if few episodes want one;
@@ -82,7 +82,7 @@ class Measured:
     """The figures of a run."""
 
     waits: list[float] = field(default_factory=list)
-    """Of each episode."""
+    """Seconds of each episode's messages beyond its own sampling steps."""
     scheduler_seconds: float = 0.0
     fewest_free: int = 10**9
     rows_busy_until_first_end: float | None = None

@@ -145,7 +145,7 @@ class Chat:
     computed: int = 0
     distinct: int = 0
     prompt_tokens: int = 0
-    """Of its last turn."""
+    """Tokens of the last turn's prompt."""
     first_token_seconds: list[float] = field(default_factory=list)
 
 
@@ -154,7 +154,7 @@ async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
     messages: list[dict[str, str]] = []
     words, seen, said, tokenizer = random.Random(seed), Chat(), "", tiny_tokenizer()
     for turn in range(TURNS):
-        # It grows by as much each turn, whatever was said.
+        # The conversation grows by as many tokens each turn, after replies of any length.
         wanted = GROWN_TO * (turn + 1) // TURNS - seen.prompt_tokens - len(tokenizer.encode(said))
         text = ""
         while len(tokenizer.encode(text)) < wanted:
@@ -176,7 +176,7 @@ async def chat(http: aiohttp.ClientSession, seed: int) -> Chat:
                 usage = document.get("usage") or usage
         seen.first_token_seconds.append(first)
         seen.computed += usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-        # What is new in a turn: all that the prompt has beyond the one before, and what was said to that.
+        # New tokens of a turn: those that the prompt has beyond the prompt before, the reply to it included.
         seen.distinct += usage["prompt_tokens"] - seen.prompt_tokens
         seen.prompt_tokens = usage["prompt_tokens"]
         messages.append({"role": "assistant", "content": said})

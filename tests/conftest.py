@@ -21,8 +21,8 @@ settings.load_profile("repeatable")
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# What one process compiles, the others, the commands that they start and the next run need not: JAX looks a program up
-# by its text, its flags and its compiler. It is kept in the virtual environment; where there is none, among the user's
+# Compiled programs are shared by all test processes, the commands that they start, and later runs: JAX finds a program
+# by its text, its flags and its compiler. They are kept in the virtual environment; if there is none, among the user's
 # caches.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     keeper = user_cache() if sys.prefix == sys.base_prefix else Path(sys.prefix)
@@ -34,7 +34,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 # Threads that spin while they wait starve their neighbours on a small machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# No test asks the hub for anything, whatever a library would like to look up.
+# No test and no library asks the hub for anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,6 +46,6 @@ gc.disable()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """From here on garbage is looked for as ever, but not among what was there before the first test."""
+    """Let the garbage collector skip the objects that exist before the first test."""
     gc.freeze()
     gc.enable()

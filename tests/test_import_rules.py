@@ -1,4 +1,4 @@
-"""Who may import whom: read from the syntax trees, so that an import inside a function counts as well."""
+"""Allowed imports between packages, read from the syntax trees, so that an import inside a function counts too."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def violations(root: Path) -> list[str]:
     return found
 
 
-def test_every_package_imports_only_what_the_design_allows():
+def test_every_package_imports_only_allowed_modules():
     assert violations(ROOT) == []
 
 

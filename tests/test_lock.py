@@ -46,7 +46,7 @@ def unsatisfied(versions: dict[str, str]) -> list[str]:
     )
 
 
-def test_the_lock_file_satisfies_what_pyproject_asks_for():
+def test_the_lock_file_satisfies_pyproject():
     versions = locked(LOCK)
     assert unsatisfied(versions) == []
     for name, version in (("jax", "0.9.0"), ("pytest", None)):

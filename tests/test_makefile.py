@@ -32,7 +32,7 @@ def no_settings_of_an_outer_make(monkeypatch) -> None:
 
 
 def make(folder: Path, target: str, torch_is: str) -> tuple[int, list[str], str]:
-    """Run a target with a pip and a uv that only write down what they are asked for."""
+    """Run a target with a pip and a uv that only write down their arguments."""
     shutil.copy(ROOT / "Makefile", folder)
     (folder / "pyproject.toml").touch()
     (folder / ".venv" / "bin").mkdir(parents=True)
@@ -79,7 +79,7 @@ esac
 
 
 def newest(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run `make newest` with a Python that only prints what it is to test, in a tree of five files."""
+    """Run `make newest` with a Python that only prints its arguments, in a tree of five files."""
     for package in ("tests", "astra_jax", "synthesis", "sandbox", "sandbox/jail"):
         (folder / package).mkdir(exist_ok=True)
         (folder / package / "file.py").touch()

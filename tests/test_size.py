@@ -1,6 +1,6 @@
 """How much there is to read: lines of Python, the README, the documents, the decisions, the scripts.
 
-The bars may fall at any time. A commit that raises one names what left instead.
+The bars may fall at any time. A commit that raises one names the code that left instead.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_every_data_file_of_the_packages_is_in_the_wheel(installed):
     assert [name for name in sorted(expected) if not (installed / name).is_file()] == []
 
 
-def test_a_wheel_holds_the_three_packages_and_says_what_it_needs(installed):
+def test_a_wheel_holds_the_three_packages_and_its_metadata(installed):
     [wheel] = distributions(path=[str(installed)])
     assert {path.name for path in installed.iterdir()} == {
         *("astra_jax", "synthesis", "sandbox"),

@@ -10,7 +10,7 @@ from typing import Never
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Fail what takes longer, as soon as it hears signals; many times what it needs, so that load fails nothing."""
+    """Fail a block that takes longer, at its next chance to handle a signal; allow many times the usual seconds."""
 
     def fail(*_: object) -> Never:
         raise AssertionError(f"expected an end within {seconds} s")

@@ -20,5 +20,5 @@ needs_tpu_compiler = pytest.mark.skipif(
 
 
 def with_tpu_compiler(*folders: Path) -> str:
-    """Return a PYTHONPATH of these folders, the compiler, and what is in force."""
+    """Return a PYTHONPATH of these folders, the compiler's folder, and the present PYTHONPATH."""
     return os.pathsep.join([*map(str, folders), str(_FOLDER), os.environ.get("PYTHONPATH", "")])

@@ -140,7 +140,7 @@ def lean() -> Callable[[], None]:
 
 
 def trl() -> Callable[[], None]:
-    """TRL; its tokenizer's text is numbers, and the end lies beyond what the model can say."""
+    """TRL; its tokenizer's text is numbers, and its end token lies beyond the model's vocabulary."""
     from tempfile import gettempdir
 
     import torch

@@ -1,7 +1,7 @@
 """Rollouts of several turns: 8 groups of 4 episodes, with a prompt of 256 tokens for each group.
 
 An episode says 32 tokens, drawn at temperature 1, and calls a tool, which answers after 50 ms with 16 tokens. After
-three such turns it says 32 tokens more. The weights are random and nobody reads a message: each system is told that
+three such turns it says 32 tokens more. The weights are random and no message is read: each system is told that
 it calls the tool.
 
     ours     each episode at its own pace; a group's prompt is read once; each token comes with its log-prob

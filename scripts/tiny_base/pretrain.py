@@ -59,14 +59,14 @@ _CONTENT_WAVELENGTH_TOKENS: Final = 800
 _SHARPNESS: Final = 2.0
 """The q/k norms of both layers: q/k norm bounds a score by its square times √H."""
 _CONSTANT: Final = 2.0
-"""Coordinate 0 of every embedding, in standard deviations of the others: what knows no token reads it."""
+"""Coordinate 0 of every embedding, in standard deviations of the others: query and key of layer 0 read it alone."""
 _INDUCTION_STRENGTH: Final = 2.0
 """How large the token that came after is written, in standard deviations of an embedding. With 6, and sharper heads,
 more is copied at first, but less is learnt (docs/log/2026-11-24-what-did-not-learn.md)."""
 _FURTHER_BACK: Final = 0.3
 """How much smaller each further query head of layer 0 writes, which looks one more token back."""
 _QUIET: Final = 0.3
-"""Random MLPs start so much smaller: they would drown what the heads write."""
+"""Random MLPs start so much smaller: they would drown the heads' outputs."""
 
 
 class TinyBaseConfig(SFTConfig):
@@ -200,7 +200,7 @@ def dialogue_sample(dialogue: Dialogue, tokenizer: Tokenizer, most_tokens: int) 
     )
 
 
-# --- initial weights that copy what they read ---
+# --- initial weights that copy ---
 #
 # A pre-trained model repeats a name that it has read. A small one that starts from random weights spends hundreds of
 # steps before it does, and calling a tool is mostly copying. So two traits of trained transformers are laid in:
@@ -208,13 +208,13 @@ def dialogue_sample(dialogue: Dialogue, tokenizer: Tokenizer, most_tokens: int) 
 #   every layer     query and key maps correlated, so that a token attends to its like, and output maps near the
 #                   transpose of the value maps, so that a token that is attended to is copied (arXiv 2305.09828)
 #   layers 0 and 1  an induction head (arXiv 2209.11895): the first layer writes beside each token the token before
-#                   it; the second attends to where the present token stood before, and copies what came after it
+#                   it; the second attends to where the present token stood before, and copies its successor there
 #
 # In a language model with tied embeddings a copy raises the logit of the token that was attended to.
 
 
 def mimetic_init(config: ModelConfig, seed: int) -> Params:
-    """Return random parameters whose attention copies what it finds, with an induction head where there are two layers.
+    """Return random parameters whose attention copies its matches, with an induction head if there are two layers.
 
     Keys of a group are correlated with its first query head; each output map is half the transpose of its value map,
     scaled to a product near identity, and half random. The induction head takes the first query and key/value head.
@@ -243,7 +243,7 @@ def _with_induction_head(params: Params, config: ModelConfig, seed: int) -> Para
     turn = config.rope_theta ** (-np.arange(half) / half)  # radians per token of each pair of a head
     wavelength_tokens = 2 * np.pi / turn
     heads = range(config.num_heads // config.num_kv_heads)
-    # What each head of layer 0 writes stands in another orthogonal frame than the tokens' own: they are told apart.
+    # Each head of layer 0 writes in an orthogonal frame of its own, so that its output differs from the tokens.
     frames_DD = [np.zeros((width, width)) for _ in heads]
     for frame_DD in frames_DD:
         frame_DD[1:, 1:] = _orthogonal(rng, width - 1)

@@ -1,4 +1,4 @@
-"""The shipped configs: where they lie, and what each says at its head."""
+"""The shipped configs: their folder, and the comment at the head of each."""
 
 from __future__ import annotations
 

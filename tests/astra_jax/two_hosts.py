@@ -47,7 +47,7 @@ def two_hosts(
 
 
 def finish(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """Return what each wrote to standard error.
+    """Return the standard error of each process.
 
     Raises:
         AssertionError: one did not exit with 0.

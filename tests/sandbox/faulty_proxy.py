@@ -57,7 +57,7 @@ class FaultyProxy:
                 except asyncio.IncompleteReadError:  # the caller has hung up
                     return
                 service_writer.write(head + body)
-                reply = b"".join(await _message(service_reader))  # it has run, whatever becomes of its reply
+                reply = b"".join(await _message(service_reader))  # it has run, also if its reply gets lost
                 self.replies += 1
                 if fault := self._fault(body):
                     self.lost[fault] += 1

@@ -35,7 +35,7 @@ def service_process(url: str) -> int:
             with suppress(FileNotFoundError):  # closed since it was listed
                 if os.readlink(f"/proc/{child}/fd/{fd}")[8:-1] in inodes:
                     return child
-    raise AssertionError(f"nobody listens on {port}")
+    raise AssertionError(f"no process listens on {port}")
 
 
 def zygotes(service: int) -> list[int]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 IS_ROOT = os.geteuid() == 0
 AS_TOOLS_USER: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if IS_ROOT else {}
 ONE_WORKER = ("-m", "sandbox.server", "--port", "0", "--workers", "1")
-# What Docker's default profile refuses to a container without CAP_SYS_ADMIN, on x86-64.
+# System calls that Docker's default profile refuses to a container without CAP_SYS_ADMIN, on x86-64.
 DOCKER_REFUSES = {"unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155}
 LANDLOCK = {"landlock_create_ruleset": 444}
 _LAUNCH = """
@@ -108,7 +108,7 @@ def contained(
 
     Args:
       refused: system calls that its simulated container refuses; None for no container.
-      as_user: whether it is the tools' own user who runs it.
+      as_user: whether the tools' own user runs it.
       most_threads: the number of threads that this user may have in all.
     """
     command = [*ONE_WORKER, *options]

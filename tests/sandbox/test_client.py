@@ -1,4 +1,4 @@
-"""The client against services that misbehave: what is retried, what is not, and when they give up."""
+"""The client against services that misbehave: errors that it retries, errors that it does not, and when it gives up."""
 
 import asyncio
 import itertools

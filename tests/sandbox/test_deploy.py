@@ -38,7 +38,7 @@ def test_names_ports_and_metrics_are_the_services() -> None:
     for kind, where in (("Service", "selector"), ("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
         selector = DOCUMENTS[kind]["spec"][where]
         assert selector.get("matchLabels", selector) == POD["metadata"]["labels"]
-    assert DOCUMENTS["NetworkPolicy"]["spec"]["ingress"][0]["from"], "not everybody may call"
+    assert DOCUMENTS["NetworkPolicy"]["spec"]["ingress"][0]["from"], "only named callers may call"
     assert DOCUMENTS["NetworkPolicy"]["spec"]["egress"] == []
     asked = set(re.findall(r"rate\((\w+)\[", TEXT))
     assert asked

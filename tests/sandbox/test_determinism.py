@@ -1,4 +1,4 @@
-"""The same call gives the same bytes, on any worker, in any order, whatever ran before."""
+"""The same call gives the same bytes, on any worker, in any order, after any other calls."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

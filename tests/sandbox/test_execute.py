@@ -6,7 +6,7 @@ from sandbox.protocol import ErrorKind, Limits
 ADD = "def add(a, b):\n    print('adding')\n    return a + b\n"
 
 
-def test_a_tool_returns_its_value_and_what_it_printed(client: SandboxClient) -> None:
+def test_a_tool_returns_its_value_and_its_output(client: SandboxClient) -> None:
     reply = client.execute(ADD, "add", {"a": 1, "b": 2})
     assert (reply.status, reply.value, reply.stdout) == ("ok", 3, "adding\n")
     assert reply.usage.cpu_seconds > 0
@@ -24,7 +24,7 @@ def _first_and_later(client: SandboxClient, source: str, limits: Limits | None =
     return [(reply.status, reply.value, reply.stdout, reply.error) for reply in calls]
 
 
-def test_the_call_that_compiles_a_source_says_what_later_ones_say(client: SandboxClient) -> None:
+def test_the_call_that_compiles_a_source_replies_as_later_ones(client: SandboxClient) -> None:
     noise = "import warnings\nwarnings.warn('x')\n"
     for body in (
         "def f():\n    print('said')\n    return {'a': [1, 2.5, 'ü']}\n",

@@ -39,7 +39,7 @@ async def test_a_source_is_compiled_by_its_first_call_and_its_byte_code_is_kept(
     assert pool.code == [b"def f(): return 1", b"code"]
 
 
-async def test_a_source_that_does_not_compile_is_said_to_be_invalid_whatever_follows() -> None:
+async def test_a_source_that_does_not_compile_is_invalid_also_without_a_result() -> None:
     pool = ScriptedPool(None, b'\x00{"kind":"invalid_source","message":"SyntaxError: \\ud800"}')
     reply = json.loads(await Execution(pool).execute_call("a", CALL))  # type: ignore[arg-type]
     assert reply["error"] == {"kind": "invalid_source", "message": "SyntaxError: \ud800"}

@@ -1,4 +1,4 @@
-"""The service's HTTP side: who is let in, what is refused, and how."""
+"""The service's HTTP side: malformed requests, refused callers, a full queue, callers that leave."""
 
 import http.client
 import json

@@ -84,7 +84,7 @@ def value(client: SandboxClient, *lines: str, seed: int = 0, limits: Limits | No
     return reply.value if reply.error is None else f"{reply.error.kind}: {reply.error.message}"
 
 
-def test_a_tool_imports_what_lies_in_the_folder(kites: SandboxClient) -> None:
+def test_a_tool_imports_modules_of_the_folder(kites: SandboxClient) -> None:
     assert value(kites, "import kites, strings_of_kites", "return [kites.SPAN, strings_of_kites.LENGTH]") == [8, 4]
     assert value(kites, "from toys.kites import tails", "return tails.LENGTH") == 7
     assert value(kites, "import numpy", "return float(numpy.linalg.det(2 * numpy.eye(2)))") == pytest.approx(4)
@@ -119,7 +119,7 @@ def test_nothing_else_can_be_imported_or_read(kites: SandboxClient, shelf: Path)
 def test_the_modules_of_a_package_are_no_way_out(kites: SandboxClient, attempt: str) -> None:
     lines = ["import kites, numpy, numpy.ctypeslib, os", r"pickled = b'\x80\x04\x8c\x05posix\x8c\x04fork\x93)R.'"]
     found = str(value(kites, *lines, attempt, "return 'out'"))
-    # numpy does not say what became of a pickle: here it is the fork that the kernel refused.
+    # numpy hides the error of unpickling: here it is the fork that the kernel refused.
     refused = ("forbidden", "exception: FileNotFoundError", "exception: UnpicklingError: Failed to interpret file")
     assert found.startswith(refused), found
 
@@ -135,7 +135,7 @@ def test_numbers_of_chance_follow_from_the_seed(kites: SandboxClient) -> None:
     assert first[1] == random.Random(3 + (2 << 64)).random()  # type: ignore[index]
 
 
-def test_memory_of_a_package_is_nobodys_use(kites: SandboxClient) -> None:
+def test_memory_of_a_package_counts_for_no_call(kites: SandboxClient) -> None:
     small = Limits(wall_seconds=30, memory_bytes=8 << 20)
     lines = ["import numpy", "return float(numpy.ones(1000).sum())"]
     assert value(kites, *lines, limits=small) == 1000.0

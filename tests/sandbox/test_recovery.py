@@ -1,4 +1,4 @@
-"""Real kills: what dies, what is retried, what heals, and that nothing stays behind."""
+"""Real kills: the calls that fail, the retries, the recovery, and that nothing stays behind."""
 
 import os
 import signal

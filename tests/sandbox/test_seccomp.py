@@ -106,7 +106,7 @@ def test_the_zygote_may_do_its_work_and_its_calls_may_not(machine, tier):
             assert verdict(first, machine, numbers[column], (0xDEAD,) * 6) == ALLOW, name
     for name in ("setns", "unshare", "mount", "umount2", "capset", "kill", "recvmsg", "wait4"):
         assert verdict(last, machine, seccomp.ZYGOTE[name][column], (0,) * 6) == EPERM, name
-    # Whatever neither needs, the first refuses: the second lets pass what it does not know.
+    # The first filter refuses calls that neither needs, since the second lets unknown calls pass.
     for name, number in (("ptrace", (101, 117)), ("bpf", (321, 280)), ("socket", (41, 198)), ("execve", (59, 221))):
         assert verdict(first, machine, number[column], (0,) * 6) == EPERM, name
 
@@ -178,7 +178,7 @@ words = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 6)
 
 
 @given(st.sampled_from(KINDS), st.sampled_from(MACHINES), st.integers(0, 600), words)
-def test_whatever_the_arguments_are_the_tables_decide(kind, machine, number, arguments):
+def test_the_filters_decide_as_the_tables_for_any_arguments(kind, machine, number, arguments):
     found, expected = answers(kind, machine, number, arguments)
     assert found == expected
 

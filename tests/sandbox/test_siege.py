@@ -89,7 +89,7 @@ def wait_for_naps(url: str, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_lets_nobody_in() -> None:
+def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_accepts_none() -> None:
     with served(**own()) as (url, process), ThreadPoolExecutor(6) as threads:
         begun = [threads.submit(nap, url, 6.5) for _ in range(6)]
         wait_for_naps(url, 6)

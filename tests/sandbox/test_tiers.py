@@ -195,7 +195,7 @@ LACKS = {  # system calls that a container refuses, and the refusal of a service
 
 @x86_only
 @pytest.mark.parametrize("tier", LACKS)
-def test_below_the_minimum_tier_the_service_refuses_and_says_what_is_missing(tier: str) -> None:
+def test_below_the_minimum_tier_the_service_refuses_and_names_the_cause(tier: str) -> None:
     lacks, words = LACKS[tier]
     log = refusal(**contained("--min-tier", tier, refused=lacks))
     assert f"refuses to start: no isolation of at least the tier `{tier}`" in log

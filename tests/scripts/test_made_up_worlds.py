@@ -22,7 +22,7 @@ def a_dialogue(seed: int, language: str = "en") -> Dialogue:
 
 
 @given(seed=st.integers(0, 10**6), language=st.sampled_from(["en", "zh"]))
-def test_every_call_is_of_an_offered_tool_with_its_parameters_and_a_later_one_has_read_what_it_asks_for(seed, language):
+def test_every_call_fits_an_offered_tool_and_has_read_its_arguments(seed, language):
     dialogue = a_dialogue(seed, language)
     offered = {tool.name: tool for tool in dialogue.tools}
     assert len(offered) == len(dialogue.tools)

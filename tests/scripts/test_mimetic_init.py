@@ -1,4 +1,4 @@
-"""Mimetic initial weights: attention that matches like with like and copies what it finds, and an induction head."""
+"""Mimetic initial weights: attention that matches like with like and copies the match, and an induction head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_same_seed_gives_the_same_finite_weights_and_another_seed_others(par
     assert not np.array_equal(params["layers"]["q_proj"], other["layers"]["q_proj"])
 
 
-def test_what_came_after_a_token_is_foretold_where_it_stands_again():
+def test_the_successor_of_a_repeated_token_is_foretold():
     """Untrained, of the quickstart's size: of random pieces that are repeated; plain weights foretell none."""
     config = tiny_model_config(vocab_size=512).model_copy(
         update={"hidden_size": 128, "num_layers": 3, "num_heads": 2, "num_kv_heads": 1, "head_dim": 128}
@@ -38,7 +38,7 @@ def test_what_came_after_a_token_is_foretold_where_it_stands_again():
     positions_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
 
     def share_foretold(params) -> float:
-        """How often the token that comes is among the ten likeliest of 512; that which stands there is one of them."""
+        """Share of places where the next token is among the ten that the model finds likeliest, of 512."""
         qwen3 = bind(config, params)
         hidden_BTD = qwen3(jnp.asarray(tokens_BT), jnp.asarray(positions_BT), jnp.ones(tokens_BT.shape, jnp.int32))
         likeliest_BT10 = np.argsort(-qwen3.logits(hidden_BTD), axis=-1)[..., :10]

@@ -54,7 +54,7 @@ def test_parts_of_names_and_characters_of_labels_are_one_token_each(base_tokeniz
     assert len(base_tokenizer.encode("謎")) > 1  # a character of no label and no name
 
 
-def test_a_row_has_its_tools_once_and_loss_on_what_the_assistant_says_alone(base_tokenizer):
+def test_a_row_has_its_tools_once_and_loss_on_the_assistants_words_alone(base_tokenizer):
     dialogue = draw_dialogue(
         random.Random(0), "en", scenarios=dict.fromkeys(LOOKUPS, 1.0), num_questions=3, most_called=7, num_tools=6
     )
@@ -134,7 +134,7 @@ def test_a_config_that_cannot_be_trained_is_refused(tmp_path, changes, words):
 
 
 def test_the_shipped_base_reads_tools_that_it_has_never_seen(base_tokenizer):
-    """On dialogues of a seed of their own; what it says is said right where the same sizes at random say nothing."""
+    """On dialogues of a seed of their own; it answers right where random weights of the same sizes say nothing."""
     model, params = load_hf(TINY_BASE)
     assert model.vocab_size == base_tokenizer.vocab_size
     batches = MadeUpBatches(shipped_config(seed=77, steps=10, easy_steps=0), base_tokenizer)

@@ -24,7 +24,7 @@ def test_a_question_about_another_name_is_no_other_question() -> None:
     counter.add_environment(asked("How much is Old Mill?", "Old Mill"))
     counted = counter.result()
     assert (counted.questions, counted.question_skeletons) == (3, 2)
-    assert counted.vocabulary == {"en": 7}  # what is the rent of, how much
+    assert counted.vocabulary == {"en": 7}  # different words of both skeletons
     assert counted.word_pairs == 4 + 2
     assert counted.tool_sets == 1
     assert counted.tool_names == len(set(tool_names(tiny_environment())))

@@ -107,7 +107,7 @@ def test_a_journal_that_a_kill_left_between_any_two_of_its_first_statements_is_a
         pass
 
     class Dying(sqlite3.Connection):
-        """Ends with its process before the statement of a number: what was not committed is lost."""
+        """Raises Killed before statement number `left`; uncommitted rows are lost, as in a real kill."""
 
         left = 0
 

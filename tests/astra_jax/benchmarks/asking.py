@@ -1,4 +1,4 @@
-"""What the stand-ins share: their options, and requests to a relay. A copy of it lies beside each of them."""
+"""Code that the stand-ins share: options, and requests to a relay. A copy of it lies beside each of them."""
 
 import json
 import sys

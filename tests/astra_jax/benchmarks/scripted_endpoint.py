@@ -1,4 +1,4 @@
-"""An endpoint of OpenAI's chat that says what a test tells it to, and remembers what it was asked."""
+"""An endpoint of OpenAI's chat that gives a test's replies and remembers the requests."""
 
 from __future__ import annotations
 

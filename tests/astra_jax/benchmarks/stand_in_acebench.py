@@ -1,9 +1,9 @@
-"""A stand-in of ACEBench's two programs, written by hand from what they send, read and write: `generate.py` where it
-lies under that name, `eval_main.py` else.
+"""A stand-in of ACEBench's two programs, written by hand; it sends, reads and writes as they do: as `generate.py` if it
+has that name, else as `eval_main.py`.
 
-In a conversation the user speaks first (in multi-turn), the agent answers until it says "finish conversation". What
-stands in brackets is evaluated as Python, as the official code does, and what cannot be ends it. A case is right where
-the agent executed one message.
+In a conversation the user speaks first (in multi-turn), the agent answers until it says "finish conversation". Text
+in brackets is evaluated as Python, as the official code does; text that is no Python ends it. A case is right if the
+agent executed one message.
 """
 
 import json
@@ -49,7 +49,7 @@ def converse(case):
 
 
 def generate():
-    import google.generativeai  # noqa: F401  # as the official code, whatever the model
+    import google.generativeai  # noqa: F401  # as the official code does for every model
     from vllm import LLM, SamplingParams  # noqa: F401
 
     for category in ("agent_multi_step", "agent_multi_turn"):

@@ -1,5 +1,5 @@
-"""A stand-in of BFCL's program, written by hand from what its command line reads and writes: two turns a case, one
-request each.
+"""A stand-in of BFCL's program, written by hand; its command line reads and writes as BFCL's does: two turns a case,
+one request each.
 
 A case passes whose first call is `cd`.
 """

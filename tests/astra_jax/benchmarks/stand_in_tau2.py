@@ -1,5 +1,5 @@
-"""A stand-in of τ²-bench's program, written by hand from what v0.2.0 sends and writes: in each conversation the agent
-greets, the user speaks, the agent calls a tool once and answers.
+"""A stand-in of τ²-bench's program, written by hand; it sends and writes as v0.2.0 does. In each conversation the
+agent greets, the user speaks, the agent calls a tool once and answers.
 
 As the harness does it asks before it goes on with a file, sends the history without `content` where there are calls,
 and ends the whole run at an answer without a word and without a call. A conversation succeeds where the agent says

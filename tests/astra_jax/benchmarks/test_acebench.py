@@ -77,7 +77,7 @@ def test_code_that_does_not_begin_ends_the_run_and_is_no_figure(stand_in, tmp_pa
         '{"total_count": 1, "correct_count": 1}\n{"id": 0, "valid": false}',
     ],
 )
-def test_what_is_no_verdict_is_a_conversation_that_failed(tmp_path, score):
+def test_a_conversation_without_a_verdict_has_failed(tmp_path, score):
     conversation = Conversation("multi_step", 0, 0, "en", tmp_path)
     for kind, text in (("result", '{"id": "x", "process": []}'), ("score", score)):
         if text is not None:

@@ -43,7 +43,7 @@ def test_the_last_box_is_read_however_it_is_written(number, width, around, befor
     "text",
     [r"\boxed{1/2}", r"\boxed{1000}", r"\boxed{-3}", r"\boxed{}", "7", r"\boxed{7", r"\boxed{1e2}", r"\boxed{12.0}"],
 )
-def test_what_is_no_whole_number_in_a_box_is_no_answer(text):
+def test_only_a_whole_number_in_a_box_is_an_answer(text):
     assert answer_of(text) is None
 
 

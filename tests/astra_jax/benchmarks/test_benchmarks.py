@@ -1,4 +1,4 @@
-"""The contract of the four benchmarks: what is asked, scored, told apart, lost and asked again."""
+"""The contract of the four benchmarks: requests, scores, kinds of failure, lost samples and repeated requests."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def append_half_line(run: Path) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Driven) else "",
 )
-def test_what_was_lost_or_half_written_is_asked_again_and_nothing_else(
+def test_lost_and_half_written_samples_alone_are_asked_again(
     tmp_path, monkeypatch, capsys, driven, arguments, lost, killed, again, words
 ):
     driven.set_up(tmp_path, monkeypatch)
@@ -112,7 +112,7 @@ def test_what_was_lost_or_half_written_is_asked_again_and_nothing_else(
 
 
 def bfcl_fails(body: Any) -> Any:
-    # The last one passes in spite of what came later: the answer is counted, the sample did not fail.
+    # The last one passes in spite of the later failure: the answer is counted, the sample did not fail.
     said = {
         "multi_turn_base_0": (500, {"error": {"message": "broken"}}),
         "multi_turn_base_1": reply(""),
@@ -224,7 +224,7 @@ def test_another_config_other_problems_and_a_second_command_are_refused_and_the_
         (AIME, ("max_tokens=1000",), "expected max_tokens below the 1000 tokens"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_asks_nothing(tmp_path, monkeypatch, capsys, driven, arguments, message):
+def test_wrong_arguments_are_one_line_and_no_request(tmp_path, monkeypatch, capsys, driven, arguments, message):
     driven.set_up(tmp_path, monkeypatch)
     with scripted_endpoint(driven.good) as agent:
         assert driven.evaluate(tmp_path, agent, agent, *arguments) == 2

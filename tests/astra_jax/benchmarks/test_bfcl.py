@@ -26,7 +26,7 @@ def line(case: str, *turns: list, tokens=(10, 5)) -> dict:
     }
 
 
-def test_what_the_harness_leaves_is_read_step_by_step(tmp_path):
+def test_the_harness_files_are_read_step_by_step(tmp_path):
     calls = [[{"cd": "{}"}, {"ls": "{}"}], "Done."]
     write(
         tmp_path / "result" / "x_result.json",

@@ -1,4 +1,4 @@
-"""A harness's program: what it is given, and how it ends."""
+"""A harness's program: its files, rights and network, and how it ends."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ for name, what in {
 """
 
 
-async def test_it_reads_no_home_writes_nowhere_else_and_reaches_nobody(tmp_path):
+async def test_it_reads_no_home_writes_nowhere_else_and_has_no_network(tmp_path):
     folder, home = tmp_path / "run", tmp_path / "home"
     for each in (folder, home):
         each.mkdir()
@@ -188,7 +188,7 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
 
 
 @pytest.mark.parametrize("home", [f"{sys.base_prefix}/lib", "/usr/home/somebody"])
-async def test_a_home_within_what_an_interpreter_needs_is_not_shown_to_it(tmp_path, monkeypatch, home):
+async def test_a_home_within_the_interpreters_folders_is_not_shown_to_it(tmp_path, monkeypatch, home):
     monkeypatch.setenv("HOME", home)
     with pytest.raises(BenchmarkFailed, match=r"apart from the user's home.*the harness was not run"):
         await run(tmp_path, "touch ran")
@@ -209,7 +209,7 @@ COLUMN = 0 if platform.machine() == "x86_64" else 1
 OPEN = seccomp.NUMBERS.keys() - (seccomp.ZYGOTE.keys() - seccomp.PROGRAMS.keys() - seccomp._WITH_ARGUMENTS.keys())
 CLOSED = sorted({*range(335), *range(424, 470)} - {seccomp.NUMBERS[name][COLUMN] for name in OPEN})
 
-# Each gives what was not refused by EPERM.
+# Returns the calls that were not refused with EPERM.
 EVERY_CLOSED_CALL = f"""
 import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
@@ -264,13 +264,13 @@ return broken
 """
 
 
-async def test_what_a_tool_is_forbidden_a_program_is_refused(tmp_path):
+async def test_a_program_is_refused_all_that_a_tool_is(tmp_path):
     assert len(FORBIDDEN) > 20
     source = f"SOURCES = {FORBIDDEN!r}\n{function(BREAK_PROMISES)}"
     assert await value_of(tmp_path, source) == []
 
 
-async def test_a_program_is_an_unprivileged_user_and_what_it_writes_is_ours(tmp_path):
+async def test_a_program_is_an_unprivileged_user_and_its_files_are_ours(tmp_path):
     body = "import os\nos.makedirs('deep/er')\nopen('deep/er/file', 'w').close()\nos.symlink('/usr', 'deep/link')\n"
     assert await value_of(tmp_path, function(f"{body}return [*os.getresuid(), *os.getresgid()]")) == [65534] * 6
     for path in (tmp_path, *tmp_path.rglob("*")):

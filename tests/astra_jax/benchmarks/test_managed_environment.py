@@ -72,7 +72,7 @@ def test_one_that_fails_anywhere_leaves_nothing(steps, cache, step):
 
 
 @pytest.mark.parametrize("left", ["half made", "another version", "another lock", "damaged"])
-def test_what_is_not_whole_is_made_anew(steps, cache, tmp_path, left):
+def test_an_outdated_or_damaged_environment_is_made_anew(steps, cache, tmp_path, left):
     if left == "another version":
         set_up(replace(HARNESS, version="1.1"))
     if left == "another lock":
@@ -156,7 +156,7 @@ def test_a_package_of_another_digest_and_one_without_a_wheel_are_refused(tmp_pat
     assert not cache.exists()
 
 
-def test_a_checkout_of_something_else_is_one_line_with_what_to_get(tmp_path, capsys):
+def test_another_checkout_is_one_line_that_names_the_right_one(tmp_path, capsys):
     git(tmp_path, "init", "-q", "another")
     for name, what in (
         ("acebench", "ACEBench/ACEBench) that has its commit 56dd66c of 2025-10-29"),

@@ -64,7 +64,7 @@ def all_of(*scores: int) -> dict[str, list[int]]:
     return {key: list(scores) for key in CATEGORIES}
 
 
-def test_the_page_has_the_paper_s_rows_ours_and_what_each_adds(tmp_path, capsys):
+def test_the_page_has_the_paper_s_rows_ours_and_their_differences(tmp_path, capsys):
     base = run(tmp_path / "base", all_of(1, 0, 0, 0))
     trained = run(tmp_path / "trained|<b>x", all_of(1, 1, 0, 0))
     (tmp_path / "page").mkdir()
@@ -131,7 +131,7 @@ HARNESSES_OF = {"tau2": ("tau2", "0.2.0"), "acebench": ("ACEBench", "56dd66c"), 
         ("aime", {"sampling": {"temperature": 0.6, "top_p": 0.95, "top_k": 5}}, "top_k 5, the paper's are 20 and -1"),
     ],
 )
-def test_what_is_not_the_paper_s_setting_is_said(tmp_path, benchmark, changes, reason):
+def test_a_setting_other_than_the_paper_s_is_said(tmp_path, benchmark, changes, reason):
     document = dict(OF_PAPER.get(benchmark, {}), benchmark=benchmark)
     if benchmark != "bfcl":
         package, version = HARNESSES_OF[benchmark]
@@ -176,7 +176,7 @@ def test_the_paper_s_means_are_those_of_its_columns_and_its_claims_of_its_tables
 
 
 @pytest.mark.parametrize("damage", ["absent", "no summary", "broken"])
-def test_what_is_no_finished_run_is_one_line_and_no_page(tmp_path, capsys, damage):
+def test_an_unfinished_run_is_one_line_and_no_page(tmp_path, capsys, damage):
     out = tmp_path / "a"
     if damage != "absent":
         run(out, all_of(1))

@@ -51,7 +51,7 @@ def said(content: str, finish: str = "stop", role: str = "assistant") -> dict:
         (simulation(0.0, said("I am", "length", "user"), reason="too_many_errors"), False, "user"),
     ],
 )
-def test_what_the_harness_leaves_is_read_conversation_by_conversation(tmp_path, found, passed, failure):
+def test_the_harness_file_is_read_conversation_by_conversation(tmp_path, found, passed, failure):
     path = tmp_path / "retail.json"
     path.write_text(json.dumps({"info": {}, "tasks": [], "simulations": [found]}))
     (sample,) = read_simulations(path, "retail")

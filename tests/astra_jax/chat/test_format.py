@@ -1,4 +1,4 @@
-"""The rendering is the official Qwen3 chat template's, byte for byte, and its segments say who wrote what."""
+"""The rendering is the official Qwen3 chat template's, byte for byte, and each segment names its author."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def one_episode() -> list[Message]:
     ]
 
 
-def test_only_what_the_model_says_is_marked_as_the_models():
+def test_the_models_words_alone_are_marked_as_the_models():
     spoken = [segment.text for segment in segments(one_episode()) if segment.source is Source.MODEL]
     assert spoken == [
         '<think>\nlook up the rent\n</think>\n\n<tool_call>\n{"name": "rent", "arguments": {"flat": "Amber Falcon"}}'

@@ -1,4 +1,4 @@
-"""Whatever a model writes can be read: as calls, or as malformed calls that say what was wrong."""
+"""Any text of a model can be read: as calls, or as malformed calls that name the problem."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_bad_call_does_not_swallow_the_next_one():
         ('{"name": "f", "arguments": {"a": "\\ud800"}}', "not valid JSON"),
     ],
 )
-def test_a_malformed_call_says_what_is_wrong(block, problem):
+def test_a_malformed_call_names_its_problem(block, problem):
     (call,) = parse_turn(f"<tool_call>{block}</tool_call>").tool_calls
     assert isinstance(call, MalformedToolCall)
     assert problem in call.problem

@@ -180,7 +180,7 @@ def test_of_several_hosts_each_checks_a_share_and_every_file_is_in_one(tmp_path,
 
 
 @pytest.mark.parametrize("host", [0, 1, 2])
-def test_what_a_host_has_written_is_known_by_its_folders(tmp_path, monkeypatch, host):
+def test_the_files_of_a_host_are_known_by_their_folders(tmp_path, monkeypatch, host):
     of_first = ["params/d/1", "params/manifest.ocdbt", "params/ocdbt.process_0/d/1", "params/array_metadatas/process_0"]
     of_third = ["params/ocdbt.process_2/d/1", "params/ocdbt.process_2/manifest", "params/array_metadatas/process_2"]
     for name in (*of_first, *of_third, "params/ocdbt.process_12/d/1", "train/d/1"):
@@ -278,8 +278,8 @@ Path(f"{directory}-{jax.process_index()}").write_text(told)
 
 
 @pytest.mark.slow
-def test_each_host_sums_up_what_it_wrote_and_checks_a_share_and_all_agree(tmp_path):
-    """Two saves; when the run resumes every file is read once by somebody, and a damaged one by one host only."""
+def test_each_host_sums_up_its_files_and_checks_a_share_and_all_agree(tmp_path):
+    """Two saves; when the run resumes every file is read by one host, also a damaged one."""
     folder = tmp_path / "checkpoints"
     with two_hosts(["-c", _EACH_ITS_OWN, str(folder)], devices_per_host=1) as processes:
         errors = finish(processes)
@@ -287,7 +287,7 @@ def test_each_host_sums_up_what_it_wrote_and_checks_a_share_and_all_agree(tmp_pa
     parts = [folder / step / part for step in ("00000001", "00000002") for part in ("params", "train")]
     files = [file for part in parts for file in [part.with_suffix(".json"), *part.rglob("*")] if file.is_file()]
     of_second = [file for file in files if "process_1" in str(file)]
-    assert len(of_second) >= 4 * 3, "data, its manifest, and what the arrays are, in each part"
+    assert len(of_second) >= 4 * 3, "data, its manifest, and the metadata of the arrays, in each part"
     of_first = [file for file in files if file not in of_second]
     for host, expected in enumerate((of_first, of_second)):
         assert sorted(told[host]["saved"]) == sorted(str(file.relative_to(folder)) for file in expected)

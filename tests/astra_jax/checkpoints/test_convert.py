@@ -262,7 +262,7 @@ def test_an_interrupted_conversion_leaves_nothing_when_a_write_goes_on_by_itself
     ("converter", "source", "partial_file"),
     [("hf_to_orbax", "hf", "ocdbt.process_0/manifest.ocdbt"), ("orbax_to_hf", "ours", "model.safetensors")],
 )
-def test_a_conversion_killed_in_the_middle_leaves_what_was_there_and_can_be_repeated(
+def test_a_conversion_killed_in_the_middle_changes_nothing_and_can_be_repeated(
     converted, converter, source, partial_file
 ):
     out = converted / "out"
@@ -363,8 +363,8 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings":
         _LOGITS | {"quantization_config": None, "auto_map": {"AutoModelForCausalLM": "modeling.Other"}},
     ],
 )
-def test_what_is_read_and_what_is_exported_computes_the_logits_of_transformers(tmp_path, changes):
-    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+def test_a_read_and_an_exported_folder_compute_the_logits_of_transformers(tmp_path, changes):
+    torch = pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
     write_folder(tmp_path / "hf", dtype="float32")

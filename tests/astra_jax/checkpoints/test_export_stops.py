@@ -13,13 +13,13 @@ from astra_jax.testing import tiny_model_config
 
 
 def test_generate_stops_at_the_end_of_a_turn(tmp_path, tokenizer):
-    torch = pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    torch = pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     from transformers import AutoModelForCausalLM
 
     config = tiny_model_config(tokenizer.vocab_size).model_copy(update={"tie_word_embeddings": False})
     params = jax.tree.map(np.zeros_like, init_params(config, seed=0))
     params["embedding"][:] = params["final_norm"][:] = 1.0
-    params["unembedding"][tokenizer.end_id] = 1.0  # whatever it reads, it ends its turn
+    params["unembedding"][tokenizer.end_id] = 1.0  # it ends its turn after any token
     save_policy(Policy(config, jax.tree.map(jax.numpy.asarray, params), tokenizer), tmp_path / "policy")
     orbax_to_hf(tmp_path / "policy", tmp_path / "hf")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", local_files_only=True)

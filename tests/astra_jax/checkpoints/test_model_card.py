@@ -1,4 +1,4 @@
-"""The model card of an export says where it comes from and what is known of it, and nothing of the machine."""
+"""The model card of an export says where it comes from, its data and its figures, and nothing of the machine."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_cache_that_has_grown_too_large_loses_its_oldest_half(tmp_path):
         ("plan CONFIG --topology v5p:4x4x4", False),
     ],
 )
-def test_a_command_that_compiles_keeps_what_it_compiled(monkeypatch, command, compiles):
+def test_a_command_that_compiles_keeps_its_programs(monkeypatch, command, compiles):
     done = []
     monkeypatch.setattr(compile_cache, "keep_compiled_programs", lambda: done.append("cache"))
     monkeypatch.setattr("astra_jax.cli.command._function", lambda _: lambda _: done.append("command"))

@@ -79,7 +79,7 @@ def places(tmp_path, monkeypatch) -> Iterator[Path]:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Every file, folder and link, and what it holds."""
+    """Every file, folder and link by its path, with its bytes or target."""
     return {
         str(path.relative_to(folder)): os.readlink(path)
         if path.is_symlink()

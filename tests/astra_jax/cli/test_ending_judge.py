@@ -1,4 +1,4 @@
-"""Who judges what must refuse or ask back: the model that a file names, whose replies are kept, or the lexicon."""
+"""Refusals and questions back are judged by the model that a file names, with replies kept, or by the lexicon."""
 
 from __future__ import annotations
 

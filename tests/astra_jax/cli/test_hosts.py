@@ -1,4 +1,4 @@
-"""A command on several hosts says on each of them, in one line and at once, what it cannot do."""
+"""A command that cannot run on several hosts says so on each of them, in one line and at once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_where_one_host_reaches_no_sandbox_both_say_so_at_once(tmp_path, free_ur
 
 @pytest.fixture
 def free_url() -> str:
-    """Where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -91,7 +91,7 @@ def test_variables_that_make_no_sense_are_told_of_before_anybody_is_waited_for(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_cluster_that_announces_what_cannot_be_used_is_told_of_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_cluster_that_cannot_be_joined_is_told_of_in_one_line(tmp_path, monkeypatch, capsys):
     def initialize(**_):
         raise RuntimeError("Kubernetes API Error: 403 - Forbidden\nIt appears that …")
 

@@ -148,7 +148,7 @@ class Command:
 
 @pytest.fixture
 def astra(tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """Starts the command in the test's folder; what is left of it at the end is killed."""
+    """Starts the command in the test's folder; a process that is left at the end is killed."""
     commands: list[Command] = []
 
     def start(*arguments: str, script: str | None = None) -> Command:

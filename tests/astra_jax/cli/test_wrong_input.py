@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a command is given: one line, the right exit code, and nothing made or changed."""
+"""A command with any wrong input: one line, the right exit code, and nothing made or changed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def copied(world: Path, name: str, new: str) -> Path:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with whatever a command may be pointed at, whole and damaged; a listener on the port in `port`."""
+    """A folder with inputs of every command, whole and damaged; a listener on the port in `port`."""
     world = tmp_path_factory.mktemp("world")
     for name, text in (
         ("sft.toml", SFT),
@@ -187,7 +187,7 @@ def row(command: str, exit_code: int, *words: str, may_make: tuple[str, ...] = (
 
 
 DEAD = "http://127.0.0.1:9"
-"""Nobody listens there."""
+"""An address without a listener."""
 
 ROWS = [
     # the command line
@@ -256,7 +256,7 @@ ROWS = [
     row("records verify environments --sandbox LIVE", 1, "HTTP 401"),
     row("records verify environments --sandbox 127.0.0.1:8377", 2, "--sandbox", "'127.0.0.1:8377'"),
     row("records verify environments --sandbox http://host:99999", 2, "--sandbox", "'http://host:99999'"),
-    # what a run starts from
+    # inputs of a run
     row("sft sft.toml init=missing", 1, "missing: ", "no such folder"),
     row("plan rl.toml --topology v5p:4x4x4 init=missing", 1, "missing: ", "no such folder"),
     row("serve missing", 1, "missing: ", "no such folder"),
@@ -286,7 +286,7 @@ ROWS = [
     row("evaluate environments evaluation.toml policy=policy_not_whole --sandbox LIVE", 1, "policy_not_whole"),
     row("evaluate environments evaluation.toml environments=no_environments --sandbox LIVE", 1, "no_environments"),
     row("evaluate environments evaluation.toml rollout.max_prompt_tokens=8 --sandbox LIVE", 1, "prompt", "8"),
-    # what synthesis starts from
+    # inputs of synthesis
     row("synthesize tools missing --out out", 1, "missing"),
     row("synthesize tools nothing --out out", 1, "nothing", ".json"),
     row("synthesize tools useless --out out", 1, "unknown format: a.json", "unreadable document: b.json", "found none"),
@@ -356,7 +356,7 @@ needs_libtpu = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the ext
     "each",
     [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)],
 )
-def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatch, capsys):
+def test_one_line_names_the_fault_and_nothing_is_made(each, world, monkeypatch, capsys):
     port = (world / "port").read_text()
     live = f"http://127.0.0.1:{port}"
     monkeypatch.chdir(world)
@@ -403,7 +403,7 @@ def test_one_line_says_what_is_wrong_and_nothing_is_made(each, world, monkeypatc
     "written",
     ["--json out=x seed=1", "out=x --json seed=1", "out=x seed=1 --json", "out=x --sandbox http://h:1 seed=1 --json"],
 )
-def test_options_stand_before_between_and_after_what_they_override(written):
+def test_options_stand_before_between_and_after_overrides(written):
     command = ["rl", "rl.toml", *written.split()]
     options = parsed(astra_parser(), command)
     assert (options.config, options.overrides, options.json) == (Path("rl.toml"), ["out=x", "seed=1"], True)

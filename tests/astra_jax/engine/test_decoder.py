@@ -86,7 +86,7 @@ def by_forward_passes(policy, temperature):
         said = []
         while len(ids) + len(said) < num_prompt + LIMIT and not (said and said[-1][0] in END_IDS):
             so_far = [*ids, *(id_ for id_, _ in said)]
-            padded_1T = np.zeros((1, 112), np.int32)  # a causal model does not see what comes later
+            padded_1T = np.zeros((1, 112), np.int32)  # a causal model does not see the zeros that come later
             padded_1T[0, : len(so_far)] = so_far
             drawn = next_token(padded_1T, len(so_far), slot_keys(3, slot, 1), np.int32(len(so_far) - num_prompt))
             said.append((int(drawn.ids_E[0]), float(drawn.logprobs_E[0])))
@@ -120,7 +120,7 @@ async def all_slots(decoder, **kwargs):
 
 
 @pytest.mark.parametrize("num_pages", [200, 18])
-async def test_its_tokens_are_the_oracles_whoever_comes_when(untrained, expected, num_pages):
+async def test_its_tokens_are_the_oracles_in_any_order_of_arrival(untrained, expected, num_pages):
     """With 18 pages there is room for hardly more than one sequence: all others are let go of, and read again."""
     rng = random.Random(num_pages)
     decoder = a_decoder(untrained, num_pages=num_pages)
@@ -144,7 +144,7 @@ async def test_a_prompt_is_read_once(untrained, expected):
     messages = [messages for messages in expected if len(messages) == 2]
     # Full pages once; each slot reads the rest of its prompt itself.
     prompts = sum((len(prompt) - 1) // 8 * 8 + SLOTS_PER_PROMPT * ((len(prompt) - 1) % 8) for prompt in PROMPTS)
-    # Between two messages: the end of the first, which was pending, and what was given but for its last token.
+    # Between two messages: the end of the first, which was pending, and all given tokens but the last.
     given = sum(len(GIVEN[slot]) for slot, messages in enumerate(expected) if len(messages) == 2)
     assert messages
     assert prompts < decoder.load.read_tokens <= prompts + given
@@ -157,7 +157,7 @@ async def test_a_conversation_that_comes_back_with_its_history_is_not_read_again
     decoder.forget(Session(1, 0))
     before = decoder.load.read_tokens
     await decoder.generate([*history, *first.ids, 7], Sampling(4), Session(1, 1))
-    assert decoder.load.read_tokens - before <= 8 + len(first.ids)  # the page that was not full, and what is new
+    assert decoder.load.read_tokens - before <= 8 + len(first.ids)  # the page that was not full, and the new tokens
 
 
 async def test_after_a_call_that_failed_the_next_ones_begin_anew(untrained, expected, monkeypatch):
@@ -192,7 +192,7 @@ async def test_a_read_of_one_shape_is_one_program_for_all_layers(untrained, mesh
             await all_slots(decoder)
         finally:
             jax.monitoring.unregister_event_duration_listener(note)
-    # Prompts begin in rows of 32 tokens; what follows goes on in rows of 16.
+    # Prompts begin in rows of 32 tokens and continue in rows of 16.
     assert [name for name in compiled if "read" in name] == ["jit(read_layer)"] * 2
 
 

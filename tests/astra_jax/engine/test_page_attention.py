@@ -100,7 +100,7 @@ def test_rows_attend_to_all_that_is_behind_them_and_to_nothing_else(pages, way, 
 
 
 @pytest.mark.parametrize("others", [[0, 0, 0], [128, 1, 4], [3, 20, 8]])
-def test_a_row_computes_the_same_to_the_bit_whatever_else_is_in_the_call(pages, others):
+def test_a_row_computes_the_same_to_the_bit_beside_any_other_rows(pages, others):
     starts = [9, 33, 64, 7]
     expected = np.asarray(attention("copied")(pages, np.array([starts], np.int32)))
     for row in range(ROWS):
@@ -126,7 +126,7 @@ def test_every_device_of_a_mesh_attends_to_its_own_pages(pages, monkeypatch):
     np.testing.assert_allclose(found, np.concatenate(expected), atol=3e-6)
 
 
-def test_as_many_tokens_are_written_whatever_a_row_attends_to():
+def test_a_rows_output_does_not_change_the_number_of_written_tokens():
     counts = np.array([[0, 3], [2, 1]], np.int32)
     for first in (0, jnp.nan, jnp.inf):
         assert (_after(counts, jnp.ones((4, 3, 1, 4)).at[1].set(first), most=3) == counts).all()

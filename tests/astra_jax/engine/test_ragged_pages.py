@@ -72,7 +72,7 @@ def in_order(pages):
     return pages[..., 0::2, :], pages[..., 1::2, :]
 
 
-def test_the_stand_in_computes_what_the_kernels_own_reference_does():
+def test_the_stand_in_equals_the_kernels_own_reference():
     rng = np.random.default_rng(3)
     _, pages = filled(rng)
     q = jnp.asarray(rng.normal(size=(4 * 3, 4, 128)), jnp.float32)
@@ -101,7 +101,7 @@ def test_both_layouts_put_attend_and_end_alike(on_tpu, num_tokens, counts):
     attended, pages = put_attend_and_end(ragged, q, k, v, counts)
     is_real = np.arange(num_tokens) < counts[:, None]
     np.testing.assert_allclose(np.asarray(attended)[is_real], np.asarray(expected)[is_real], atol=2e-6)
-    is_sure = np.ones((NUM_PAGES, PAGE_TOKENS), bool)  # what follows a row's last token in its page may be anything
+    is_sure = np.ones((NUM_PAGES, PAGE_TOKENS), bool)  # the page beyond a row's last token may hold anything
     for table, end, count in zip(TABLES[0], STARTS[0] + counts, counts, strict=True):
         if count and end % PAGE_TOKENS:
             is_sure[table[end // PAGE_TOKENS], end % PAGE_TOKENS :] = False

@@ -1,4 +1,4 @@
-"""Whatever sessions ask for, in however few pages: each reads its own, writes where nobody else reads, and ends."""
+"""Any sessions in any number of pages: each reads its own tokens, writes where no other session reads, and ends."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ COSTS, MESSAGE_TOKENS = Costs(0.02, 0.001), Lognormal(6, 0.8)
 
 
 class CheckedDevice(ClockDevice):
-    """Keeps in its pages, for each token, the whole history that it was computed with, and checks what it is asked.
+    """Keeps in its pages, for each token, the whole history that it was computed with, and checks each call.
 
-    As on a real device, all is read first, and last all is written; what follows the last new token in its page is
+    As on a real device, all is read first, and last all is written; the rest of the page after the last new token is
     overwritten as well.
     """
 
@@ -68,7 +68,7 @@ class CheckedDevice(ClockDevice):
 
     def _check(self, rows: Sequence[tuple[Track, int]]) -> None:
         self.num_calls += 1
-        assert self.num_calls <= self.most_calls, "somebody starves"
+        assert self.num_calls <= self.most_calls, "a session starves"
         page_tokens = self._limits.page_tokens
         check_references(self.schedule)
         for track, count in rows:
@@ -90,7 +90,7 @@ class CheckedDevice(ClockDevice):
 
 
 def histories(track: Track, ids: Sequence[int]) -> list[int]:
-    """Each token with all before it, and what it is computed with."""
+    """A hash for each token, of the token, all before it and the policy version."""
     begin = hash(track.policy_version)
     return list(itertools.accumulate(ids, lambda before, token: hash((before, token)), initial=begin))[1:]
 
@@ -207,7 +207,7 @@ def callers_of_any_kind(draw) -> Caller:
     calls_away=st.sampled_from([None, 0, 2]),
     interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
-def test_any_sessions_in_any_pages_say_what_they_say_alone(limits, callers, num_shards, calls_away, interruptions):
+def test_any_sessions_in_any_pages_sample_the_same_as_alone(limits, callers, num_shards, calls_away, interruptions):
     device = CheckedDevice(limits, num_shards=num_shards)
     # Each token that is sampled, and each that is read, could be a call of its own, and be read anew for each message.
     device.most_calls = 100 + sum(limits.max_tokens * (1 + len(caller.turns)) for caller in callers)
@@ -236,7 +236,7 @@ def checked(limits: Limits, median: float) -> tuple[CheckedDevice, PagedDecoder]
 
 
 def test_siblings_on_two_shards_do_not_wait_for_one_another():
-    """Their prompts begin alike, but neither finds what the other one reads."""
+    """Their prompts begin alike, but neither finds the pages of the other."""
 
     async def main() -> None:
         device = CheckedDevice(some_limits(), num_shards=2, message_tokens=Lognormal(2, 0.0))
@@ -311,7 +311,7 @@ def test_several_calls_read_before_one_samples_in_rows_that_are_free():
     run_on_clock(main())
 
 
-def test_who_asked_first_gets_pages_even_if_all_are_sampling():
+def test_the_first_to_ask_gets_pages_even_if_all_are_sampling():
     """Two fill all pages between them; neither could go on if none gave way."""
 
     async def main() -> None:

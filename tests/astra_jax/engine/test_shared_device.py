@@ -1,4 +1,4 @@
-"""Hosts that share a device make the same calls, whoever has what to do; on a clock, without a model."""
+"""Hosts that share a device make the same calls, also if their work differs; on a simulated clock, without a model."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def a_host(decoder: PagedDecoder, slots: range, tool_seconds) -> list[list
     ids=["own_pace", "one_order", "one_order, in which each says that it holds up the others"],
 )
 def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_seconds, monkeypatch):
-    """One has many episodes, one few, one none; what is said follows from seeds alone."""
+    """One host has many episodes, one few, one none; the sampled tokens follow from seeds alone."""
     monkeypatch.setattr(shared_device, "_HOLD_SECONDS", hold_seconds)
     held_up = set()
 
@@ -137,7 +137,7 @@ def test_all_hosts_make_the_same_calls_until_all_are_done(calls_away, hold_secon
     assert held_up == ({False, True} if hold_seconds < 1 else {False})
 
 
-def test_whatever_hosts_propose_all_reach_the_same_call_and_the_first_kind_has_it():
+def test_any_proposals_lead_all_hosts_to_the_same_call_of_the_first_kind():
     for kinds in itertools.permutations(Kind, 2):
         proposals = [Proposal(kind, pages=number, leave_at=1) for number, kind in enumerate(kinds)]
         assert agreed(proposals) == agreed(proposals[::-1]) == min(proposals)
@@ -197,7 +197,7 @@ def test_where_one_host_fails_all_others_are_told_which(calls_away):
 
 @pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
 def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
-    """Nobody waits for a message on any of them; in one order, and at their own pace."""
+    """No host has a message to wait for; in one order, and at their own pace."""
 
     async def main() -> list[float]:
         hosts, loop, heard = Hosts(calls_away), asyncio.get_running_loop(), []
@@ -226,7 +226,7 @@ def test_while_all_hosts_wait_for_tools_each_hears_of_a_signal(calls_away):
     assert all(10 < seconds < 13 for seconds in heard)
 
 
-def test_a_host_whose_own_part_of_a_call_fails_asks_nobody_any_more():
+def test_a_host_that_fails_in_its_part_of_a_call_proposes_no_more():
     """The others may be in that call, and would never answer."""
     asked: list[Proposal] = []
 

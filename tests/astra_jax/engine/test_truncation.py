@@ -19,13 +19,13 @@ NOTHING = np.zeros(SLOTS, np.int32), np.ones(SLOTS, np.float32)
 
 
 def draw(logits_EV, truncation: tuple[np.ndarray, np.ndarray], *, temperature=1.0, count=0) -> Drawn:
-    """Of each slot one token; a temperature per slot, or one for all."""
+    """Draw one token for each slot; the temperature is one per slot, or one for all."""
     temperature_E = np.broadcast_to(np.float32(temperature), SLOTS)
     return jax.device_get(sample(logits_EV, KEYS_E, np.full(SLOTS, count), temperature_E, *truncation))
 
 
 def truncation_of(*bounds: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each slot `top_k` and `top_p`."""
+    """`top_k` and `top_p` as arrays, a value for each slot."""
     top_k, top_p = zip(*bounds, strict=True)
     return np.array(top_k, np.int32), np.array(top_p, np.float32)
 
@@ -69,7 +69,7 @@ bounds = st.tuples(
 
 @settings(max_examples=60)
 @given(logits, st.tuples(*[bounds] * SLOTS), st.sampled_from([0.3, 0.6, 1.0, 2.0]), st.integers(0, 1000))
-def test_what_is_kept_is_the_references_and_the_token_has_its_probability_among_it(
+def test_kept_ids_are_the_references_and_the_token_has_its_probability_among_them(
     logits_EV, bounds, temperature, count
 ):
     drawn = draw(logits_EV, truncation_of(*bounds), temperature=temperature, count=count)
@@ -105,7 +105,7 @@ def test_kept_tokens_come_as_often_as_they_are_likely_and_their_probabilities_ad
 
 @settings(max_examples=20)
 @given(st.permutations(range(SLOTS)), st.integers(0, 100))
-def test_who_shares_a_call_changes_no_bit(order, count):
+def test_the_other_slots_of_a_call_change_no_bit(order, count):
     """One slot of each kind: whole, few, many, greedy; each is drawn as among others of its own kind, and as ever."""
     logits_EV = make_logits(count, "distinct")
     kinds = [(0, 1.0), (20, 0.9), (0, 0.9), (0, 1.0)]
@@ -122,7 +122,7 @@ def test_who_shares_a_call_changes_no_bit(order, count):
             np.testing.assert_array_equal(one[slot], other[slot])
 
 
-def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
+def test_a_vocabulary_smaller_than_the_most_kept_ids_is_kept_whole():
     logits_EV = make_logits(5, "distinct")[:, :40]
     drawn = draw(logits_EV, truncation_of(*[(64, 1.0), (0, 0.9)] * 2), temperature=0.9)
     assert drawn.kept_EK.shape == (SLOTS, MOST_KEPT_IDS)
@@ -131,7 +131,7 @@ def test_a_vocabulary_smaller_than_what_may_be_kept_is_kept_whole():
     assert (np.asarray(drawn.kept_EK[1]) == -1).all()
 
 
-def test_what_no_truncation_can_be_is_refused_in_one_line():
+def test_an_impossible_truncation_is_refused_in_one_line():
     for wrong in ({"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, *BEYOND_32_BITS):
         with pytest.raises(DecoderError, match=r"^expected top_k from 1 to 2\^31 - 1 or none, and [^\n]*$"):
             Sampling(8, **wrong)

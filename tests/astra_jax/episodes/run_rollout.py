@@ -1,6 +1,6 @@
 """Rolls out in a process of its own, as one of two hosts: `run_rollout POLICY OUT MODE NUM_CALLS`.
 
-Each writes what it returns to OUT/HOST.json. In mode `slow` the tools of host 1 answer only when host 0 has made
+Each writes its episodes to OUT/HOST.json. In mode `slow` the tools of host 1 answer only when host 0 has made
 NUM_CALLS calls of tools; in mode `fails` they fail instead. In mode `spread` every shard has devices of both hosts.
 """
 

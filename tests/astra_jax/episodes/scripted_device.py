@@ -1,4 +1,4 @@
-"""A device that says what it is told, on a clock that jumps; the decoder and the engine above it are the real ones."""
+"""A device that says scripted tokens, on a clock that jumps; the decoder and the engine above it are the real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that says what it is told, in place of the compiled model; everything around it is the real engine."""
+"""A policy that says scripted messages, in place of the compiled model; everything around it is the real engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def run_scripted(
 
 
 class ScriptedDecoder:
-    """Says the next message of a list, whatever came before."""
+    """Says the next message of a list; the prompt is ignored."""
 
     def __init__(self, messages: Sequence[Sequence[int]], end_ids: tuple[int, ...]):
         self._left, self._end_ids = list(messages), end_ids

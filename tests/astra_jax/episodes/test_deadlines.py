@@ -65,8 +65,8 @@ def rows(episode):
     return list(zip(ledger.ids, ledger.sources, ledger.sampled_logprobs, ledger.turns, strict=True))
 
 
-def test_only_who_waits_too_long_is_cut_off_and_all_others_end_as_they_would(tokenizer):
-    """Also where everybody waits for who is due: another's time is not one's own."""
+def test_only_an_episode_that_waits_too_long_is_cut_off_and_no_other_changes(tokenizer):
+    """Also if all wait for the row that is due: the time of others does not count as an episode's own."""
 
     @settings(max_examples=30)
     @given(st.lists(st.sampled_from([1.0, 40.0, 70.0, FOR_EVER]), max_size=14), st.booleans())
@@ -96,7 +96,7 @@ class OwnTimeout(InProcessSandbox):
         raise TimeoutError("of something else")
 
 
-def test_what_else_times_out_is_not_taken_for_the_deadline(tokenizer):
+def test_another_timeout_is_not_taken_for_the_deadline(tokenizer):
     with pytest.raises(TimeoutError, match="of something else"):
         run(tokenizer, OwnTimeout(), max_tool_seconds=MOST_SECONDS)
 

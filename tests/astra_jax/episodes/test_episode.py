@@ -1,4 +1,4 @@
-"""A turn of an episode: what the policy asks for, what it is told, and what counts."""
+"""A turn of an episode: the policy's calls, the responses, and the counts of the reward."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ async def test_calls_that_cannot_be_made_are_answered_and_count_as_calls():
     assert "wrong_argument" in errors[4]["error"]
     assert (episode.counts, sandbox.num_calls) == ((1, 2, 6), 3)
     assert [outcome.ok for outcome in episode.outcomes] == [True] + [False] * 5
-    # Asking for somebody who is not there is a call all the same.
+    # A call that asks for an unknown owner is valid.
     assert [outcome.is_valid for outcome in episode.outcomes] == [True, False, False, False, True, False]
     kinds = [None, "unknown_tool", "malformed_call", "malformed_call", "exception", "wrong_arguments"]
     assert [outcome.error_kind for outcome in episode.outcomes] == kinds
     assert episode.stop_reason is None
 
 
-async def test_an_outcome_says_what_was_called_what_came_of_it_and_what_was_shown():
+async def test_an_outcome_has_the_call_its_value_and_the_response():
     episode = an_episode(tool("weather", "def weather():\n    return 'rain'"))
     calls = [call("get_rent", flat="Amber Falcon"), call("no_such_tool", a=1), "<tool_call>\nnothing\n</tool_call>"]
     calls += [call("weather"), call("find_flat", owner="nobody")]
@@ -84,14 +84,14 @@ async def test_an_outcome_says_what_was_called_what_came_of_it_and_what_was_show
     assert nobody == ToolOutcome("find_flat", {"owner": "nobody"}, "exception", None, error, False)
 
 
-async def test_a_call_that_a_tool_took_is_valid_whatever_its_document_names():
+async def test_a_call_that_a_tool_took_is_valid_also_if_its_document_names_nothing():
     """A tool of any arguments, whose document names none: only a call that fails is held against the policy."""
     episode = an_episode(tool("any", "def any(**given):\n    return 1 / given['count']"))
     await episode.take_turn("\n".join([call("any", count=1), call("any", count=0)]), InProcessSandbox())
     assert [(outcome.ok, outcome.is_valid) for outcome in episode.outcomes] == [(True, True), (False, False)]
 
 
-async def test_what_went_wrong_in_a_tool_has_the_sandboxs_words():
+async def test_an_error_in_a_tool_has_the_sandboxs_kind():
     class Fails(InProcessSandbox):
         async def execute(self, source, function, arguments, **_):
             error = ToolError(kind=arguments["owner"], message="no")
@@ -105,7 +105,7 @@ async def test_what_went_wrong_in_a_tool_has_the_sandboxs_words():
     assert set(ErrorKind).isdisjoint(MODEL_ERRORS)
 
 
-async def test_what_follows_a_message_reads_as_the_template_has_it_and_only_responses_are_the_tools():
+async def test_text_after_a_message_is_the_templates_and_only_responses_are_the_tools():
     calls = tuple(
         ToolCall(id=owner, name="find_flat", arguments={"owner": owner}) for owner in ("Quartz Heron", "Copper Lynx")
     )
@@ -158,7 +158,7 @@ async def test_asked_back_the_user_answers_once_and_the_episode_goes_on_to_the_a
     assert (episode.stop_reason, episode.final_text) == ("no_tool_call", "The answer is 2150.")
 
 
-async def test_who_asks_again_is_not_answered_again_and_who_does_not_ask_is_not_answered():
+async def test_only_a_first_question_back_is_answered():
     episode = Episode(asked_back(), ENVIRONMENT.tools, TokenLedger())
     assert await episode.take_turn("Which owner do you mean?", InProcessSandbox())
     assert await episode.take_turn("Which owner do you mean?", InProcessSandbox()) == []
@@ -177,7 +177,7 @@ async def test_where_the_value_is_not_kept_the_question_back_ends_the_episode():
 
 
 @pytest.mark.parametrize("said", ["It is 2150.", "I cannot answer: no tool gives the rent."])
-async def test_where_a_refusal_is_expected_it_is_what_is_accurate(tokenizer, said: str):
+async def test_a_refusal_that_is_expected_is_accurate(tokenizer, said: str):
     episode = Episode(refusing(), ENVIRONMENT.tools[:1], TokenLedger())
     await episode.take_turn(said, InProcessSandbox())
     refuses = "cannot" in said
@@ -202,7 +202,7 @@ async def test_a_judge_that_is_given_decides_and_is_asked_once_an_episode(tokeni
     assert asked == ["It is 2150.", "Well."]
     answered = an_episode()
     await answered.take_turn("I cannot say.", InProcessSandbox(), judge=judge)
-    assert len(asked) == 2  # where an answer is expected nobody is asked
+    assert len(asked) == 2  # if an answer is expected the judge is not asked
 
 
 async def test_an_episode_without_a_verdict_is_no_episode():
@@ -255,7 +255,7 @@ async def test_an_outage_is_neither_a_response_nor_an_outcome():
 
 
 async def test_the_real_sandbox_answers_like_the_one_in_this_process(tokenizer):
-    """Values, errors, and arguments at the edge of what a policy can write; a lone surrogate or NaN is a response."""
+    """Values, errors, and the oddest arguments that a policy can write; a lone surrogate or NaN is a response."""
     echo = tool("echo", "def echo(value):\n    return value")
     odd = [{"deep": [[[[None]]]]}, 10**30, -0.0, 1e308, "房价\n\u0000🏠</tool_call>", [], True]
     calls = [call("echo", value=value) for value in odd]
@@ -303,7 +303,7 @@ async def test_where_no_tool_fits_saying_so_is_rewarded_and_calling_in_vain_cost
     assert episode_reward(made_up) == episode_reward(only_thought) == 0
 
 
-async def test_where_a_tool_is_missing_doing_what_the_others_allow_and_refusing_the_rest_is_worth_most(tokenizer):
+async def test_if_a_tool_is_missing_using_the_others_and_refusing_the_rest_earns_most(tokenizer):
     find, rent = ENVIRONMENT.sub_questions
     asked = (find, rent.model_copy(update={"call": None}))
     missing = {"expectation": "refuse", "missing": "get_rent", "composition": None}

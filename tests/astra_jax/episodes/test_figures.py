@@ -98,7 +98,7 @@ def test_the_policys_mistakes_and_the_tools_errors_are_counted_apart():
     assert (figures.invalid_call_share, figures.failed_call_share) == (2 / 4, 1 / 4)
 
 
-def test_errors_are_counted_by_whose_they_are_and_their_kind_and_what_did_not_happen_is_not_named():
+def test_errors_are_counted_by_cause_and_kind_and_kinds_without_errors_are_left_out():
     kinds = ["unknown_tool", "malformed_call", "wrong_arguments", "timeout", "exception", "exception", None]
     outcomes = [outcome("x", None, error_kind=kind) for kind in kinds]
     two = [an_episode(*outcomes, num_turns=1, num_sampled=1, final_text="")] * 2

@@ -68,7 +68,7 @@ def test_wrong_tokens_are_refused_and_leave_nothing_behind():
 
 
 def test_a_ledger_holds_plain_numbers():
-    """So that it can be written as JSON, whatever arrays it was filled from."""
+    """It can be written as JSON, also if it was filled from arrays."""
     ledger = TokenLedger()
     three = np.array([3], np.int32)
     ledger.append_sampled(three, np.array([-1.5], np.float32), turn=1, policy_versions=three, kept=[three])

@@ -73,7 +73,7 @@ def the_outcomes(environment: Environment) -> dict[str, ToolOutcome]:
 
 
 def seen_in(line: dict) -> FinishedEpisode:
-    """What a reward sees of a logged episode."""
+    """The finished episode that a reward sees, read from a logged one."""
     logged = LoggedEpisode.model_validate(line)
     return FinishedEpisode(**{name: getattr(logged, name) for name in FinishedEpisode.model_fields})
 
@@ -187,7 +187,7 @@ def test_a_reward_that_is_no_finite_number_ends_in_one_line(own, function, retur
         *((name, r"^expected one of f1, recall, .*, or MODULE:FUNCTION of a file of yours$") for name in NO_NAMES),
     ],
 )
-def test_a_name_that_is_no_reward_is_refused_with_what_to_do(own, tmp_path, name, message):
+def test_a_name_that_is_no_reward_is_refused_with_a_remedy(own, tmp_path, name, message):
     sources = {
         "imports_nothing": "import nowhere_at_all",
         "no_syntax": "def half(episode) return",

@@ -1,4 +1,4 @@
-"""Real rollouts of a tiny model: what it sampled is what the learner scores, and the same seed samples the same."""
+"""Real rollouts of a tiny model: the learner's log-probs equal the sampled ones, and a seed repeats."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def truncated(taught):
     return asyncio.run(roll_out(taught, config=TRUNCATED))
 
 
-def test_of_truncated_episodes_the_learners_log_probs_among_what_was_kept_equal_the_sampled_ones(taught, truncated):
+def test_log_probs_of_the_learner_among_kept_ids_equal_the_sampled_ones(taught, truncated):
     scored = [ScoredGroup(group, tuple(map(float, range(GROUP_SIZE))), 4) for group in truncated]
     batch = make_rl_batch(scored, length_bucket_tokens=128, pad_id=taught.tokenizer.pad_id, top_k=TOP_K)
     objective = Objective(TEMPERATURE, clip_epsilon=0.2, chunk_tokens=128)
@@ -97,7 +97,7 @@ def test_of_truncated_episodes_the_learners_log_probs_among_what_was_kept_equal_
     np.testing.assert_allclose(np.asarray(learnt_BT)[is_sampled], sampled, rtol=0, atol=2e-5)
     whole = batch._replace(kept_BTK=None)
     _, other_BT = rl_loss(taught.params, whole, model_config=taught.model_config, objective=objective)
-    assert np.abs(np.asarray(other_BT)[is_sampled] - sampled).max() > 0.05, "what was cut off must matter"
+    assert np.abs(np.asarray(other_BT)[is_sampled] - sampled).max() > 0.05, "the cut-off tokens must matter"
 
 
 class SlowSandbox(InProcessSandbox):
@@ -125,7 +125,7 @@ async def test_episodes_that_wait_for_no_other_have_the_same_tokens(taught, grou
             np.testing.assert_allclose(one.ledger.sampled_logprobs, other.ledger.sampled_logprobs, atol=2e-5)
 
 
-async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(taught):
+async def test_a_cold_policy_solves_its_lesson_through_a_real_sandbox(taught):
     """SFT, tokens, cache, sandbox and reward in one: the sampled ledger is the rendered gold episode."""
     cold = LIMITS.model_copy(update={"temperature": 0.1})
     with local_sandbox(workers=1) as url:
@@ -138,7 +138,7 @@ async def test_a_cold_policy_solves_what_it_was_taught_through_a_real_sandbox(ta
         assert episode_reward(episode) == pytest.approx(1.0, abs=1e-5)
 
 
-async def test_greedy_episodes_are_alike_whatever_the_seed(taught):
+async def test_greedy_episodes_are_alike_with_any_seed(taught):
     greedy = LIMITS.model_copy(update={"temperature": 0.0})
     groups, others = [await roll_out(taught, config=greedy, seed=seed) for seed in (0, 1)]
     assert [list(map(rows, group)) for group in groups] == [list(map(rows, group)) for group in others]
@@ -173,7 +173,7 @@ class Fails(RolloutEngine):
         return decoder
 
 
-async def test_where_a_decoder_fails_nobody_waits_for_a_tool_any_more(taught):
+async def test_after_a_decoder_failed_no_episode_waits_for_a_tool(taught):
     sandbox = NeverAnswers()
     engine = Fails(taught.model_config, taught.tokenizer, sandbox, LIMITS.model_copy(update={"temperature": 0.1}))
     with pytest.raises(HostFailed, match="another host"):
@@ -188,7 +188,7 @@ async def test_a_prompt_over_the_limit_is_refused_by_name(taught):
         await roll_out(taught, config=short)
 
 
-def test_only_what_fits_and_has_something_to_solve_can_be_run(taught):
+def test_only_an_environment_that_fits_and_has_a_question_can_be_run(taught):
     def can_run(environment, **limits):
         config = LIMITS.model_copy(update=limits)
         engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), config)

@@ -63,12 +63,12 @@ def test_two_hosts_have_the_episodes_of_one(policy, expected, is_first_hosts, tm
         finish(processes)
     (first, row_steps), (second, others) = (json.loads((tmp_path / f"{host}.json").read_text()) for host in range(2))
     assert first == second
-    # Both are in every call, whoever has rows in it; a host that schedules no shard has none.
+    # Both hosts are in every call, also without rows of their own; a host that schedules no shard has no rows.
     assert (row_steps, others) == ((row_steps, 0) if mode == "spread" else (others, row_steps))
     for found_group, group in zip(first, expected, strict=True):
         for found, episode in zip(found_group, group, strict=True):
             found_logprobs, logprobs = (each["ledger"]["sampled_logprobs"] for each in (found, episode))
-            np.testing.assert_allclose(found_logprobs, logprobs, atol=2e-5)  # who shares a call decides how sums round
+            np.testing.assert_allclose(found_logprobs, logprobs, atol=2e-5)  # the rows of a call decide how sums round
             found["ledger"]["sampled_logprobs"] = logprobs
             found["rolled_out"]["limits"]["reproducible"] = True
     assert first == expected

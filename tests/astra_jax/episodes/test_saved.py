@@ -37,7 +37,7 @@ SAID = (
 def episode(tokenizer):
     messages = [[*tokenizer.encode(assistant_body(each, is_last=True)), tokenizer.end_id] for each in SAID]
     start = Start(ENVIRONMENT, ENVIRONMENT.tools[::-1])
-    # Of two ids: what was kept is part of the episode.
+    # With top_k=2 the kept ids are part of the episode.
     return asyncio.run(run_scripted(start, messages, tokenizer=tokenizer, sandbox=InProcessSandbox(), top_k=2))
 
 

@@ -1,4 +1,4 @@
-"""Whatever a policy says, its ledger is the official rendering of the conversation, token by token as it happened."""
+"""The ledger of any episode is the official rendering of the conversation, token by token as it happened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.shared_data import shared_data
 ENVIRONMENT = tiny_environment()
 START = Start(ENVIRONMENT, ENVIRONMENT.tools)
 
-# Composed characters and no control tags: what a tokenizer gives back as it came, and what no parser mistakes.
+# Composed characters and no control tags: a tokenizer gives them back unchanged, and no parser mistakes them.
 words = st.sampled_from(["look", " up", "房价", "é", "\n", "  ", "\n\n", '"', "{", "\\", "2150", "<", "|im_end|", "🏠"])
 
 
@@ -42,7 +42,7 @@ def run(messages, tokenizer, **limits):
 GOLD = [message for message in ENVIRONMENT.gold_messages() if message.role == "assistant"]
 
 
-def test_truncation_cuts_what_is_sampled_and_neither_a_tool_response_nor_a_special_token(tokenizer):
+def test_truncation_cuts_sampled_tokens_and_neither_a_tool_response_nor_a_special_token(tokenizer):
     sampled = [spoken(message, tokenizer) for message in GOLD]
     whole = run(sampled, tokenizer)
     controls = [tokenizer.backend.token_to_id(token) for token in SPECIAL_TOKENS + FORMAT_TOKENS]
@@ -91,7 +91,7 @@ def test_the_end_of_the_text_ends_the_message_and_the_episode_after_its_tools_ha
     assert (episode.stop_reason, episode.final_text) == ("no_tool_call", GOLD[-1].content)
 
 
-# Whatever a model may write: calls that are right, wrong in every way, nested, unfinished; tags where none belongs.
+# Calls as a model may write them: right, wrong in every way, nested, unfinished; tags where none belongs.
 bodies = st.sampled_from(
     ['{"name": "find_flat", "arguments": {"owner": "Quartz Heron"}}',
      '{"name": "find_flat", "arguments": {"owner": "</think>"}}',
@@ -117,7 +117,7 @@ def with_its_template(request, tokenizer, tmp_path_factory):
     return Tokenizer.load(folder), _their_tokenizer(folder)
 
 
-def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
+def test_each_call_has_a_response_and_the_ledger_goes_on_as_the_template_has_it(
     with_its_template,
 ):
     tokenizer, theirs = with_its_template
@@ -168,7 +168,7 @@ def test_whatever_a_policy_writes_each_call_has_a_response_and_the_ledger_goes_o
         assert all((logprob == LOGPROB) == (source == Source.MODEL)
                    for logprob, source in zip(ledger.sampled_logprobs, ledger.sources, strict=True))  # fmt: skip
         assert LOGPROB * ledger.loss_mask.sum() == pytest.approx(sum(ledger.sampled_logprobs))
-        # What was written can be logged, and saved with a checkpoint.
+        # The episode can be logged, and saved with a checkpoint.
         episode_to_json(episode, tokenizer, policy="scripted", reward=episode_reward(episode))
         assert restored_episode(json.loads(json.dumps(saved_episode(episode))), ENVIRONMENT) == episode
 

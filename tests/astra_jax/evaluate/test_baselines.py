@@ -1,4 +1,4 @@
-"""The program that learns nothing: it acts as a policy does, and guesses what the embedded teacher asks."""
+"""The program that learns nothing: it acts as a policy does, and solves the embedded teacher's questions by words."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def every_call(question, documents, returned):
     return [(document.name, {"what": "?"}) for document in documents] if not returned else []
 
 
-def test_what_is_solved_is_counted_as_a_policy_is(records):
+def test_a_program_is_scored_as_a_policy_is(records):
     environments = list(RecordSource(records, Environment))
     found = asyncio.run(evaluate_program(lexical, environments, ALL_BANDS, InProcessSandbox()))
-    assert found.figures.f1 > 0.9  # by words alone: what the README says of these environments
+    assert found.figures.f1 > 0.9  # by words alone, as the README says of these environments
     assert found.figures.tool_calls_per_episode >= found.figures.recall
     one_turn = ALL_BANDS.model_copy(update={"rollout": ALL_BANDS.rollout.model_copy(update={"max_turns": 1})})
     ended = asyncio.run(evaluate_program(lexical, environments, one_turn, InProcessSandbox()))

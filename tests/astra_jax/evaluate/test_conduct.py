@@ -134,7 +134,7 @@ def ended(environment=SHOWN, *outcomes, text="It is 2150.", **changes) -> Episod
         ([find(None, turn=1, error="timeout"), find(None, turn=2, error="timeout"), find(turn=3)], (1, 1, 1)),
         # An answer to another question makes the tool good, and solves nothing.
         ([find(None, turn=1, error="exception", owner="Q"), find("Jade Otter", turn=2, owner="L")], (1, 1, 0)),
-        # What was asked in the same turn knew of no setback.
+        # A call of the same turn was made before the setback was known.
         ([find(None, turn=1, error="timeout"), find(turn=1)], (1, 0, 1)),
         # Two tools, one of them made good.
         ([find(None, turn=1, error="timeout"), find(turn=2), rent(None, turn=3, error="crashed")], (2, 1, 1)),
@@ -163,7 +163,7 @@ def test_shares_after_setbacks_are_of_the_tools_that_had_one():
     [
         ([find(turn=1), find(turn=2), find(turn=2)], 2),
         ([find(turn=1), find("Jade Otter", turn=2, owner="Copper Lynx"), rent(turn=2)], 0),
-        # To ask again what failed is no repetition; nor is to say nothing readable twice.
+        # To repeat a failed call is no repetition; nor are two malformed calls.
         ([find(None, turn=1, error="timeout"), find(None, turn=2, error="timeout"), find(turn=3)], 0),
         ([outcome("", turn=1, error="malformed_call"), outcome("", turn=2, error="malformed_call")], 0),
         # In other words the same: the order of arguments says nothing.
@@ -197,10 +197,10 @@ ONLY_ASK_BACK = ASKED.model_copy(
         (REFUSE, True, "I cannot look up the rent.", ("where_expected", 1), ("elsewhere", 0)),
         (REFUSE, False, "It is 2150.", ("where_expected", 0), ("elsewhere", 0)),
         (REFUSE, False, "Which flat do you mean?", ("where_expected", 0), ("elsewhere", 1)),
-        # What does as expected is right, whatever else it says.
+        # An ending that does as expected is right, also if it says more.
         (REFUSE, True, "I cannot look it up. Which other flat do you mean?", ("where_expected", 1), ("elsewhere", 0)),
         (ONLY_ASK_BACK, True, "I cannot tell: which flat do you mean?", ("elsewhere", 0), ("where_expected", 1)),
-        # It asked, was answered, and then ended with a refusal that nobody expects.
+        # It asked, was answered, and then ended with an unexpected refusal.
         (ASK_BACK, True, "It is 2150.", ("elsewhere", 0), ("where_expected", 1)),
         (ASK_BACK, True, "I cannot look up the rent.", ("elsewhere", 1), ("where_expected", 1)),
         (ASK_BACK, False, "I cannot look up the rent.", ("elsewhere", 1), ("where_expected", 0)),

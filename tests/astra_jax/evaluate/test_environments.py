@@ -1,4 +1,4 @@
-"""Evaluations: F1 is the paper's whatever the reward, final answers have a figure, what does not fit is counted."""
+"""Evaluations: F1 is the paper's under any reward, final answers have a figure, too long prompts are counted."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ async def test_temperatures_side_by_side_give_the_episodes_of_each_alone(taught)
             "by which they are replayed"
         )
         ids.append([each.ledger.ids for each in episodes])
-    assert ids[0] != ids[1] != ids[2], "the temperatures differ in what they say"
+    assert ids[0] != ids[1] != ids[2], "each temperature says other tokens"
 
 
-def test_f1_is_the_papers_whatever_the_reward_and_an_answer_has_a_figure_of_its_own(evaluation, monkeypatch):
+def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(evaluation, monkeypatch):
     monkeypatch.setattr(evaluation_module, "episode_reward", lambda episode: 0.5 * episode_reward(episode))
     ((episode,),) = evaluation.groups
     wrong = sum_up([[dataclasses.replace(episode, final_text="The rent is 21500.")]], seed=0).figures
@@ -107,7 +107,7 @@ async def test_an_environment_in_which_an_episode_is_cut_off_is_counted_and_in_n
 
 
 class Watched(RolloutEngine):
-    """Remembers what it is asked to roll out, and rolls out nothing."""
+    """Remembers the starts that it is given, and rolls out nothing."""
 
     def __init__(self):
         self.starts, self.seeds, self.rooms, self.sandbox = [], [], [], InProcessSandbox()

@@ -34,7 +34,7 @@ def test_episodes_that_repeat_one_another_make_it_no_narrower() -> None:
 def test_a_paired_interval_draws_an_environment_once_for_both_sides():
     rng = np.random.default_rng(5)
     before = [(float(above), 4.0) for above in rng.integers(0, 4, size=40)]
-    # What one adds in every environment is certain, however far apart environments are.
+    # A gain that is equal in every environment has no uncertainty, however far apart environments are.
     after = [(above + 1, below) for above, below in before]
     assert paired_interval(before, after, seed=1) == pytest.approx((0.25, 0.25), abs=1e-12)
     # The same numbers, of other environments, are not.

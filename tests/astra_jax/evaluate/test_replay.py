@@ -102,7 +102,7 @@ def test_another_slot_or_seed_says_something_else_and_a_policy_that_moved_has_ot
     assert replayed(logged[0], moved).difference.startswith("the log-prob of token ")
 
 
-def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
+def test_kept_ids_of_a_truncated_episode_are_compared_too(taught):
     limits = LIMITS.model_copy(update={"top_k": 5, "top_p": 0.95})
     each = max(rolled_out_and_logged(taught, limits), key=lambda each: len({len(token.kept) for token in each.tokens}))
     assert {len(token.kept) for token in each.tokens} >= {0, 1, 2}
@@ -116,7 +116,7 @@ def test_of_a_truncated_episode_what_was_kept_is_compared_too(taught):
     assert replayed(untold, taught).difference == "", "as a server's log is, which says nothing of it"
 
 
-def test_what_cannot_be_replayed_says_why(taught, logged):
+def test_an_episode_that_cannot_be_replayed_says_why(taught, logged):
     last = logged[0].tokens[-1]._replace(policy_version=3)
     other = logged[0].model_copy(update={"tokens": (*logged[0].tokens[:-1], last)})
     with pytest.raises(EpisodeLogError, match=r"found tokens of policy versions \[0, 3\]: its weights changed"):

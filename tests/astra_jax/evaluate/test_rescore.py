@@ -1,4 +1,4 @@
-"""Logged episodes earn under another reward what they would have earned; neither model nor tools are needed."""
+"""Logged episodes are rewarded anew under another reward, without model and without tools."""
 
 from __future__ import annotations
 

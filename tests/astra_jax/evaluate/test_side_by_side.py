@@ -1,4 +1,4 @@
-"""Evaluations side by side: paired differences, what makes two not comparable, and the page of both."""
+"""Evaluations side by side: paired differences, reasons why two are not comparable, and the page of both."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_difference_is_paired_on_the_environments_that_both_have(tmp_path):
     assert "recovered_tool_share" not in found
     more = read(tmp_path / "c", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]}, records="c_worlds")
     assert more.table["f1"] == pytest.approx(1 / 4, abs=1e-6), "more episodes in an environment weigh more"
-    # Of shares of calls one side says nothing in the first environment, and still they are ratios of sums.
+    # One side has no calls in the first environment; the shares are still ratios of sums.
     assert found["irrelevant_call_share"] == (0, (0, 0))
 
 
@@ -77,7 +77,7 @@ BOTH = {"w": [SOLVED], "ww": [HALF]}
         ({"ending_judge": Path("judge.toml")}, "another judge of refusals and questions back"),
     ],
 )
-def test_what_makes_two_runs_not_comparable_is_said_and_no_difference_told(tmp_path, changes, reason):
+def test_runs_that_are_not_comparable_have_a_reason_and_no_differences(tmp_path, changes, reason):
     write_records(tmp_path / "others", [ASKED], kind="environment")
     first, second = read(tmp_path / "a", BOTH), read(tmp_path / "b", BOTH, **changes)
     assert not_comparable(first, second) == [reason]

@@ -46,7 +46,7 @@ def test_a_slice_has_the_figures_of_its_environments_and_how_many_they_are():
     }
 
 
-def test_what_an_environment_is_sliced_by_is_read_from_its_record():
+def test_the_slices_of_an_environment_are_read_from_its_record():
     assert kinds_of(ASKED.model_copy(update={"difficulty": "hard"}))["difficulty"] == "hard"
     stateful = ASKED.model_copy(update={"state": {"a": 1}, "final_state": {"a": 2}})
     without_a_value = ASK_BACK.model_copy(update={"left_out": None, "sub_questions": ()})

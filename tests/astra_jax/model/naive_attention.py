@@ -31,7 +31,7 @@ def inputs(batch=2, tokens=300, heads=4, kv_heads=2, head_dim=8):
 
 
 def out_and_gradients(attend, segment_ids_BT, q, k, v, weights):
-    """The output and three gradients, without what padding attends to."""
+    """The output and three gradients; padding counts as 0."""
     is_real_BT11 = (np.asarray(segment_ids_BT) > 0)[..., None, None]
     out, pull = jax.vjp(lambda *qkv: attend(*qkv) * is_real_BT11, q, k, v)
     return out, *pull(weights * is_real_BT11)

@@ -51,8 +51,8 @@ def test_a_training_step_holds_the_kernel_and_recomputes_it_only_when_remat_says
     assert kernels_of_a_step(MODEL.model_copy(update={"remat": remat})) == (forwards, 1)
 
 
-def test_the_backward_pass_keeps_room_for_what_the_kernel_needs_alone():
-    """Of each layer its input, the kernel's output and log-sum-exp; nothing of the chunked attention."""
+def test_the_backward_pass_keeps_the_kernels_tensors_alone():
+    """It keeps each layer's input, the kernel's output and log-sum-exp; nothing of the chunked attention."""
     model = MODEL.model_copy(update={"remat": "attention"})
     ids = jax.ShapeDtypeStruct((2, 256), jnp.int32)
 
@@ -66,7 +66,7 @@ def test_the_backward_pass_keeps_room_for_what_the_kernel_needs_alone():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_both_ways_attend_what_the_chunked_attention_does(monkeypatch, packed):
+def test_both_ways_equal_the_chunked_attention(monkeypatch, packed):
     """With XLA's version of the kernel, which a CPU can run."""
     xla = functools.partial(_without_kernel, jax.nn.dot_product_attention)
     monkeypatch.setattr(jax.nn, "dot_product_attention", xla)
@@ -105,7 +105,7 @@ def test_under_a_mesh_each_device_runs_the_kernel_on_its_heads():
 
 
 @pytest.mark.parametrize("update", [{"dtype": "float32"}, {"head_dim": 12}])
-def test_what_the_kernel_cannot_compute_it_is_not_given(update):
+def test_the_kernel_is_not_given_sizes_that_it_cannot_compute(update):
     assert kernels_of_a_step(MODEL.model_copy(update=update)) == (0, 0)
 
 
@@ -119,5 +119,5 @@ def test_the_kernel_only_sees_rows_in_which_causal_means_the_same_for_real_token
     )
     if attention.is_one_segment_each(np.array(rows)):
         assert causal_is_right
-    elif all(row[0] != 0 for row in rows):  # rows that begin with padding go the slow way, whatever they hold
+    elif all(row[0] != 0 for row in rows):  # a row that begins with padding goes the slow way
         assert not causal_is_right

@@ -11,7 +11,7 @@ from astra_jax.model.logprobs import kept_logprobs, token_logprobs
 from astra_jax.model.sharding import MeshConfig, make_mesh, spec
 
 CHUNK_TOKENS = 8
-"""Of 300 tokens: 257 rows are then three slices of 128, the last of which overlaps the second."""
+"""For 300 tokens and a vocabulary of 257: three slices of 128 rows, the last of which overlaps the second."""
 
 
 def naive_log_softmax(hidden_BTD, unembedding_VD):
@@ -22,7 +22,7 @@ def naive_log_softmax(hidden_BTD, unembedding_VD):
 
 @pytest.mark.parametrize("num_active", [0, 1, 128, 150, 300])
 def test_only_active_tokens_are_computed_and_no_number_of_them_compiles_anew(num_active, masked):
-    """300 tokens are three chunks of 128; what is not active is not even looked at."""
+    """300 tokens are three chunks of 128; an inactive token is not read."""
     hidden_BTD, unembedding_VD, targets_BT, logprobs_and_gradients = masked
     rng = np.random.default_rng(num_active)
     active_BT = (rng.permutation(300) < num_active).reshape(2, 150)
@@ -71,7 +71,7 @@ def test_no_array_holds_the_logits_of_all_tokens():
 
 @pytest.fixture(scope="module")
 def kept():
-    """Of each token up to five ids, the target among them; of some none."""
+    """Hidden states, unembedding, targets, and for each token up to five ids, the target among them; for some none."""
     rng = np.random.default_rng(2)
     hidden_BTD = rng.normal(size=(2, 9, 16)).astype(np.float32) * 3
     unembedding_VD = rng.normal(size=(1217, 16)).astype(np.float32)
@@ -125,7 +125,7 @@ def test_logprobs_among_kept_ids_and_their_gradients_are_those_of_a_softmax_over
 
 @pytest.mark.parametrize("mesh", [MeshConfig(fsdp=2, context=2, tensor=2), MeshConfig(data=2, context=2, tensor=2)])
 def test_logprobs_among_kept_ids_are_the_same_over_a_mesh(kept, mesh):
-    """Of two rows of eight tokens, and a table that can be split."""
+    """Two rows of eight tokens, and a table that can be split."""
     hidden_BTD, unembedding_VD, targets_BT, kept_BTK = kept
     hidden_BTD, unembedding_VD, targets_BT, kept_BTK = (
         *(hidden_BTD[:, :8], unembedding_VD[:1216]),

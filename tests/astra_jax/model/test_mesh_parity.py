@@ -100,7 +100,7 @@ def test_the_balanced_layout_is_undone_by_its_inverse():
     np.testing.assert_array_equal(to_natural_order(jnp.asarray(order)[None], 3)[0], np.arange(24))
 
 
-def test_balancing_pads_to_what_the_mesh_needs_with_zeros():
+def test_balancing_pads_with_zeros_to_a_multiple_of_the_mesh():
     placed = balance({"tokens": np.arange(1, 6)[None]}, shards=2)
     assert placed["tokens"].tolist() == [[1, 2, 0, 0, 3, 4, 5, 0]]
     assert balance({"tokens": np.ones((1, 5), int)}, shards=1, multiple=4)["tokens"].shape == (1, 8)

@@ -32,7 +32,7 @@ def test_bfloat16_compute_keeps_float32_parameters_and_gradients(params):
 
 
 @pytest.mark.slow
-def test_offload_keeps_in_the_hosts_memory_what_a_layer_would_keep_on_the_chip(params):
+def test_offload_keeps_the_activations_of_a_layer_in_the_hosts_memory(params):
     tokens_BT = np.random.default_rng(0).integers(0, 61, (2, 16))
     positions_BT, ones_BT = np.broadcast_to(np.arange(16), (2, 16)), np.ones((2, 16), np.int32)
 
@@ -42,7 +42,7 @@ def test_offload_keeps_in_the_hosts_memory_what_a_layer_would_keep_on_the_chip(p
 
     kept, offloaded = traced("attention"), traced("offload")
     sent = re.findall(r"bf16<host>\[[\d,]+\] = device_put", str(offloaded.jaxpr))
-    assert len(sent) == 3  # a layer's input, what its heads attended to, the input of its MLP
+    assert len(sent) == 3  # the layer's input, the attention output of its heads, the input of its MLP
     assert "<host>" not in str(kept.jaxpr)
     expected = kept.lower().compile()(params)
     found = offloaded.lower().compile()(params)

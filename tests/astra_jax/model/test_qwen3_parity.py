@@ -42,7 +42,7 @@ def varied_params(config):
 
 @pytest.fixture(scope="module")
 def oracle() -> tuple[Any, Any]:
-    """transformers and torch, seconds to import: who collects this file and runs it not does without."""
+    """transformers and torch; a fixture, since to import them takes seconds that collecting this file need not."""
     reason = "the parity oracle is an extra: pip install '.[parity]'"
     return pytest.importorskip("transformers", reason=reason), pytest.importorskip("torch", reason=reason)
 
@@ -84,7 +84,7 @@ def test_logits_loss_and_gradients_equal_those_of_transformers(variant, tmp_path
 
 @pytest.mark.parametrize("rope_theta", [1e4, 1e6])
 def test_rope_frequencies_are_rounded_as_those_of_transformers(rope_theta, oracle):
-    """All but one or two to the bit: positions multiply what is rounded otherwise, and sharp heads show it."""
+    """Equal to the bit but for one or two: positions multiply a rounding error until sharp heads show it."""
     transformers, _ = oracle
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 

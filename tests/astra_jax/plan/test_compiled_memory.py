@@ -61,7 +61,7 @@ def test_the_same_program_for_the_same_chips_is_compiled_once():
         ("module", "v5e:2x2", "1", "--xla_x"),
     ],
 )
-def test_what_changes_the_answer_is_compiled_again(monkeypatch, text, topology, compiler, flags):
+def test_another_program_topology_compiler_or_flag_is_compiled_again(monkeypatch, text, topology, compiler, flags):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "")
     compiled_memory(Program(), **HERE)
     monkeypatch.setenv("LIBTPU_INIT_ARGS", flags)

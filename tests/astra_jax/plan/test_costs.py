@@ -43,7 +43,7 @@ def test_products_that_nothing_depends_on_are_not_counted():
     assert costs(one_of_two, jax.ShapeDtypeStruct((16, 16), jnp.float32)).flops == 2 * 16**3 / 8
 
 
-def test_of_what_depends_on_the_data_the_branch_that_computes_most_is_counted():
+def test_of_branches_by_data_the_one_that_computes_most_is_counted():
     def sometimes(x, often):
         return jax.lax.cond(often, lambda: x @ x, lambda: jax.lax.cond(x.any(), lambda: x @ x @ x, lambda: x))
 
@@ -51,7 +51,7 @@ def test_of_what_depends_on_the_data_the_branch_that_computes_most_is_counted():
     assert costs(sometimes, *shapes).flops == 2 * 2 * 16**3 / 8
 
 
-def test_collectives_count_what_leaves_a_device():
+def test_collectives_count_the_bytes_that_leave_a_device():
     mesh = make_mesh(MeshConfig(fsdp=2, context=4))
     x = jax.ShapeDtypeStruct((8, 64), jnp.float32)
 

@@ -122,8 +122,8 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
         parameters = found["parameters"] + found.get("parameters of other layers", 0)
         assert parameters == pytest.approx(found["parameters of the learner"], rel=1e-2)
         assert found["optimiser"] == pytest.approx(2 * found["parameters of the learner"], rel=1e-2)
-    # A part is one row on each of 2 shards; of 256 of its tokens in 2 layers, bfloat16: a layer's input, what its heads
-    # attended to, the input of its MLP.
+    # A part is one row on each of 2 shards. It keeps for 256 of its tokens in 2 layers, in bfloat16: the layer's input,
+    # the attention output of its heads, the input of its MLP.
     # The residual stream is kept twice by libtpu 0.0.42 (jax 0.10) and 0.0.50 (jax 0.12), and once by 0.0.51.
     times = 2 if Version(first["libtpu"]) < Version("0.0.51") else 1
     offloaded_bytes = 2 * 2 * 256 * 2 * (times * 256 + 512 + times * 256)
@@ -134,7 +134,7 @@ def test_tiny_steps_are_compiled_for_an_absent_tpu_and_once_only(tmp_path):
 
 @pytest.mark.slow
 def test_no_weight_is_gathered_for_a_token():
-    """The plan says so by a formula (`partitioner_bytes`); this is what the partitioner made of the run's program."""
+    """The plan says so by a formula (`partitioner_bytes`); this test reads the partitioned program of a run."""
     # In none of these sizes do logits, keys or activations have as many numbers as a weight.
     model = {"vocab_size": 3968, "hidden_size": 256, "num_layers": 2, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
     given = tomllib.loads(_TINY) | {"model": {**model, "intermediate_size": 512}, "group_size": 4}
@@ -199,7 +199,7 @@ def test_a_plan_of_a_checkpoint_that_is_not_there_needs_the_models_name(tmp_path
 
 
 @pytest.mark.parametrize("pool", ["KV pool", "KV pool of other layers"])
-def test_a_step_that_does_not_fit_says_what_to_change(pool):
+def test_a_step_that_does_not_fit_names_a_remedy(pool):
     sizes = {"parameters": 2**29, pool: 2**30, "headroom": -1}
     step = StepPlan("4 rows", 2**31, 0, sizes, 1.0, 1.0, {}, {"hbm": 2.0}, 6, 0.0, False)
     made = Plan("v5p:4x4x4", 64, 2**30, "0.0.42", {"decode": step}, "4 episodes of 9 tokens in flight")

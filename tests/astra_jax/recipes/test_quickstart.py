@@ -130,7 +130,7 @@ def test_the_command_ends_with_the_huggingface_folder_and_how_to_talk_to_it(tmp_
 @pytest.mark.parametrize("has_torch", [True, False])
 def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrained, monkeypatch, capsys, has_torch):
     if has_torch:
-        pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+        pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     else:
         monkeypatch.setattr(quickstart, "is_installed", lambda module: False)
     save_policy(untrained, tmp_path / "policy")
@@ -147,7 +147,7 @@ def test_an_export_is_compared_with_torch_where_it_is_installed(tmp_path, untrai
 
 
 def test_a_constant_that_is_off_by_a_tenth_is_told_from_rounding(tmp_path, untrained, monkeypatch):
-    pytest.importorskip("torch", reason="what transformers computes with is an extra: pip install '.[parity]'")
+    pytest.importorskip("torch", reason="the oracle's torch is an extra: pip install '.[parity]'")
     save_policy(untrained, tmp_path / "policy")
 
     def other(folder):
@@ -156,7 +156,7 @@ def test_a_constant_that_is_off_by_a_tenth_is_told_from_rounding(tmp_path, untra
         return dataclasses.replace(policy, model_config=policy.model_config.model_copy(update={"rms_norm_eps": eps}))
 
     monkeypatch.setattr(quickstart, "load_policy", other)
-    # What is written says the other constant, too: it is put back.
+    # The written config would hold the other constant, too: it is put back.
     save = quickstart.save_hf
     model_config = untrained.model_config
     monkeypatch.setattr(

@@ -104,7 +104,7 @@ def test_episodes_are_shown_with_their_token_ids(summary, taught):
     assert taught.tokenizer.decode([token[0] for token in line["tokens"]]).startswith("<|im_start|>")
 
 
-def test_the_closing_table_says_everything_and_what_was_left_out(summary):
+def test_the_closing_table_has_every_figure_and_counts_left_out_environments(summary):
     table = closing_table(summary[0])
     lines = table.splitlines()
     assert len(lines) == 1 + 3 * 4 + 1 + 2  # a program that learns nothing stands there once

@@ -59,7 +59,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Path) -> None:
+def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path) -> None:
     summary = quickstart(small, seed=3, tool_documents=[])
     assert summary == json.loads((small / "summary.json").read_text())
     assert summary["seconds"]["total"] == pytest.approx(
@@ -76,7 +76,7 @@ def test_every_stage_runs_and_the_summary_is_what_the_episodes_come_to(small: Pa
         own = [episode for episode in episodes if episode["policy"] == policy]
         figures = summary["heldout"][policy]
         assert len(own) == figures["episodes"] == NUM_HELD_OUT
-        # Each figure anew, from what the log says of each episode. So small a policy solves nothing, so that F1 and
+        # Each figure anew, from the logged episodes. So small a policy solves nothing, so that F1 and
         # answers are 0 here; tokens are not.
         f1s = [f1_of(episode) for episode in own]
         assert figures["f1"] == pytest.approx(fmean(f1s), abs=1e-9)

@@ -1,4 +1,4 @@
-"""The report page: what it shows, what it escapes, and that it needs nothing but itself."""
+"""The report page: its tables and episodes, its escaping, and that it needs no other file."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_the_page_of_a_record_directory_stands_beside_it_and_the_terminal_says_t
     assert json.loads(capsys.readouterr().out)["calls_by_number"] == {"0": 1, "1": 1, "2": 1}
 
 
-def test_what_is_so_by_construction_stands_in_the_table_the_page_and_the_json(
+def test_figures_by_construction_are_marked_in_the_table_the_page_and_the_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for teacher, is_told in (("procedural", True), ("openai:gpt-4.1", False)):
@@ -459,7 +459,7 @@ def test_bytes_that_never_become_a_character_are_read_in_time_that_grows_with_th
         assert "".join(token_texts(ids, TOKENIZER)) == TOKENIZER.decode(ids)
 
 
-def test_an_episode_is_logged_with_what_it_solved(tmp_path: Path) -> None:
+def test_an_episode_is_logged_with_the_questions_it_solved(tmp_path: Path) -> None:
     (episode,) = read_episodes(log(tmp_path, line_of(finished_episode(), "sft", reward=0.25)))
     assert (episode.num_solved, episode.num_subtasks, episode.num_tool_calls) == (1, 2, 2)
     assert episode.num_irrelevant_calls == 1

@@ -31,7 +31,7 @@ def test_advantages_equal_the_definition(rewards):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.floats(0, 1), st.integers(2, 16))
-def test_equal_rewards_are_degenerate_whatever_their_rounding(reward, size):
+def test_equal_rewards_are_degenerate_after_any_rounding(reward, size):
     """The mean of three times 0.1 is not 0.1 in floating point; the group is degenerate all the same."""
     assert reward_std([reward] * size) == 0
     with pytest.raises(ValueError, match="without reward variance"):

@@ -19,7 +19,7 @@ ENVIRONMENT = tiny_environment()
 
 
 def an_episode(prompt: list[int], *turns: tuple[list[int], list[float], list[int]], kept=None) -> Episode:
-    """Turns are sampled ids, their log-probs, and the ids of a tool response; of each id `kept` says what with."""
+    """Turns are sampled ids, their log-probs, and the ids of a tool response; `kept` has the ids kept at each."""
     ledger = TokenLedger()
     ledger.append_given(prompt, [Source.PROMPT] * len(prompt), turn=0)
     for turn, (sampled, logprobs, response) in enumerate(turns, start=1):
@@ -33,7 +33,7 @@ LONG = an_episode([1, 2], ([3, 4], [-0.1, -0.2], [5]), ([6], [-0.3], []))
 SHORT = an_episode([1], ([7], [-0.4], []))
 
 
-def test_what_is_known_of_a_token_stands_in_the_column_that_predicts_it():
+def test_the_data_of_a_token_stand_in_the_column_that_predicts_it():
     batch = make_rl_batch([ScoredGroup([LONG, SHORT], (0.0, 1.0), 0)], length_bucket_tokens=4, pad_id=9)
     expected = {
         "tokens_BT": [[1, 2, 3, 4, 5, 6, 9, 9], [1, 7, 9, 9, 9, 9, 9, 9]],
@@ -56,7 +56,7 @@ TRUNCATED = [
 ]
 
 
-def test_what_truncation_kept_of_a_token_stands_in_the_column_that_predicts_it():
+def test_the_kept_ids_of_a_token_stand_in_the_column_that_predicts_it():
     groups = [ScoredGroup(TRUNCATED, (0.0, 1.0), 0)]
     batch = make_rl_batch(groups, length_bucket_tokens=4, pad_id=9, top_k=3)
     none = [-1, -1, -1]

@@ -1,4 +1,4 @@
-"""Batch filling keeps the order, carries what is left over, drops what is stale, and loses nothing else."""
+"""Batch filling keeps the order, carries surplus groups over, drops stale groups, and loses no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = st.integers(0, 2)
 
 
 class BatchFilling(RuleBasedStateMachine):
-    """A filler beside a plain list of what should wait in it."""
+    """A filler beside a plain list of the groups that should wait in it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ OBJECTIVE = Objective(TEMPERATURE, CLIP_EPSILON, chunk_tokens=16)
 
 
 def reference_loss_and_gradient(policy, sampled, advantages, weights, *, high=CLIP_EPSILON, cap=None):
-    """In float64: the loss, and what it gains per unit of each policy log-prob; a token of weight 0 has no part."""
+    """In float64: the loss and its derivative by each policy log-prob; a token of weight 0 has no part."""
     total = sum(float(w) for row in weights for w in row)
     loss, gradient = 0.0, np.zeros(np.shape(policy))
     for b, row in enumerate(weights):

@@ -34,9 +34,9 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def config(taught, tmp_path_factory) -> RLConfig:
-    """Of four held-out environments the policy solves one; every second step, and the last of three, is evaluated.
+    """The policy solves one of four held-out environments; every second step, and the last of three, is evaluated.
 
-    One at a time, which compiles least.
+    One environment at a time, which compiles fewest programs.
     """
     folder = tmp_path_factory.mktemp("held_out")
     rents = (2150, 300, 400, 500)
@@ -74,7 +74,7 @@ def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(con
 
 
 class FakeEngine:
-    """Remembers what it runs; an episode solves everything, nothing, or is cut off, as its environment is told."""
+    """Remembers its starts; an episode solves everything, nothing, or is cut off, as `become` says by environment."""
 
     def __init__(self, become):
         self.lots, self.become = [], become
@@ -97,7 +97,7 @@ class FakeEngine:
         return Episode(start.environment, start.tools, ledger, num_turns=1, outcomes=solved, stop_reason=reason)
 
 
-async def test_every_evaluation_has_the_same_tools_and_draws_and_tells_of_what_is_no_part_of_it(
+async def test_every_evaluation_has_the_same_tools_and_draws_and_counts_left_out_episodes(
     config, taught, tmp_path, monkeypatch
 ):
     solved, failed, cut_off = "no_tool_call", "max_turns", "deadline"
@@ -160,7 +160,7 @@ async def test_a_run_is_evaluated_every_second_step_and_keeps_its_best_policy(co
 
 
 @pytest.mark.slow
-async def test_what_is_learnt_does_not_depend_on_being_watched(config, tmp_path):
+async def test_learning_does_not_depend_on_evaluation(config, tmp_path):
     """Nor on where the moments wait meanwhile."""
     plain = config.model_copy(update={"out": tmp_path / "plain", "held_out": None})
     watched = config.model_copy(update={"out": tmp_path / "watched", "optimizer_waits_on_host": True})

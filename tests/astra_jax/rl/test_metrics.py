@@ -1,4 +1,4 @@
-"""The line of an RL step says what its update, its episodes, its filling and its clock said."""
+"""The line of an RL step has the figures of its update, its episodes, its filling and its clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         "loss": -0.5,
         "applied": 1,
         "reward": 0.5,
-        # Of 0, 0.25, 0.75 and 1: the first value that is no less than so many of them.
+        # A percentile of 0, 0.25, 0.75 and 1 is the first value that is no less than so many of them.
         "reward_p10": 0.0,
         "reward_p50": 0.25,
         "reward_p90": 1.0,
@@ -120,7 +120,7 @@ def test_a_step_has_figures_of_its_time_by_phase(untrained, monkeypatch):
     assert without_times(found) == {}
 
 
-def test_the_flops_of_a_batch_are_those_of_its_tokens_and_of_what_they_attend_to(untrained):
+def test_the_flops_of_a_batch_are_those_of_its_tokens_and_attended_pairs(untrained):
     """Alone 12 and 8 tokens; in one row 4 of the prompt, then 7 and 3 that attend to it and to themselves."""
     model = untrained.model_config
     assert learner_flops(a_batch(1), model) == pytest.approx(flops.model_flops(model, [12, 8], logits_tokens=8))

@@ -28,7 +28,7 @@ DULL = tiny_environment(rent=0).id
 
 
 class FakeEngine:
-    """Remembers what it rolls out; of each group the last episode alone solves its environment."""
+    """Remembers its starts; of each group the last episode alone solves its environment."""
 
     def __init__(self, refused=(), cut_off=(), broken=()):
         self.starts, self.seeds, self.rooms = [], [], []
@@ -156,7 +156,7 @@ async def test_a_group_that_has_waited_too_long_is_dropped_and_not_learnt_from(m
 
 
 async def test_a_run_that_resumes_goes_on_with_the_groups_that_wait_and_the_environments_that_follow(make):
-    """Of three groups a rollout one or two wait; epochs end inside of rollouts."""
+    """One or two of the three groups of a rollout wait; epochs end inside of rollouts."""
     changes = {"groups_per_rollout": 3, "irrelevant_per_band": {"medium": 1}}
     rollouts, engine = make(**changes)
     await batches(rollouts, [0])
@@ -250,7 +250,7 @@ async def test_after_so_many_rollouts_a_step_learns_from_the_groups_that_are_the
 
 
 @pytest.mark.parametrize("groups_per_rollout", [1, 3])
-async def test_with_a_curriculum_what_is_never_solved_sits_every_other_epoch_out(make, groups_per_rollout):
+async def test_with_a_curriculum_an_unsolved_environment_sits_every_other_epoch_out(make, groups_per_rollout):
     changes = {"groups_per_rollout": groups_per_rollout, "curriculum": "examples.curriculum:sometimes_solved"}
     rollouts, engine = make(**changes)
     await batches(rollouts, range(20))

@@ -1,4 +1,4 @@
-"""Solved rates count every scored episode once, survive a checkpoint, and say who sits an epoch out."""
+"""Solved rates count every scored episode once, survive a checkpoint, and decide which environments sit out."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_episode_counts_once_also_across_a_checkpoint(groups, cut, tmp_pat
 @pytest.mark.parametrize(
     ("solved", "sits_out"), [(0, True), (1, True), (2, False), (5, False), (8, False), (9, True), (10, True)]
 )
-def test_what_is_outside_the_band_sits_out_the_epoch_after_it_was_drawn(solved, sits_out):
+def test_a_rate_outside_the_band_sits_out_the_epoch_after_it_was_drawn(solved, sits_out):
     rates = SolvedRates({"x": EnvironmentRate(10, solved, 3.0, last_epoch=4)})
     assert rates.sits_out("x", 5, sometimes_solved) == sits_out
     assert not rates.sits_out("x", 6, sometimes_solved)

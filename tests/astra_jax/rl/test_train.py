@@ -142,7 +142,7 @@ async def test_a_step_that_is_not_finite_is_not_applied_but_told_of(config, taug
     loss_of = jax.jit(functools.partial(rl_loss, model_config=taught.model_config, objective=objective))
     start = load_params(run.init)[1]
     before, now = (float(loss_of(params, made[1])[0]) for params in (start, end.params))
-    assert now < before - 1e-4, "an update makes more likely what has earned more"
+    assert now < before - 1e-4, "an update makes the better rewarded tokens more likely"
 
 
 @pytest.mark.slow
@@ -165,4 +165,4 @@ async def test_a_run_over_a_mesh_has_the_rewards_and_losses_of_one_device(config
         np.testing.assert_allclose(
             [line[name] for line in found], [line[name] for line in expected], rtol=1e-4, atol=1e-6
         )
-    assert found[0]["mean_abs_logprob_difference"] < 1e-5, "what was sampled is what is learnt from"
+    assert found[0]["mean_abs_logprob_difference"] < 1e-5, "the learner has the sampled tokens"

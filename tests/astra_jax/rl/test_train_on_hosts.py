@@ -32,7 +32,7 @@ CONFIG = Path(__file__).parents[3] / "configs" / "tiny_rl.toml"
 
 @pytest.fixture(scope="module")
 def overrides(taught, tmp_path_factory) -> list[str]:
-    """Of the tiny config: four groups a rollout, on a mesh of eight devices."""
+    """Overrides of the tiny config: four groups a rollout, on a mesh of eight devices."""
     folder = tmp_path_factory.mktemp("rl")
     save_policy(taught, folder / "init")
     write_records(folder / "environments", environments(), kind="environment")

@@ -1,4 +1,4 @@
-"""A server in a thread of this process, so that a test can look at its decoder, and shares what is compiled."""
+"""A server in a thread of this process, so that a test can look at its decoder, and shares compiled programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder that says what a test wants, a few tokens a call."""
+"""A decoder that says a test's text, a few tokens a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chats through the official client: what it reads, what the template is given, what is refused."""
+"""Chats through the official client: the replies it reads, the prompts the template renders, and refused requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def streamed(client: Any, **rest: Any) -> tuple[list[Any], dict[str, Any]]:
     return chunks, message
 
 
-# --- what is said ---
+# --- replies ---
 
 
 def test_a_reply_has_text_finish_and_usage(client, says):
@@ -136,7 +136,7 @@ NO_CALL = "<tool_call>\nget_rent(1)\n</tool_call>"
         ("It is 2150 €.", {"stop": ["x", "is 2"]}, None, "It ", 0, "stop"),
     ],
 )
-def test_a_stream_says_what_a_whole_reply_says(client, says, text, asked, reasoning, content, num_calls, finish):
+def test_a_stream_says_the_same_as_a_whole_reply(client, says, text, asked, reasoning, content, num_calls, finish):
     said = says(text)
     choice = chat(client, seed=1, **asked).choices[0]
     assert len(said.aborted) == ("stop" in asked)  # behind a stop string nothing is sampled
@@ -213,14 +213,14 @@ def test_log_probs_are_those_of_the_tokens(client, says):
         ({"parallel_tool_calls": True, "tool_choice": "auto", "extra_body": {"repetition_penalty": 1}}, {}),
     ],
 )
-def test_sampling_is_what_is_asked_for_and_what_asks_for_nothing_is_taken(client, says, asked: Any, sampled: Any):
+def test_sampling_follows_the_request_and_values_without_effect_are_accepted(client, says, asked: Any, sampled: Any):
     said = says("Yes.")
     assert chat(client, **asked).choices[0].message.content == "Yes."
     (sampling,) = said.samplings
     assert {name: getattr(sampling, name) for name in sampled} == sampled
 
 
-# --- what the template is given ---
+# --- prompts ---
 
 
 def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(client, says):
@@ -247,7 +247,7 @@ def test_the_prompt_is_the_checkpoints_rendering_of_messages_and_tools(client, s
     assert said.prompts.pop().endswith("<think>\n\n</think>\n\n")
 
 
-def test_what_the_server_says_can_be_sent_back(client, says):
+def test_a_reply_of_the_server_can_be_sent_back(client, says):
     """Thoughts, text, a block that is no call, and a call."""
     says(f"<think>\nThe <think> tag.\n</think>\n\nSo:\n{NO_CALL}\n{CALL}")
     message = chat(client, tools=TOOLS).choices[0].message.model_dump()

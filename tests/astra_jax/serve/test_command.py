@@ -52,7 +52,7 @@ def test_it_says_where_it_listens_and_ends_well_with_a_message_under_way_when_it
 
 
 @pytest.mark.slow
-async def test_a_huggingface_folder_says_what_its_policy_says(untrained, tmp_path):
+async def test_a_huggingface_folder_says_the_same_as_its_policy(untrained, tmp_path):
     save_policy(untrained, tmp_path / "policy")
     save_hf(untrained.params, untrained.model_config, tmp_path / "hf", companions=tmp_path / "policy")
     said = []
@@ -105,7 +105,7 @@ async def test_a_server_keeps_no_weights_but_those_that_its_decoder_has_laid_out
         await _serve(listener, read(), None, None, False)
 
 
-def test_what_cannot_be_served_is_told_in_one_line(untrained, tmp_path, monkeypatch, capsys):
+def test_a_command_that_cannot_serve_says_so_in_one_line(untrained, tmp_path, monkeypatch, capsys):
     save_policy(untrained, tmp_path / "policy")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASTRA_SERVE_KEY", raising=False)

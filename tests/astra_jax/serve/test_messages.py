@@ -1,4 +1,4 @@
-"""Messages taken apart as their text comes: what is certain is told at once, and the pieces do not matter."""
+"""Messages parsed while they stream: certain parts are passed on at once, and the split into pieces does not matter."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_text_is_whole_characters_up_to_the_first_stop_string(tokenizer, text: s
     assert decoded(tokenizer, ids, silent_ids=(tokenizer.end_id,), stops=stops) == text[: min(places, default=None)]
 
 
-def test_a_character_of_several_tokens_comes_whole_and_what_is_none_is_replaced(tokenizer):
+def test_a_character_of_several_tokens_comes_whole_and_an_unfinished_one_is_replaced(tokenizer):
     ids = tokenizer.encode("龘")
     assert len(ids) > 1, "this test needs a character that the tokenizer does not know"
     reader = MessageText(tokenizer, silent_ids=())

@@ -1,4 +1,4 @@
-"""The endpoints over one decoder: what is answered, what is refused, and that nothing is left behind."""
+"""The endpoints over one decoder: answers, refusals, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_seeds_stop_ids_and_lengths_are_as_asked_for(client):
     whole = choice_of(client, **GREEDY)["token_ids"]
     stopped = choice_of(client, **GREEDY, stop_token_ids=[whole[5]])
     assert (stopped["token_ids"], stopped["finish_reason"]) == (whole[: whole.index(whole[5]) + 1], "stop")
-    longest = choice_of(client, temperature=0.0)  # without a length it gets what fits
+    longest = choice_of(client, temperature=0.0)  # without a length it gets as many as fit
     assert "logprobs" not in longest
     assert len(longest["token_ids"]) == LIMITS.max_tokens - len(PROMPT) or longest["finish_reason"] == "stop"
 
@@ -131,7 +131,7 @@ def test_a_conversation_that_comes_back_has_only_its_new_tokens_read(server, cli
         message = client.post(GENERATE, json=asked(ids, {**GREEDY, "max_tokens": 9})).json()["choices"][0]["token_ids"]
         read.append(server.decoder.load.read_tokens - before)
         given = [60 + turn] * 12
-        # Of a page that was not full, all is read again; the last token of a message is in no page yet.
+        # A page that was not full is read again as a whole; the last token of a message is in no page yet.
         assert read[-1] <= (len(ids) - 1 if turn == 0 else LIMITS.page_tokens + len(given))
         ids = [*ids, *message, *given]
     assert read[0] == 29
@@ -165,7 +165,7 @@ CHAT_FAULTS: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ([5],),
     "never_heard_of": ({"x": 1},),
 }
-# What else is refused is in the tests of synthesis/foreign_messages.py; a body may hold 1e999, which is no JSON.
+# Other refusals are in the tests of synthesis/foreign_messages.py; a body may hold 1e999, which is no JSON.
 BROKEN = (
     b'{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1e999}}}]}]}'
 )
@@ -220,7 +220,7 @@ def chatting(**fields: Any) -> dict[str, Any]:
     ],
     ids=lambda value: str(value)[:60] if not isinstance(value, int) else str(value),
 )
-def test_what_is_malformed_or_not_done_here_is_refused_in_one_line(client, path, body, status, words, monkeypatch):
+def test_a_malformed_or_unsupported_request_is_refused_in_one_line(client, path, body, status, words, monkeypatch):
     monkeypatch.setattr(service_module, "_MOST_BODY_BYTES", 1 << 20)
     response = client.post(path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
     error = response.json()["error"]

@@ -154,7 +154,7 @@ def test_a_sample_over_the_length_limit_is_dropped_and_counted_never_cut(records
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_what_memory_does_not_hold_is_rendered_again_to_the_same_batches(records, tokenizer, monkeypatch, packing):
+def test_samples_beyond_memory_are_rendered_again_to_the_same_batches(records, tokenizer, monkeypatch, packing):
     config = a_config(records, packing=packing)
     expected = taken(batches_of(config, tokenizer))
     monkeypatch.setattr(sample_source, "_KEPT_TOKENS", 300)
@@ -175,7 +175,7 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained):
         return token_logprobs(hidden_BTD, qwen3.output_embedding, batch.targets_BT, chunk_tokens=128)
 
     def said(packing: bool) -> tuple[dict[tuple[int, ...], np.ndarray], int]:
-        """The log-probs of what the assistant says, by sample."""
+        """The log-probs of the assistant's tokens, by sample."""
         config = a_config(records, packing=packing, epochs=1, length_buckets=[448])
         found, num_rows = {}, 0
         for batch in taken(batches_of(config, tokenizer)):

@@ -1,4 +1,4 @@
-"""Conversations in OpenAI's form: what is exported comes back as the same samples, and a bad line is named."""
+"""Conversations in OpenAI's form: exported records come back as the same samples, and a bad line is named."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ JSON = st.recursive(
 
 @settings(max_examples=200)
 @given(st.fixed_dictionaries({"messages": JSON | st.lists(JSON, max_size=3)}, optional={"tools": JSON}))
-def test_whatever_json_a_row_holds_it_is_read_or_refused_with_what_was_found(row: Any) -> None:
+def test_a_row_of_any_json_is_read_or_refused_with_the_found_value(row: Any) -> None:
     said = "expected or found "
     try:
         conversation_of(row)

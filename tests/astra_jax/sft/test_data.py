@@ -1,4 +1,4 @@
-"""SFT samples have loss on what the assistant says in the last user turn, alone in a row or one after the other."""
+"""SFT samples have loss on the assistant's words in the last user turn, alone in a row or one after the other."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def text_with_loss(sample: SFTSample, tokenizer) -> str:
     return tokenizer.decode(sample.ids[sample.loss_mask > 0])
 
 
-def test_loss_is_on_what_the_assistant_says_in_the_last_user_turn_and_nowhere_else(tokenizer):
+def test_loss_is_on_the_assistants_words_in_the_last_user_turn_and_nowhere_else(tokenizer):
     first, second = samples_of(CONVERSATION, tokenizer)
     thought = "<think>\nso\n</think>\n\n"
 
@@ -80,7 +80,7 @@ def test_over_all_samples_every_answer_to_a_user_has_loss_exactly_once(tokenizer
     def check(messages):
         samples = samples_of(messages, tokenizer)
         ends = sum(int(sample.loss_mask[sample.ids == tokenizer.end_id].sum()) for sample in samples)
-        for sample in samples:  # a sample ends with the assistant's words, not with what nobody answered
+        for sample in samples:  # a sample ends with the assistant's words, not with an unanswered message
             assert sample.loss_mask[sample.ids == tokenizer.end_id][-1] == 1
         questions = [index for index, message in enumerate(messages) if message.role == "user"]
         first = questions[0] if questions else len(messages)

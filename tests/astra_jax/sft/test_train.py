@@ -221,6 +221,6 @@ def test_a_kind_without_a_row_in_a_step_has_no_loss_there(undisturbed):
     assert not any("loss_trajectories" in line or "loss_conversations" in line for line in lines)
 
 
-def test_a_run_without_a_start_says_what_it_needs(config):
+def test_a_run_without_a_start_asks_for_one(config):
     with pytest.raises(ValueError, match="needs `init`"):
         run_sft(config.model_copy(update={"model": None}))

@@ -79,7 +79,7 @@ def on_two_hosts(config: SFTConfig) -> contextlib.AbstractContextManager[list[su
     ],
 )
 def test_two_hosts_have_the_losses_of_one(config, on_one_device, tmp_path, mesh):
-    """Each makes only its rows of a batch; the second is also seen to resume from what both have saved."""
+    """Each makes only its rows of a batch; the second also resumes from the checkpoint of both."""
     run = config.model_copy(update={"out": tmp_path, "mesh": mesh})
     with on_two_hosts(run) as processes:
         finish(processes)

@@ -1,4 +1,4 @@
-"""A run is known by what it was begun with: refused with the differences, gone on with, or already complete."""
+"""A run is known by its config, inputs and code: refused with the differences, resumed, or already complete."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SFT, RL = (open_sft_run, "sft_config"), (open_rl_run, "rl_config")
         (RL, {"irrelevant_per_band": {"high": 2}}, "irrelevant_per_band.high: absent before, 2 now"),
     ],
 )
-def test_a_run_with_another_config_is_refused_with_what_differs(request, untrained, tmp_path, run, changes, difference):
+def test_a_run_with_another_config_is_refused_with_both_values(request, untrained, tmp_path, run, changes, difference):
     open_run, fixture = run
     config = begun(open_run, request.getfixturevalue(fixture))
     save_policy(untrained, tmp_path / "policy")
@@ -117,7 +117,7 @@ def test_rl_goes_on_after_an_edited_comment_and_is_refused_by_name_after_an_edit
         {"wandb": {"project": "tools"}},
     ],
 )
-def test_where_a_run_works_and_what_it_keeps_may_change_when_it_resumes(sft_config, changes):
+def test_settings_that_do_not_change_the_result_may_change_when_a_run_resumes(sft_config, changes):
     begun(open_sft_run, sft_config)
     assert open_sft_run(changed(sft_config, **changes)).figures is None
 
@@ -132,7 +132,7 @@ def test_a_run_that_left_nothing_is_begun_anew_with_another_config(sft_config):
         open_sft_run(sft_config)
 
 
-def test_a_run_of_an_older_version_is_refused_with_what_to_do(sft_config):
+def test_a_run_of_an_older_version_is_refused_with_a_remedy(sft_config):
     (sft_config.out / "checkpoints" / "00000100").mkdir(parents=True)
     with pytest.raises(DestinationRefused, match=r"an older version has no run\.json: .* begin anew elsewhere"):
         open_sft_run(sft_config)
@@ -147,7 +147,7 @@ def test_figures_of_a_run_whose_product_was_taken_away_are_those_of_nothing(sft_
     assert open_sft_run(sft_config).figures == {"steps": 2, "loss": None, "already_complete": True}
 
 
-def test_a_finished_training_says_so_and_with_another_config_what_differs(sft_config, untrained, tmp_path, capsys):
+def test_a_finished_training_says_so_and_with_another_config_the_difference(sft_config, untrained, tmp_path, capsys):
     config = ROOT / "configs" / "tiny_sft.toml"
     save_policy(untrained, tmp_path / "init")
     records = {"environments": [str(tmp_path / "environments")], "trajectories": [], "conversations": []}
@@ -192,7 +192,7 @@ def test_an_evaluation_of_another_policy_is_refused_and_an_equal_one_is_already_
 
 
 def test_hosts_that_were_begun_with_other_configs_are_refused_before_anything_is_written(rl_config, monkeypatch):
-    """Of two hosts the second was given another seed."""
+    """The second of two hosts has another seed."""
 
     def gather(own: np.ndarray) -> np.ndarray:
         return np.stack([own, own ^ 1])

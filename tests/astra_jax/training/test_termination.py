@@ -1,4 +1,4 @@
-"""Work that may be given up ends on a signal, all of it; work that nobody interrupts is left alone."""
+"""Work that may be given up ends on a signal, all of it; work without a signal is left alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Work:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-async def test_a_signal_gives_work_up_when_it_has_let_go_of_what_it_holds(signum):
+async def test_a_signal_gives_work_up_after_it_has_cleaned_up(signum):
     work = Work(signum)
     with Termination() as termination:
         with pytest.raises(GivenUp):
@@ -52,7 +52,7 @@ async def test_after_a_signal_no_work_is_begun():
     assert work.told == []
 
 
-async def test_work_that_ends_is_handed_on_and_so_is_what_it_raises_and_who_cancels_it():
+async def test_results_errors_and_cancellations_of_work_are_handed_on():
     async def returns() -> int:
         return 7
 

@@ -29,7 +29,7 @@ wandb = { project = "tools" }
 
 
 class FakeWandb(types.ModuleType):
-    """In the place of the package: remembers what it was sent, as W&B's server does, also over several processes."""
+    """In the place of the package: remembers the lines sent to it, as W&B's server does, also across processes."""
 
     Error = type("Error", (Exception,), {})
     Settings = dict
@@ -90,7 +90,7 @@ def test_a_resumed_run_goes_on_with_its_own_run_and_sends_no_step_twice(server, 
     assert server.history == losses(8)
 
 
-def test_what_never_reached_the_server_is_sent_when_the_run_resumes(server, tmp_path):
+def test_lines_that_never_reached_the_server_are_sent_when_the_run_resumes(server, tmp_path):
     write_steps(tmp_path / "metrics.jsonl", 0, 5)
     del server.history[2:]
     write_steps(tmp_path / "metrics.jsonl", 5, 7)
@@ -145,8 +145,8 @@ def test_a_run_ends_well_after_the_process_that_sends_has_died(server, tmp_path)
         ("without a key", "[wandb] needs a key in WANDB_API_KEY, found none; with WANDB_MODE=offline it needs none"),
     ],
 )
-def test_what_is_missing_is_one_line_before_anything_is_read(server, monkeypatch, tmp_path, capsys, package, message):
-    """The policy and the records do not exist, and nobody notices."""
+def test_a_missing_package_or_key_is_one_line_at_the_start(server, monkeypatch, tmp_path, capsys, package, message):
+    """The message names neither the policy nor the records, which do not exist."""
     server.has_key = False
     if package is None:
         monkeypatch.setitem(sys.modules, "wandb", None)

@@ -16,7 +16,7 @@ from tests.synthesis.environments.made import tiny_config
 
 
 @pytest.mark.slow
-def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path: Path, sandbox_url: str) -> None:
+def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path: Path, sandbox_url: str) -> None:
     config = tiny_config(seed=0, count=90, out=tmp_path / "out")
     estimated = asyncio.run(estimate_environments(config, sandbox_url)).total
     assert not list(tmp_path.iterdir()), "an estimate leaves nothing behind"

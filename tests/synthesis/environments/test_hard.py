@@ -36,7 +36,7 @@ def environments(records: Path) -> list[Environment]:
     return read(records)
 
 
-def test_they_verify_and_say_what_they_are(records: Path, environments: list[Environment], sandbox_url: str) -> None:
+def test_they_verify_and_count_as_hard(records: Path, environments: list[Environment], sandbox_url: str) -> None:
     assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}

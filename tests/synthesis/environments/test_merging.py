@@ -1,4 +1,4 @@
-"""Tools that do the same become one whatever words they are documented in, and nothing that was proven is lost."""
+"""Tools that do the same become one, also if their documents differ, and nothing that was proven is lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packages beside the standard library: the config asks, the teacher is told, a tool says what it needs, no sandbox
-without it is asked to run it. Without any, nothing is another byte than before."""
+"""Packages beside the standard library: the config asks, the teacher is told, a tool names its packages, no sandbox
+without them is asked to run it. Without packages not a byte of the records changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRITES_CODE = (
 )  # fmt: skip
 
 
-# The check of what a tool's code imports.
+# The check of a tool's imports.
 
 
 def check(*lines: str, before: str = "", packages: tuple[NeededPackage, ...] = (NUMPY,)) -> None:
@@ -77,7 +77,7 @@ def with_module(folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: 
         ("import numpy, math", "return math.pi"),
     ],
 )
-def test_what_is_allowed_may_be_imported(before: str, line: str) -> None:
+def test_allowed_modules_may_be_imported(before: str, line: str) -> None:
     check(line, before=before)
     with pytest.raises(Rejected, match="import not allowed"):
         check(line, before=before, packages=())
@@ -114,7 +114,7 @@ def test_a_package_is_no_way_to_another_module(before: str, line: str) -> None:
         ("ModuleNotFoundError('no tests')", "import not allowed: there is no module 'kites.tests'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_rejected_whatever_it_raises(
+def test_a_module_that_cannot_be_imported_is_rejected_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, reason: str
 ) -> None:
     with_module(tmp_path, monkeypatch, "kites/tests.py", f"raise {raised}\n")
@@ -122,7 +122,7 @@ def test_a_module_that_cannot_be_imported_is_rejected_whatever_it_raises(
         check("return 1", before="import kites.tests", packages=(KITES,))
 
 
-def test_an_attribute_that_a_package_cannot_give_is_rejected_whatever_it_raises(
+def test_an_attribute_that_a_package_cannot_give_is_rejected_after_any_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lazy = "def __getattr__(name):\n    raise RuntimeError(name)\n"
@@ -143,14 +143,14 @@ def test_no_record_makes_a_module_of_the_standard_library_a_package() -> None:
         check("return os.getcwd()", before="import os", packages=(false,))
 
 
-def test_a_tool_says_what_its_code_imports_and_nothing_else() -> None:
+def test_a_tool_names_the_packages_that_its_code_imports() -> None:
     yaml = NeededPackage(name="pyyaml", version="6.0.3", modules=("yaml", "_yaml"))
     said = EnvironmentTool(document=DOCUMENT, source="def look(key):\n    import yaml\n", packages=(NUMPY,))
     assert with_needed_packages(said, (NUMPY, yaml)).packages == (yaml,)
     assert with_needed_packages(said, ()).packages == ()
 
 
-# What a teacher is told.
+# The teacher's prompts.
 
 
 def asked_with_packages(request: Request[Any]) -> Request[Any]:
@@ -243,7 +243,7 @@ def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path)
     assert "packages-" in environments[0].provenance.prompt_version
 
 
-def test_a_teacher_that_is_told_of_none_writes_what_it_always_wrote(services: dict[str, str], tmp_path: Path) -> None:
+def test_a_teacher_that_is_told_of_none_writes_the_same_as_ever(services: dict[str, str], tmp_path: Path) -> None:
     written = []
     for name, teacher in (("flyer", FLYER), ("plain", ProceduralTeacher())):
         out = all_kept(tiny_config(seed=3, count=4, out=tmp_path / name), services["without"], teacher)
@@ -266,7 +266,7 @@ def test_such_records_verify_where_the_package_is(
     assert "found one without kites" in capsys.readouterr().err
 
 
-def test_an_export_says_what_its_rows_need(records: Path, tmp_path: Path) -> None:
+def test_an_export_names_the_packages_of_its_rows(records: Path, tmp_path: Path) -> None:
     for name in ("astra", "verl", "jsonl"):
         assert main(["records", "export", str(records), "--format", name, "--out", str(tmp_path / name)]) == 0
         card = (tmp_path / name / "README.md").read_text()

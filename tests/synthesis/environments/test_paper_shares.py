@@ -51,7 +51,7 @@ def drawn() -> list[tuple[EnvironmentPlan, QAInstance]]:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_languages_have_the_papers_shares(language: str, drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
-    # Read off the questions: a plan has its shares whatever is written.
+    # Counted in the questions, since a plan alone has its shares in any case.
     share = sum(language_of(instance.question) == language for _, instance in drawn) / len(drawn)
     assert share == pytest.approx(PAPER["languages"][language], abs=2 * POINTS)
 

@@ -32,7 +32,7 @@ def test_every_gold_answer_replays_and_every_negative_test_holds(training: Path,
     assert verdict(training, sandbox_url) == "verified 24/24"
 
 
-def test_shares_are_as_configured_and_statistics_count_what_the_directory_holds(
+def test_shares_are_as_configured_and_statistics_count_the_directory(
     training: Path, environments: list[Environment]
 ) -> None:
     assert Counter(environment.scenario for environment in environments) == {

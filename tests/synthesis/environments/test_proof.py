@@ -167,7 +167,7 @@ def reply_of(value: JsonValue) -> ExecuteReply:
 
 
 class Answering:
-    """A sandbox whose calls come to what a function makes of arguments and seed; None is an exception of the tool."""
+    """A sandbox whose values are a function of arguments and seed; None is an exception of the tool."""
 
     def __init__(self, value_of: Callable[[JsonObject, int], JsonValue]):
         self._value_of = value_of
@@ -257,7 +257,7 @@ def test_an_argument_is_changed_to_a_stranger_of_its_type() -> None:
     assert other_settings({"type": "boolean"}, True) == other_settings({"type": "number"}, 0.5) == []
 
 
-def test_a_proof_says_what_was_asked_expected_and_found() -> None:
+def test_a_proof_names_the_call_the_expected_and_the_found_value() -> None:
     proofs = [(TOOL, [rent_of("Amber Fox", 4210)])]
     messages = {
         17: "wrong answer: get_rent({'apartment': 'Amber Fox'}): expected 4210, found 17",

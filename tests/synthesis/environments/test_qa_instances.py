@@ -1,4 +1,4 @@
-"""The structural validator accepts what the teacher writes and names the rule that a mutated instance breaks."""
+"""The structural validator accepts the teacher's instances and names the rule that a mutated one breaks."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ HUGE = 10**4299
         ("times", [0.0], float("inf")),
     ],
 )
-def test_what_numbers_too_large_are_composed_to_is_an_error_that_is_told(
+def test_composing_too_large_numbers_is_an_error_that_is_told(
     operation: Any, answers: list[JsonValue], operand: float | None
 ) -> None:
     nodes = tuple(

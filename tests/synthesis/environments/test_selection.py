@@ -37,7 +37,7 @@ def bytes_of(out):
     return {str(path.relative_to(out.parent)): path.read_bytes() for path in out.parent.rglob("*") if path.is_file()}
 
 
-async def test_a_changed_quality_threshold_selects_again_and_asks_nobody(tmp_path, sandbox_url):
+async def test_a_changed_quality_threshold_selects_again_without_a_teacher(tmp_path, sandbox_url):
     out = tmp_path / "out"
 
     async def synthesized(teacher, quality_threshold, url="http://127.0.0.1:9"):

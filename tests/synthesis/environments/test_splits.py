@@ -1,4 +1,4 @@
-"""Held-out environments share with training nothing of what their split promises, whoever the teacher is."""
+"""Held-out environments share nothing with training that their split excludes, with any teacher."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, 
 
 
 class HabitualTeacher(ProceduralTeacher):
-    """Has one way to name tools, whatever it is asked for."""
+    """Has one way to name tools for every request."""
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         knowledge = getattr(request, "knowledge", None)
@@ -95,7 +95,7 @@ class HabitualTeacher(ProceduralTeacher):
 @pytest.mark.parametrize(
     ("unseen", "reason"), [("tools", "tool of another split"), ("domains", "domain of another split")]
 )
-def test_what_a_teacher_cannot_do_is_rejected_and_not_shared(
+def test_an_environment_that_would_share_is_rejected(
     unseen: str,
     reason: str,
     held_out: Mapping[str, Path],
@@ -153,7 +153,7 @@ def taken_from(folder: Path, environment: Environment) -> TakenValues:
     return TakenValues([folder])
 
 
-def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_whatever_its_case(tmp_path: Path) -> None:
+def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_case(tmp_path: Path) -> None:
     taken = taken_from(tmp_path / "other", tiny_environment())  # about the owner of Amber Falcon, which costs 2150
     for asked, shared in (
         (question(7, entities=("Nobody",)), set()),
@@ -165,7 +165,7 @@ def test_what_another_split_holds_is_taken_whether_as_entity_or_as_answer_and_wh
         assert taken.shared_with(asked) == shared
 
 
-def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_not(tmp_path: Path) -> None:
+def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_errors(tmp_path: Path) -> None:
     environment = tiny_environment()
     gold = environment.gold_messages()
     asks = altered(gold[1].tool_calls[0], id="habit", arguments={"owner": "Misty Lynx"})
@@ -180,7 +180,7 @@ def test_what_a_demonstration_asks_for_and_is_told_is_taken_and_what_failed_is_n
     assert taken.shared_with(asked) == {"misty lynx", "blue door", "green gate"}
 
 
-def test_what_is_taken_beside_entities_and_answers_depends_on_what_must_be_unseen(tmp_path: Path) -> None:
+def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path: Path) -> None:
     other = tiny_environment()
     write_records(tmp_path / "other", [other], kind="environment")
     renamed = altered(other.tools[0].document, name="seek_flat")

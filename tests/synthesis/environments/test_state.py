@@ -36,7 +36,7 @@ def spoiling(question: type[Request[Any]], spoil: Callable[[Any], Any], *, times
 
 
 def with_a_log(reply: Any) -> Any:
-    """A task whose first tool writes into the state what no condition names."""
+    """A task whose first tool writes a key into the state that no condition names."""
     first, *others = reply.tools
     source = first.source.replace("    rows[target] += amount\n", "    rows[target] += amount\n    state['log'] = 1\n")
     assert source != first.source

@@ -171,7 +171,7 @@ def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_m
         check_shape(altered(asking, question=too_short))
 
 
-def test_sft_learns_to_ask_and_what_follows_the_reply_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
+def test_sft_learns_the_question_back_and_the_rest_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
     asking = asks_back(varied)
     write_records(tmp_path / "records", [asking], kind="environment")
     tokenizer = tiny_tokenizer()

@@ -1,4 +1,4 @@
-"""Every promise of a finished environment is replayed: what was broken after its proof is found."""
+"""Every promise of a finished environment is replayed: damage after its proof is found."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_task_to_refuse_is_not_refused_by_any_words(said: str, expected: float
 
 
 @pytest.mark.parametrize(("said", "expected"), [("Which city should I use?", 1), ("Which one?", 0.1), ("Done.", 0.1)])
-def test_who_asks_back_names_what_is_missing(said: str, expected: float) -> None:
+def test_a_question_back_names_the_missing_parameter(said: str, expected: float) -> None:
     vague = task("find_hotel", expectation="ask_back", slots={}, hidden_parameters={"city": "Oslo"})
     assert first_step(saying(said), vague) == expected
 
@@ -94,7 +94,7 @@ def test_a_failure_that_may_pass_is_tried_again_and_a_lasting_one_is_told() -> N
     assert next_step(calling("find_hotel", 2, city="Oslo"), *lasting) == 0.3
 
 
-def test_a_plan_is_right_or_has_a_fault_and_what_could_not_be_done_is_none() -> None:
+def test_a_plan_is_right_or_has_a_fault_and_an_impossible_step_is_none() -> None:
     def plan(*messages: Message) -> float:
         return score(judge_planning, judges.JudgePlanning, USER, *messages)
 
@@ -107,7 +107,7 @@ def test_a_plan_is_right_or_has_a_fault_and_what_could_not_be_done_is_none() -> 
     assert plan(*found, *full, saying("Sorry, I could not book.")) == 1
     late = (calling("book_hotel", 2, hotel_id="H1", guest="Ana"), told('{"error": "503"}', 2, is_error=True))
     assert plan(*found, *late, saying("Sorry, I could not book.")) == 0.2
-    # Of two calls side by side the first is made again, and is not out of order.
+    # The first of two calls side by side is made again, and is not out of order.
     both = Message(role="assistant", tool_calls=(*found[0].tool_calls, *late[0].tool_calls))
     again = (told('{"error": "503"}', is_error=True), booked[1], calling("find_hotel", 3, city="Oslo"), told(FOUND, 3))
     assert plan(both, *again) == 1
@@ -124,7 +124,7 @@ def test_a_plan_is_right_or_has_a_fault_and_what_could_not_be_done_is_none() -> 
         ("hotel id unknown, 4 of them.", False),
     ],
 )
-def test_what_nobody_told_is_a_fault_and_words_of_ones_own_are_none(answer: str, is_sound: bool) -> None:
+def test_a_made_up_value_is_a_fault_and_other_words_are_none(answer: str, is_sound: bool) -> None:
     found = (USER, calling("find_hotel", city="Oslo"), told(FOUND), saying(answer))
     score_of_answer = score(judge_response_understanding, judges.JudgeResponseUnderstanding, *found)
     assert score_of_answer == 1 if is_sound else score_of_answer <= 0.4
@@ -168,7 +168,7 @@ TICKET = [("ticket id", "T1"), ("status", "open"), ("status", "assigned"), ("sta
     [
         ("Done. ticket id T1, status assigned, status closed, hours open 4.", []),
         ("Done. status assigned, status packed, hours open 4.", ["status"]),  # closed became packed
-        ("Done. status packed, hours open 4.", ["status"]),  # what stands in a label is no value
+        ("Done. status packed, hours open 4.", ["status"]),  # a word of a label is no value
         ("The status went from open to assigned, then the status was closed.", []),
         ("Its status is as follows: closed.", []),
         ("ticket id T1: the ticket id is T1.", []),  # one value may be said again and again

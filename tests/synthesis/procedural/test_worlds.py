@@ -1,4 +1,4 @@
-"""Generated worlds are consistent, and what the teacher says of them is looked up."""
+"""Generated worlds are consistent, and the teacher looks its facts up in them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tool servers at addresses, made with the SDK, in this process; behind a token or a header if one is named.
 
-The token and the header's value are those of the tests; `act` does what its text says.
+The token and the header's value are those of the tests; `act` does as its text says.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense]
 
-Its one tool, `act`, does what its argument `text` says.
+Its one tool, `act`, does as its argument `text` says.
 """
 
 from __future__ import annotations

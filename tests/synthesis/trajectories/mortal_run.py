@@ -4,7 +4,7 @@
 
 The records go to DIRECTORY/out. With `openai` the run asks an endpoint of its own through the OpenAI teacher, whose
 cache is DIRECTORY/replies.sqlite; every call that reaches the endpoint is a line of DIRECTORY/asked, and the endpoint
-counts as prompt tokens what names the call. Prints the seconds that a whole life took.
+counts the call's name as its prompt tokens. Prints the seconds that a whole life took.
 """
 
 from __future__ import annotations

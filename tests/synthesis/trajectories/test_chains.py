@@ -1,4 +1,4 @@
-"""Chains are verified by rule and by vote; what fails is dropped."""
+"""Chains are verified by rule and by vote; a chain that fails is dropped."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_an_identifier_that_only_another_tool_gives_out_cannot_come_from_the_tas
         {"type": "array", "items": {"type": "array", "items": {"type": "null"}}},
     ],
 )
-def test_an_argument_that_nobody_could_state_drops_the_chain(schema):
+def test_an_argument_that_no_user_could_state_drops_the_chain(schema):
     with pytest.raises(Rejected, match="argument that nothing satisfies"):
         bind_chain(server(tool("send", {"payload": schema})), ["send"])
 

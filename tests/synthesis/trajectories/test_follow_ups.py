@@ -83,7 +83,7 @@ async def test_a_follow_up_with_a_fault_is_rejected_with_its_reason(text, slots,
     assert rejected.value.reason == reason
 
 
-async def test_the_user_goes_on_when_the_agent_has_answered_and_the_agent_knows_only_what_was_said():
+async def test_the_user_goes_on_after_an_answer_and_the_agent_knows_only_the_request_so_far():
     conversation, teacher = await converse(
         SEARCH, FOUND, BOOK, BOOKED, user=[UserTurn(continues=True, text="Great, book it for Ana then.")]
     )
@@ -97,7 +97,7 @@ async def test_the_user_goes_on_when_the_agent_has_answered_and_the_agent_knows_
     assert task_so_far(WHOLE, conversation.messages) == WHOLE
 
 
-async def test_the_user_hears_what_the_agent_says_and_nothing_of_what_it_thinks():
+async def test_the_user_hears_the_agents_words_and_not_its_thoughts():
     _, teacher = await converse(SEARCH, FOUND, user=[UserTurn(continues=False)])
     (goes_on,) = (request for request in teacher.asked if isinstance(request, ContinueAsUser))
     asks_back = AnswerAsUser(task=WHOLE, conversation=goes_on.conversation)
@@ -117,7 +117,7 @@ async def test_the_user_hears_what_the_agent_says_and_nothing_of_what_it_thinks(
         ("请为 Ana 预订。", "task in another language"),
     ],
 )
-async def test_a_user_who_loses_a_fact_or_names_a_tool_rejects_the_trajectory(text, reason):
+async def test_a_users_lost_fact_or_named_tool_rejects_the_trajectory(text, reason):
     with pytest.raises(Rejected) as rejected:
         await converse(SEARCH, FOUND, user=[UserTurn(continues=True, text=text)] * 2)
     assert rejected.value.reason == reason

@@ -29,7 +29,7 @@ async def judged(endpoint, tmp_path, *, at_once=False):
     return reward, usage
 
 
-async def test_a_call_for_each_judged_message_gives_what_a_call_for_each_judge_gives(tmp_path):
+async def test_a_call_for_each_judged_message_gives_the_scores_of_a_call_for_each_judge(tmp_path):
     expected = await judge_axes(TASK, HOTELS.tools, GOOD, ProceduralTeacher(), seed=0)
     async with MockEndpoint(str).serving() as endpoint:
         reward, _ = await judged(endpoint, tmp_path)
@@ -39,7 +39,7 @@ async def test_a_call_for_each_judged_message_gives_what_a_call_for_each_judge_g
     )
 
 
-async def test_no_judge_sees_what_came_after_its_message_and_later_calls_begin_as_earlier_ones(tmp_path):
+async def test_no_judge_sees_later_messages_and_later_calls_begin_as_earlier_ones(tmp_path):
     async with MockEndpoint(str).serving() as endpoint:
         await judged(endpoint, tmp_path)
     prompts = [body["messages"][1]["content"] for body in endpoint.bodies]

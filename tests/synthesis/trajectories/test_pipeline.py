@@ -111,7 +111,7 @@ HARSH = {
         ({"max_turns": 1, "refuse_share": 0.0}, "ended at max_turns"),
     ],
 )
-async def test_what_does_not_reach_a_threshold_or_its_end_is_not_kept(tmp_path, changes, reason):
+async def test_a_trajectory_below_a_threshold_or_without_an_end_is_not_kept(tmp_path, changes, reason):
     one_try = {"count": 6, "max_attempts_per_trajectory": 1}
     with pytest.raises(NothingKept, match=reason):
         await synthesize(tmp_path / "out", Otherwise(HARSH), **one_try, **changes)

@@ -1,4 +1,4 @@
-"""Seven axes: rules where rules decide, judges that see only what came before, and no default anywhere."""
+"""Seven axes: rules if rules can decide, judges that see only earlier messages, and no default anywhere."""
 
 import pytest
 
@@ -117,7 +117,7 @@ async def test_a_task_that_needs_tools_and_got_none_is_rejected_and_a_right_refu
     assert reward.mean == 1.0
 
 
-def test_one_low_axis_or_a_low_mean_rejects_and_what_reaches_its_threshold_is_kept():
+def test_a_low_axis_or_mean_rejects_and_scores_at_the_threshold_are_kept():
     thresholds = RewardThresholds(mean=0.5, every_axis=0.25)
 
     def axes(**changes: float) -> RewardAxes:

@@ -62,7 +62,7 @@ def rejected_in(out):
     return list(RecordSource(rejected_beside(out), RejectedTrajectory))
 
 
-def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reason(tmp_path):
+def test_rejected_items_lie_beside_the_records_with_every_score_and_the_reason(tmp_path):
     report = synthesized(tmp_path / "out", reward_thresholds=STRICT)
     items = rejected_in(tmp_path / "out")
     assert len(items) == report.rejected.total() == report.read - report.kept
@@ -76,7 +76,7 @@ def test_what_is_not_kept_lies_beside_the_records_with_every_score_and_its_reaso
     assert read_card(rejected_beside(tmp_path / "out")).rejected == dict(report.rejected)
 
 
-def test_a_changed_threshold_selects_again_asks_nobody_and_gives_the_same_bytes_on_the_way_back(tmp_path):
+def test_a_changed_threshold_selects_again_without_a_teacher_and_back_to_the_same_bytes(tmp_path):
     out = tmp_path / "out"
     before = synthesized(out)
     lax = bytes_of(out)
@@ -90,14 +90,14 @@ def test_a_changed_threshold_selects_again_asks_nobody_and_gives_the_same_bytes_
     assert bytes_of(out) == lax
 
 
-def test_a_selection_keeps_what_a_run_of_these_thresholds_would_have_kept_of_the_same_work(tmp_path):
+def test_a_selection_keeps_the_same_as_a_run_with_these_thresholds(tmp_path):
     synthesized(tmp_path / "a", reward_thresholds=STRICT, max_attempts_per_trajectory=1)
     synthesized(tmp_path / "b", reward_thresholds=LAX, max_attempts_per_trajectory=1)
     synthesized(tmp_path / "b", Deaf(), reward_thresholds=STRICT, max_attempts_per_trajectory=1)
     assert list(RecordSource(tmp_path / "a", Trajectory)) == list(RecordSource(tmp_path / "b", Trajectory))
 
 
-def test_a_lower_threshold_keeps_at_most_count_and_says_what_was_never_worked_on(tmp_path):
+def test_a_lower_threshold_keeps_at_most_count_and_counts_items_never_worked_on(tmp_path):
     out = tmp_path / "out"
     synthesized(out, reward_thresholds=STRICT)
     report = synthesized(out, Deaf(), reward_thresholds=LAX, task_thresholds=TaskThresholds(realism=0.0))
@@ -107,7 +107,7 @@ def test_a_lower_threshold_keeps_at_most_count_and_says_what_was_never_worked_on
     assert report.rejected["low realism"] == 0
 
 
-def test_what_another_run_did_not_keep_is_never_selected_from(tmp_path):
+def test_rejected_items_of_another_run_are_never_selected_from(tmp_path):
     synthesized(tmp_path / "a")
     synthesized(tmp_path / "b", max_turns=15)  # as many of each, so that no count tells them apart
     rejected_beside(tmp_path / "a").rename(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""The paper's table of a set of trajectories, and what a run would cost."""
+"""The paper's table of a set of trajectories, and the estimated cost of a run."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -68,7 +68,7 @@ async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing
 
 
 @pytest.mark.slow
-async def test_an_estimate_is_near_what_the_whole_run_asks(tmp_path):
+async def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path):
     teacher = MeteringTeacher()
     await synthesize(tmp_path / "out", teacher, count=400)
     asked, estimated = (

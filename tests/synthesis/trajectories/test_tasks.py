@@ -21,7 +21,7 @@ FACTS = {"city": "Oslo", "guest": "Ana"}
 
 
 async def written(text: str, slots: dict = FACTS, hidden: tuple[str, ...] = (), chain=CHAIN, tools=()):
-    # Twice: what breaks a rule is asked for once more.
+    # Twice: a task that breaks a rule is asked for once more.
     teacher = ScriptedTeacher({WriteTask: [WrittenTask(text=text, slots=slots, tools=tools)] * 2})
     return await write_task(HOTELS, teacher, chain=chain, expectation="answer", hidden_slots=hidden, seed=0)
 

@@ -1,4 +1,4 @@
-"""`records verify` on trajectories: what can be replayed is replayed, and the digest tells the rest."""
+"""`records verify` on trajectories: the procedural teacher's are replayed, others are checked by digest."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def with_call(trajectories: list[Trajectory]) -> tuple[Trajectory, int]:
     return trajectory, 1
 
 
-def test_what_was_made_is_verified_and_a_changed_word_of_a_language_model_is_told_by_the_digest(
+def test_trajectories_verify_and_the_digest_shows_a_changed_word(
     directory: Path, trajectories: list[Trajectory], tmp_path: Path
 ) -> None:
     report = asyncio.run(verify_trajectories(directory, ProceduralTeacher()))
@@ -67,7 +67,7 @@ def test_what_was_made_is_verified_and_a_changed_word_of_a_language_model_is_tol
     assert all("changed after it was written" in reason for _, reason in report.failures)
 
 
-def test_every_call_is_checked_against_its_tools_document_whoever_the_teacher_was(
+def test_every_call_is_checked_against_its_tools_document_with_any_teacher(
     trajectories: list[Trajectory],
 ) -> None:
     for trajectory in trajectories:
