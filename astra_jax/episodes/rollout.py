@@ -81,7 +81,7 @@ class RolloutConfig(BaseModel):
 
 
 class PromptTooLong(AstraError, ValueError):
-    """An environment's prompt exceeds `max_prompt_tokens`, or no environment can run; the message says what to do."""
+    """An environment's prompt exceeds `max_prompt_tokens`, or no environment can run; the message names the remedy."""
 
 
 def none_can_run(config: RolloutConfig, num_environments: int) -> PromptTooLong:

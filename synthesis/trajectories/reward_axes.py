@@ -186,7 +186,7 @@ async def _judged(
 ) -> dict[tuple[Judge, int], float]:
     """Return the score of each judge about the first so many messages.
 
-    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only what came before it”.
+    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
     """
 
     def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
