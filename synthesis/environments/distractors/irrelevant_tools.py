@@ -78,7 +78,7 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw at most `per_band` distractors of each band, none named as a tool of the environment; siblings are drawn first.
+        """Draw at most `per_band` distractors of each band, siblings first, none named as a tool of the environment.
 
         The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
