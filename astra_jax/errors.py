@@ -42,7 +42,7 @@ from pydantic import ValidationError
 
 
 class AstraError(Exception):
-    """The root; a message says what is wrong and where, and what to do."""
+    """The root of our errors; a message names the fault, its place and the remedy."""
 
     is_usage: ClassVar[bool] = False
     """Whether the config or the command line is at fault by itself: the command then ends with 2, else with 1."""

@@ -46,7 +46,7 @@ os._exit(0)  # nothing that a package does at its end comes after this line
 
 
 class PackageUnavailable(SandboxError):
-    """Tools cannot have the packages of a folder; the message says which, why and what to do."""
+    """Tools cannot have the packages of a folder; the message names the package, the reason and the remedy."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _FIXES = {
 
 
 class IsolationUnavailable(SandboxError):
-    """No tier that is strong enough holds on this machine; the message says why and what to do."""
+    """No tier that is strong enough holds on this machine; the message names the reason and the remedy."""
 
 
 @dataclass(frozen=True)

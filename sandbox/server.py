@@ -34,7 +34,7 @@ _DRAIN_MARGIN_SECONDS = 10.0  # beyond the longest wall limit, for calls that ha
 
 
 class RefusedToStart(SandboxError):
-    """The service will not run like this; the message says why and what to do."""
+    """The service refuses its options; the message names the reason and the remedy."""
 
 
 def serve(

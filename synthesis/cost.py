@@ -165,7 +165,7 @@ def num_tokens(text: str) -> int:
 
 
 async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
-    """Estimate calls and tokens of the trajectories track; raise what the run itself would."""
+    """Estimate calls and tokens of the trajectories track; raise the errors of a real run."""
     sample = min(_SAMPLE_TRAJECTORIES, config.count)
     teacher = MeteringTeacher(config=config.teacher)
     with TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ async def estimate_trajectories(config: TrajectoriesConfig) -> CostEstimate:
 
 
 async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) -> CostEstimate:
-    """Estimate calls and tokens of the environments track; raise what the run itself would."""
+    """Estimate calls and tokens of the environments track; raise the errors of a real run."""
     sample = min(_SAMPLE_ENVIRONMENTS, config.count)
     teacher = MeteringTeacher(_with_known_knowledge, config.teacher)
     with TemporaryDirectory() as folder:

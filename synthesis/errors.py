@@ -33,7 +33,7 @@ from typing import ClassVar
 
 
 class SynthesisError(Exception):
-    """The root: the message says what is wrong, and what to do."""
+    """The root of our errors: the message names the fault and the remedy."""
 
     is_usage: ClassVar[bool] = False
     """Whether the config or the command line is at fault, and not the files that it names."""

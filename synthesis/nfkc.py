@@ -27,7 +27,7 @@ def nfkc(text: str) -> str:
 def _with_few_marks(text: str) -> Iterator[str]:
     marks = 0
     for character in text:
-        # Of its first part: some that are no mark themselves are made of marks.
+        # Its first part counts: some characters that are no mark are composed of marks.
         is_mark = unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
         marks = marks + 1 if is_mark else 0
         if marks <= MOST_MARKS:

@@ -70,7 +70,7 @@ class DatasetCard(BaseModel):
 
 
 class RecordDirectoryError(SynthesisError):
-    """A record directory is missing, damaged or of another kind; the message says which one, and what to do."""
+    """A record directory is missing, damaged or of another kind; the message names the directory and the remedy."""
 
 
 def write_records(

@@ -41,7 +41,7 @@ class SimulatedUser(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(pattern="^https?://")
-    """Address of a server of OpenAI's chat, without /v1; its key is in ASTRA_USER_KEY."""
+    """Address of a server with OpenAI's chat API, without /v1; its key is in ASTRA_USER_KEY."""
     model: str
     """Name of the model at the server."""
     temperature: float = Field(default=0.0, ge=0)

@@ -53,7 +53,7 @@ async def run_harness(
 
     It may read `readable` and the interpreter, write into `folder`, and ask the `relays` at the ports of its loopback.
     `cpu_seconds` and `memory_bytes` bound each of its processes. If this is cancelled, the program and all processes
-    that it started end. Started by root, it runs as the sandbox's user, who owns the files of `folder` for that time.
+    that it started end. Started by root, it runs as the sandbox's user, which owns the files of `folder` for that time.
 
     It gets PATH, a home below `folder` and `variables`, and nothing else: no key, no proxy, no setting of the user.
 

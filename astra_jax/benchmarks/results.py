@@ -29,7 +29,7 @@ FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
 class BenchmarkFailed(AstraError):
-    """A benchmark did not come to its end, or its results cannot be read; the message says why, then what to do."""
+    """A benchmark did not end, or its results cannot be read; the message names the reason and the remedy."""
 
 
 class ProgramFailed(BenchmarkFailed):

@@ -176,7 +176,7 @@ _FORMAT_PHRASES = (
 def train_tiny_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a small byte-level BPE with the Qwen3 control tokens on the texts that a tiny model will read.
 
-    For the tiny base and for tests; a real run uses the tokenizer of the checkpoint it starts from.
+    The tiny base and tests use it; a real run uses the tokenizer of the checkpoint that it starts from.
     """
     backend = tokenizers.Tokenizer(models.BPE())
     backend.normalizer = normalizers.NFC()

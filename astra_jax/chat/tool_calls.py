@@ -97,8 +97,9 @@ def cut_at_calls(text: str) -> Iterator[tuple[str, ParsedToolCall | MalformedToo
 
 def _json_end(text: str, start: int) -> int:
     """Return the index after the JSON value at `start`, so that a tag inside one of its strings closes nothing."""
-    start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # of any length, none as well
-    if text[start : start + 1] not in _FIRST_OF_JSON:  # a failure below would count the lines of all text before it
+    start = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # matches everywhere, if need be no blank
+    # Checked first, since the decoder's error would count the lines of all text before it.
+    if text[start : start + 1] not in _FIRST_OF_JSON:
         return start
     try:
         return json.JSONDecoder().raw_decode(text, start)[1]

@@ -74,7 +74,7 @@ _joined: Counter[Path] = Counter()
 
 
 class CheckpointError(AstraError, ValueError):
-    """A checkpoint is absent, damaged, or of another model; the message says which and what to do."""
+    """A checkpoint is absent, damaged, or of another model; the message names the fault and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)

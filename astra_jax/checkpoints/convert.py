@@ -102,7 +102,7 @@ def _say_if_no_tokenizer(source: Path) -> None:
 def _save(params: Params, folder: Path) -> None:
     """Write the parameters; an interruption is raised only when nothing is written any more.
 
-    A write that TensorStore has begun cannot be stopped, and would make a folder anew that was removed meanwhile.
+    TensorStore cannot stop a write that has begun, and this write would make a removed folder anew.
     """
     is_given_up = threading.Event()
     registry = ocp.type_handlers.create_type_handler_registry(

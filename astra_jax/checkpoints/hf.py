@@ -165,7 +165,7 @@ def open_hf(
 ) -> tuple[ModelConfig, Params]:
     """Return the model of a HuggingFace folder, its parameters (`HFParameter`) still in the files.
 
-    They read as `param_dtype`.
+    A read gives numbers of `param_dtype`.
 
     Raises:
         HFCheckpointError: tensors are missing, extra or misshapen (it names each, and the expected shape), or the
@@ -385,7 +385,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
         except SafetensorError as error:
             raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
     expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
-    # Some exporters store the tied matrix twice; transformers reads two that differ untied, against the config.
+    # Some exporters store the tied matrix twice; if both differ, transformers reads them untied, against the config.
     head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
     if head and not (head == found.get(_EMBEDDING) and _is_embedding(head[0], files)):
         faults.append(f"{_HEAD} differs from {_EMBEDDING}; set tie_word_embeddings = false to keep both")

@@ -26,7 +26,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 def stats(options: argparse.Namespace) -> None:
-    """Print what is counted, as a table or as JSON."""
+    """Print the counts of a record directory, as a table or as JSON."""
     from astra_jax.recipes.data_sets import count_records, describe, so_by_construction
 
     if options.json:

@@ -30,7 +30,7 @@ def tools(options: argparse.Namespace) -> None:
 
 
 def trajectories(options: argparse.Namespace) -> None:
-    """Synthesise trajectories, or say what that would cost."""
+    """Synthesise trajectories, or print an estimate of the cost."""
     config = load_config(TrajectoriesConfig, options.config, options.overrides)
     if options.estimate:
         from synthesis.cost import estimate_trajectories
@@ -47,7 +47,7 @@ def trajectories(options: argparse.Namespace) -> None:
 
 
 def environments(options: argparse.Namespace) -> None:
-    """Synthesise environments, or say what that would cost."""
+    """Synthesise environments, or print an estimate of the cost."""
     # Not above: they load scipy and scikit-learn, 100 MB that trajectories do without.
     from synthesis.cost import estimate_environments
     from synthesis.environments.pipeline import ENVIRONMENTS, EnvironmentsConfig, synthesize_environments

@@ -189,7 +189,7 @@ class PagedDecoder:
         try:
             while not self._is_closing:
                 await asyncio.sleep(0)  # a caller whose message was handed out may ask again at once
-                self._wake.clear()  # before looking for work, so that a caller who comes meanwhile is not missed
+                self._wake.clear()  # before looking for work, so that a caller that comes meanwhile is not missed
                 is_back = self._take_in_due()
                 if is_back and await self._call_once():
                     self._num_calls += 1

@@ -21,7 +21,7 @@ Finish = Literal["end", "length", "aborted"]
 
 
 class DecoderError(AstraError):
-    """A decoder cannot do what it was asked for; the error says why."""
+    """A decoder cannot carry out a request; the message names the reason."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class WindowRows(NamedTuple):
     one_by_one: bool
 
     def begin(self, num_tokens: int) -> KV:
-        """Return rows of [K, H, T] and [K, T, H], which a loop over so many new tokens carries."""
+        """Return rows of [K, H, T] and [K, T, H], which a loop over `num_tokens` new tokens carries."""
         shape, dtype = (self.starts_DR.size, self.pages.keys.shape[2]), self.pages.keys.dtype
         head_dim = self.pages.values.shape[4]
         kv = KV(jnp.zeros((*shape, head_dim, num_tokens), dtype), jnp.zeros((*shape, num_tokens, head_dim), dtype))
@@ -122,7 +122,7 @@ class WindowRows(NamedTuple):
         return _attended(_with_keys(softmax, q_RKYH, fresh._replace(seen=seen_RYT)), q_RQNH)
 
     def end(self, kv: KV, counts_DR: Rows, attended: jax.Array | None = None) -> KV:
-        """Return the pages with so many new tokens of each row; pages are read for `attended` before any is written."""
+        """Return the pages with `counts_DR` new tokens of each row; `attended` is read before a page is written."""
         if attended is not None:
             counts_DR = _after(counts_DR, attended, most=kv.values.shape[2])
         return write(self.pages, kv, self.tables_DRn, self.starts_DR, counts_DR)

@@ -46,12 +46,12 @@ class PageBook:
         return len(self._free) + len(self._idle)
 
     def take(self, count: int) -> list[int] | None:
-        """Return so many free or idle pages, each with one reference; None if there are fewer."""
+        """Return `count` free or idle pages, each with one reference; None if there are fewer."""
         if count > self.num_available:
             return None
         pages = []
         for _ in range(count):
-            # Idle pages may be found again, so a free one is taken first, and then the one that is idle longest.
+            # Idle pages may be found again, so free pages are taken first, and then the page that is idle longest.
             if self._free:
                 page = self._free.pop()
             else:
@@ -78,7 +78,7 @@ class PageBook:
                 self._free.append(page)
 
     def how_many_free(self, tables: Sequence[Sequence[int]], wanted: int) -> int:
-        """Return how many tables, from the first on, must be released to free so many pages; 0 if all are too few.
+        """Return the number of tables, from the first on, whose release frees `wanted` pages; 0 if all free too few.
 
         A page is free when every table that refers to it is released.
         """

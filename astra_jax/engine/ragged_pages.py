@@ -81,7 +81,7 @@ def blocks_of_queries(num_queries: int) -> int:
 
 
 def ragged_flops(rows: int, num_queries: int, tokens: int, heads: int, head_dim: int) -> float:
-    """Return the FLOPs of one kernel call, up to so many tokens of each row, with its last queries.
+    """Return the FLOPs of one kernel call: the last `num_queries` of each row and `tokens` keys.
 
     If rows have few queries, a block holds those of several rows, and all of them are multiplied with the keys of each.
     """
@@ -192,8 +192,8 @@ def _attend(q_RQNH: jax.Array, pages_1NBXH: jax.Array, tables_1Rn: jax.Array, st
     beyond = -(-num_queries // page_tokens)
     tables_Rn = jnp.pad(tables_1Rn[0], ((0, 0), (0, beyond)))
     pages_at_once = max(1, min(_KEYS_AT_ONCE // page_tokens, _PAGES_BYTES_AT_ONCE // page_bytes))
-    # The sizes of blocks are given: the kernel would look for them by the device that runs this, not by the one that is
-    # compiled for.
+    # The sizes of blocks are given: the kernel would choose them for the device that runs this code, not for the
+    # device that it is compiled for.
     out_XNH = kernel_lib.ragged_paged_attention(
         q_RQNH.reshape(rows * num_queries, heads, head_dim),
         pages_1NBXH[0],

@@ -15,7 +15,7 @@ from astra_jax.model.sharding import TPU_LANES, platform
 
 # Sizes on any platform:
 _SAMPLE_TOKENS: Final = 16
-_FIRST_READ_TOKENS: Final = 512  # the compiler takes longer the more there are, and so many keep any chip busy
+_FIRST_READ_TOKENS: Final = 512  # enough to keep any chip busy; more take the compiler longer
 _READ_ROWS: Final = 8
 _LAST_ROWS: Final = (8, 2)
 _PAGE_TOKENS: Final = 32
@@ -59,10 +59,10 @@ class Limits:
     shorter_tables: tuple[int, ...] = ()
     """Pages per row of shorter tables for sampling, in rising order: where pages are copied, short rows cost less."""
     leave_share: float = 7 / 8
-    """Share of rows, below 1: a call that samples ends when so many of its rows, or fewer, go on."""
+    """Share of rows, below 1: a call that samples ends when at most this share of its rows goes on."""
 
     def pages_for(self, num_tokens: int) -> int:
-        """Return how many pages so many tokens take."""
+        """Return the number of pages that `num_tokens` take."""
         return -(-num_tokens // self.page_tokens)
 
     @property
@@ -76,7 +76,7 @@ class Limits:
         return (*(short for short in self.shorter_tables if short < self.longest_table), self.longest_table)
 
     def read_shape(self, num_tokens: int, *, begins: bool) -> tuple[int, int]:
-        """Return the rows per shard, and the tokens per row, of the call that reads so many tokens of a sequence.
+        """Return the rows per shard, and the tokens per row, of the call that reads `num_tokens` of a sequence.
 
         A sequence `begins` if none of its tokens were read before.
         """
@@ -110,7 +110,7 @@ class RolloutSizes(Protocol):
 
 
 def decode_limits(config: RolloutSizes, num_groups: int, group_size: int) -> Limits:
-    """Return pages and rows for so many groups at once; with a `kv_share` of 1 all episodes may be of full length."""
+    """Return pages and rows for `num_groups` at once; with a `kv_share` of 1 all episodes may be of full length."""
     shards = num_shards()
     groups = -(-num_groups // shards)
     max_tokens = config.max_prompt_tokens + config.max_response_tokens
@@ -150,7 +150,7 @@ def _row_counts(rows: int) -> tuple[int, ...]:
 
 
 def serving_limits(most_tokens: int, rows: int) -> Limits:
-    """Return pages and rows for so many conversations at once, all of which may have `most_tokens`.
+    """Return pages and rows for as many conversations at once as rows, each of at most `most_tokens`.
 
     >>> serving_limits(4096, 16).row_counts, serving_limits(4096, 16).tables
     ((16, 4, 1), (16, 64, 256))

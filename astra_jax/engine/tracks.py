@@ -121,7 +121,7 @@ class Sample:
     most_pages: int
     """Number of pages per row that the call is compiled for."""
     leave_at: int
-    """Number of rows: the call ends as soon as only so many, or fewer, go on."""
+    """The call ends as soon as at most this number of rows go on."""
 
     def all_rows(self) -> Iterable[SampleRow]:
         """Return the rows of all shards."""

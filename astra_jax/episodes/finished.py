@@ -86,15 +86,15 @@ class FinishedEpisode(BaseModel):
     is_answer_accurate: bool = False
     """Whether the final message tells the gold answer, or refuses or asks back as it should."""
     stop_reason: str = "no_tool_call"
-    """Why the episode ended, such as `no_tool_call`, `max_turns` or `max_response_tokens`."""
+    """Reason why the episode ended, such as `no_tool_call`, `max_turns` or `max_response_tokens`."""
     num_turns: int = 0
     """Assistant messages."""
     num_solved: int = 0
-    """n̂: solved sub-tasks, at least 0 and at most n; a right ending that is checked is one."""
+    """n̂: solved sub-tasks, from 0 to n; a checked ending that is right counts as one."""
     num_subtasks: int = 0
-    """n: sub-tasks, at least 1 in an episode of a run; an ending that is checked is one."""
+    """n: sub-tasks, at least 1 in an episode of a run; a checked ending counts as one."""
     num_tool_calls: int = 0
-    """c: tool calls, failed and malformed ones included; an ending that is checked is one."""
+    """c: tool calls, failed and malformed ones included; a checked ending counts as one."""
 
     @property
     def must_refuse(self) -> bool:
@@ -151,7 +151,7 @@ def messages_of(question: str, runs: Iterable[tuple[Source, str]]) -> tuple[Epis
             messages.append(EpisodeMessage("assistant", text.removesuffix(IM_END).removesuffix(END_OF_TEXT)))
         elif source is Source.TOOL:
             messages.append(EpisodeMessage("tool", text))
-        elif source is Source.PROMPT and place > 0:  # the first is the prompt; the user has answered a question back
+        elif source is Source.PROMPT and place > 0:  # a later one is the user's reply to a question
             reply = text.removeprefix(f"{IM_START}user\n").removesuffix(f"{IM_END}\n")
             messages.append(EpisodeMessage("user", reply))
     return tuple(messages)
@@ -160,9 +160,9 @@ def messages_of(question: str, runs: Iterable[tuple[Source, str]]) -> tuple[Epis
 def _sub_question_outcomes(episode: Episode) -> tuple[SubQuestionOutcome, ...]:
     """Return the sub-questions of an episode's environment, and which of them it has solved.
 
-    Calls are matched to sub-tasks first come, first served: the k-th is solved if one more of the first k is.
+    Sub-task k is solved if the first k sub-tasks have one more solved than the first k - 1.
     """
-    # `count_solved` counts and names no sub-task; adding them one by one shows which one raised the count.
+    # `count_solved` returns a number and names no sub-task, so sub-tasks are added one by one.
     returned = [(outcome.name, outcome.value) for outcome in episode.outcomes if outcome.ok]
     sub_tasks = episode.environment.sub_tasks
     num_solved = [count_solved(sub_tasks[:k], returned) for k in range(len(sub_tasks) + 1)]

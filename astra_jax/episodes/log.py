@@ -30,7 +30,7 @@ _MOST_TOKENS_OF_A_CHARACTER = 4  # a character has at most four bytes, a token a
 
 
 class EpisodeLogError(AstraError):
-    """A line of an episode log is not an episode; the message says which line, what was expected and what was found."""
+    """A line of an episode log is not an episode; the message names the line, the expected form and the form found."""
 
 
 class LoggedToken(NamedTuple):

@@ -1,14 +1,14 @@
 """The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and rewards to compare it with.
 
-F1 says: solve all, and call no tool in vain. `synthesis/answers/counting.py` counts
+F1 rewards an episode that solves all and calls no tool in vain. `synthesis/answers/counting.py` counts
 
     n̂   sub-tasks solved: a tool that the sub-task names returned its gold answer; one call solves at most one
     n   sub-questions of the environment that need a tool call (`Environment.sub_tasks`)
     c   tool calls asked for, failed and malformed ones included; none in the reasoning or in a message cut off
 
-If more is checked (a final state, a refusal, a question back) n and c are one more, and n̂ too if it is right. Where a
-tool is missing, n counts what the others allow: F1 is 1 for doing that and refusing the rest, and 2 / (2 + k) for
-refusing at once where k sub-questions could have been answered.
+If the environment checks the ending (a final state, a refusal, a question back), n and c are one more, and so is n̂ if
+the ending is right. If a tool is missing, n counts the refusal and the k sub-questions that the other tools can answer:
+F1 is 1 for answering these and refusing the rest, and 2 / (2 + k) for refusing at once.
 
 A reward is a function of a `FinishedEpisode` that returns a finite number. A run names its reward in its config: one
 of `REWARDS`, or `MODULE:FUNCTION` of a file of the user (docs/variants.md). `astra rescore` applies either to logged

@@ -74,14 +74,14 @@ class RolloutConfig(BaseModel):
     tokens alone. Without it none waits for another's tools, which is faster where those take seconds; then draws are
     the same, and tokens too unless the rounding of a log-prob tips one."""
     read_tokens: int = Field(default=32, gt=0)
-    """Tokens of a tool response that are computed at once; a shorter one takes as long."""
+    """Tokens of a tool response that are computed at once; a shorter response takes as long."""
     kv_share: float = Field(default=1.0, gt=0, le=1)
     """Cached keys and values on the devices, as a share of those of all episodes at once at full length; if room runs
     out, episodes that wait for their tools give way first, then those that asked last; their tokens are read again."""
 
 
 class PromptTooLong(AstraError, ValueError):
-    """An environment's prompt exceeds `max_prompt_tokens`, or no environment can run; the message says what to do."""
+    """An environment's prompt exceeds `max_prompt_tokens`, or no environment can run; the message names the remedy."""
 
 
 def none_can_run(config: RolloutConfig, num_environments: int) -> PromptTooLong:
@@ -229,7 +229,7 @@ class RolloutEngine:
         return Episode(start.environment, start.tools, ledger, state, rolled_out=rolled_out)
 
     def _decoder(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> Decoder:
-        """Make a decoder that samples so many groups at once."""
+        """Make a decoder that samples `num_groups` at once."""
         limits = decode_limits(self.config, num_groups, group_size)
         return PagedDecoder(
             shared(XLADevice(self.model_config, params, limits, end_ids=self._end_ids)),

@@ -6,7 +6,7 @@ slices        Slices: the same figures on the environments of one kind, for ever
 side_by_side  Finished evaluations side by side: their figures, whether two can be compared, and by how much they
               differ.
 intervals     Intervals of figures: bootstrap over environments.
-conduct       Figures of how episodes went: each is a ratio of two sums, to which each episode adds a numerator and a
+conduct       Figures of the course of episodes: each a ratio of two sums, to which an episode adds a numerator and a
               denominator.
 replay        Samples a logged episode again with the same policy, seed and slot, and compares every token.
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.

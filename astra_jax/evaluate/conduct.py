@@ -1,4 +1,4 @@
-"""Figures of how episodes went: each is a ratio of two sums, to which each episode adds a numerator and a denominator.
+"""Figures of the course of episodes: each a ratio of two sums, to which an episode adds a numerator and a denominator.
 
     F1, recall, precision, reward,     as `episodes/figures.py` and `episodes/rewards.py` define them
     solved, answers, calls, tokens

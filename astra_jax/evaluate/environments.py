@@ -57,7 +57,7 @@ class EvaluationConfig(BaseModel):
     episodes_per_environment: int = Field(default=1, gt=0)
     """Episodes in each environment."""
     environments_at_once: int = Field(default=16, gt=0)
-    """Environments rolled out side by side; memory is taken for so many, also where there are fewer."""
+    """Environments rolled out side by side; memory is reserved for this number, even if there are fewer."""
     log_episodes_per_environment: int = Field(default=1, ge=0)
     """Episodes of each environment that are written to `episodes.jsonl`, with their token ids."""
 

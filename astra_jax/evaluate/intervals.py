@@ -79,7 +79,7 @@ def wilson_interval(passed: int, count: int, *, z: float = 1.959964) -> tuple[fl
     ([0.0, 0.324], [0.431, 0.569])
 
     Raises:
-        ValueError: there are no samples, or fewer than passed.
+        ValueError: there are no samples, or fewer than `passed`.
     """
     if not 0 <= passed <= count or not count:
         raise ValueError(f"expected a share of one or more samples, found {passed} of {count}")
@@ -123,7 +123,7 @@ def interval_of_mean(values: Sequence[float], intervals: Sequence[tuple[float, f
     [0.0, 0.229]
 
     Raises:
-        ValueError: there is none, or the columns differ in length.
+        ValueError: there is no figure, or the columns differ in length.
     """
     if not 0 < len(values) == len(intervals):
         raise ValueError(f"expected an interval for each of one or more figures, found {len(values)}, {len(intervals)}")

@@ -25,7 +25,7 @@ FigureTable = dict[str, float | tuple[float, float]]
 
 
 class EvaluationUnreadable(AstraError):
-    """A folder holds no finished evaluation, or a damaged one; the message says what is missing and what to do."""
+    """A folder holds no finished evaluation, or a damaged one; the message names the missing part and the remedy."""
 
 
 class EvaluationFigures(BaseModel):

@@ -1,7 +1,7 @@
 """The mesh on which a policy decodes, over the learner's devices, and the layout of its weights there.
 
-A token of a decode reads every weight once. Weights that lie in parts over `fsdp` would be gathered for each, so they
-are laid out over `tensor` alone, each layer's apart, in the type that products are computed in: once per update.
+Decoding reads every weight once for each token. Weights that are split over `fsdp` would be gathered for each token.
+So once per update they are laid out over `tensor` alone, layer by layer, in the type of the matrix products.
 
 Decided: docs/decisions/hosts.md, “A policy decodes on a mesh of its own”.
 """
@@ -23,10 +23,10 @@ from astra_jax.model.sharding import MESH_AXES, PARAMETER_AXES, MeshConfig, is_m
 
 
 def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
-    """Return the mesh for decoding, of the devices of the learner's; without a config all but `tensor` joins `data`.
+    """Return the mesh for decoding, over the learner's devices; without a config all axes but `tensor` become `data`.
 
     Raises:
-        ConfigError: it has not as many devices; it splits sequences; or the learner has no mesh.
+        ConfigError: the config has another number of devices, or splits sequences; or the learner has no mesh.
     """
     if mesh is None:
         if config is not None:
@@ -48,7 +48,7 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
 
 
 def laid_out_for_decoding(config: ModelConfig, mesh: Mesh | None, params: Params) -> Params:
-    """Return a learner's weights laid out for decoding, layers apart; other arrays may be the learner's own."""
+    """Return a learner's weights laid out for decoding, layers apart; arrays outside the layers may be shared."""
     if mesh is None and config.dtype == config.param_dtype:
         return layers_apart(params)
     return weights_for_decoding(config, mesh)(params)
@@ -59,13 +59,13 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Pa
     """Return the function that lays out a learner's `Params` for decoding on `mesh`; on one device it converts them.
 
     Matrices are converted to the type that the model computes in. Norms stay as they are, since it computes with them
-    in float32. So the policy is the same. Beside both layouts one layer, or the embeddings, exist whole.
+    in float32. So the policy stays the same. Beside both layouts only one layer, or the embeddings, exist whole.
     """
 
     def laid_out(weights: Params, *of: str) -> Params:
         is_cast = {name: is_matrix(*of, name) for name in weights}
         cast = {name: leaf.astype(config.dtype) if is_cast[name] else leaf for name, leaf in weights.items()}
-        # Gathered on purpose: the partitioner knows no better way from one mesh to another, and says so at length.
+        # Gathered on purpose: the partitioner knows no better way from one mesh to another, and would print warnings.
         whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         return cast if whole is None else jax.lax.with_sharding_constraint(cast, whole)
 
@@ -88,7 +88,7 @@ def weights_for_decoding(config: ModelConfig, mesh: Mesh | None) -> Callable[[Pa
 
 
 def places_for_decoding(config: ModelConfig, mesh: Mesh) -> Params:
-    """Return where each array lies that a policy decodes with, layers apart."""
+    """Return the sharding of each array for decoding, layers apart."""
     params = abstract_params(config)
     layer = {name: NamedSharding(mesh, spec(*PARAMETER_AXES["layers", name][1:])) for name in params["layers"]}
     outside = {name: NamedSharding(mesh, spec(*PARAMETER_AXES[name,])) for name in params if name != "layers"}

@@ -140,7 +140,7 @@ def host_shards(mesh: Mesh) -> tuple[int, ...]:
 
 
 def padded_tokens(num_tokens: int, mesh: Mesh) -> int:
-    """Return the length that `place_batch` pads rows of so many tokens to."""
+    """Return the length to which `place_batch` pads rows of `num_tokens`."""
     return balanced_tokens(num_tokens, mesh.shape["context"], multiple=_multiple(mesh))
 
 

@@ -33,7 +33,7 @@ def balanced_order(tokens: int, shards: int) -> np.ndarray:
 
 
 def balanced_tokens(tokens: int, shards: int, *, multiple: int = 1) -> int:
-    """Return the length that `balance` pads so many tokens to.
+    """Return the length to which `balance` pads a row of `tokens`.
 
     >>> balanced_tokens(74_752, 16, multiple=128)
     77824

@@ -58,7 +58,7 @@ _PEAK_FLOPS_PER_SECOND: Mapping[str, float] = {
 
 
 def utilisation(flops: float, seconds: float, *, devices: int) -> float | None:
-    """Return the share of the peak that so many FLOPs of a model in so many seconds are; None without a data sheet.
+    """Return the share of the peak FLOPs per second that a model reaches; None without a data sheet.
 
     It is the MFU of PaLM (arXiv 2204.02311, appendix B).
     """

@@ -164,8 +164,8 @@ class Qwen3(nnx.Module):
     ) -> jax.Array:
         """Return final-normed hidden states [B, T, D].
 
-        A token attends the earlier tokens of its own segment, and those of the one that this continues, if
-        `prefix_ids_BT` names it (see `attention`). `positions_BT` counts from 0 in each segment, or goes on from its
+        A token attends to the earlier tokens of its own segment, and of the prefix that `prefix_ids_BT` names, if any
+        (see `attention`). `positions_BT` counts from 0 in each segment, or goes on from its
         prefix; padding is a segment id that no real token has (0 by convention).
         """
         rope = rope_tables(self.config, positions_BT)

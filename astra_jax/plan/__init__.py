@@ -4,7 +4,7 @@ plan             `astra plan`: compiles the steps of a run for a pod that is not
 chips            Data sheets of TPU chips, per chip.
 costs            FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count,
                  recompute shown.
-learner_steps    Steps that learn, as runs of `astra sft` and `astra rl` call them.
+learner_steps    The learner's steps of `astra sft` and `astra rl`, ready to be compiled for a plan.
 abstract_step    A jitted step of a run with the shapes that it would be called with on a mesh; nothing is allocated or
                  compiled.
 compiled_memory  The compiler's answer about memory, kept on disk: the same program for the same topology is compiled

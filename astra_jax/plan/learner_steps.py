@@ -1,4 +1,4 @@
-"""Steps that learn, as runs of `astra sft` and `astra rl` call them."""
+"""The learner's steps of `astra sft` and `astra rl`, ready to be compiled for a plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from astra_jax.sft.train import sft_step
 from astra_jax.training.config import TrainingConfig
 from astra_jax.training.optimizer import make_optimizer
 
-_STEPS = 1000  # a schedule needs to know how many; the program is the same
+_STEPS = 1000  # steps of the learning rate's schedule; the size of the program does not depend on it
 
 
 class _Rows(NamedTuple):
@@ -98,7 +98,7 @@ def learner_state(config: TrainingConfig, model: ModelConfig, mesh: Mesh) -> tup
 
 
 def splash(model: ModelConfig, mesh: Mesh, tokens: int, rows: int, segments: Segments | None = None) -> Kernels:
-    """Return the costs of the attention kernel for so many rows.
+    """Return the costs of the attention kernel for `rows` rows.
 
     With segments, which have prefixes, the program is a loop over rows, and its kernel computes one row.
     """
@@ -175,7 +175,7 @@ def _learner_step(
 
 
 def _head_chunks(rows: _Rows, count: int, mesh: Mesh, kept_chunk_tokens: int | None) -> int:
-    """Return the chunks of active tokens on the busiest device: the end of the loop over them is data."""
+    """Return the chunks of active tokens on the busiest device; the compiled loop over them has no fixed end."""
     context = mesh.shape["context"]
     of_shards = balance({"active": rows.is_active_T[None]}, context)["active"].reshape(context, -1)
     if kept_chunk_tokens is None:

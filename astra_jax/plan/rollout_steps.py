@@ -104,7 +104,7 @@ class _Calls:
         }
 
     def read(self, rows: int, tokens: int, *, behind_tokens: int) -> AbstractStep:
-        """Return `read_layer`, called for each layer: so many rows of a shard, which begin or go on behind others."""
+        """Return `read_layer`, called for each layer; sequences have up to `behind_tokens`, the new ones included."""
         per_row, limits, model = self._by_shard(rows), self.limits, self.model
         given = Given(
             tables_DRn=self._by_shard(rows, limits.pages_for(limits.max_tokens)),

@@ -24,7 +24,7 @@ from synthesis.run.destination import require_file_destination, whole_file
 
 
 class RunFolderError(AstraError):
-    """A folder holds no run, or a damaged one; the message says what was expected and what to do."""
+    """A folder holds no run, or a damaged one; the message names the expected files and the remedy."""
 
 
 class Export(BaseModel):

@@ -23,7 +23,7 @@ GroupT = TypeVar("GroupT")
 
 
 class BatchFillingStalled(AstraError):
-    """No group was valid for too long; the message says what became of them, and what to change."""
+    """No group was valid for too long; the message counts the groups by outcome and names the keys to change."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class BestPolicy:
         self._out, self._save = out, save
         path = out / "best" / "held_out.json"
         text = path.read_bytes() if path.is_file() else b""
-        # All hosts take what the first has read: on a disk that shows files late, hosts could disagree.
+        # All hosts take the bytes that the first one read: on a disk that shows files late, hosts could disagree.
         if jax.process_count() > 1:
             text = gather_bytes_from_hosts(text)[0]
         self.best = Best(**json.loads(text)) if text else None

@@ -36,7 +36,7 @@ _GRACE_SECONDS: Final = 30
 
 
 class CannotServe(AstraError):
-    """The server cannot start; the message says why and what to do."""
+    """The server cannot start; the message names the reason and the remedy."""
 
 
 class Admission:

@@ -28,8 +28,8 @@ class SFTBatches:
     def __init__(self, config: SFTDataConfig, tokenizer: Tokenizer, *, host_rows: Callable[[int], slice] = slice):
         """Compute the whole schedule.
 
-        `host_rows` returns which of a number of rows this host makes, all by default: over all hosts they make up the
-        batch that a single host would have made.
+        `host_rows` maps the number of rows of a batch to the slice that this host makes, by default all. The slices of
+        all hosts make up the batch of a single host.
 
         Raises:
             RecordDirectoryError: a record directory is missing, damaged, or of another kind or schema version.

@@ -23,7 +23,7 @@ from synthesis.records import Message, ToolDocument
 
 
 class ConversationUnreadable(AstraError):
-    """A line of a file is not a conversation; the message names file and line, and what was expected and found."""
+    """A line of a file is not a conversation; the message names file, line, expected form and found form."""
 
 
 class Conversation(NamedTuple):
@@ -88,7 +88,7 @@ def conversation_of(row: Any) -> Conversation:
     ['Hi', 'Hello.']
 
     Raises:
-        MessageRefused: the row is not a conversation; the message names the place, and what was expected and found.
+        MessageRefused: the row is not a conversation; the message names the place, the expected and the found form.
     """
     if not isinstance(row, dict):
         raise MessageRefused("the line", "an object with messages", row)

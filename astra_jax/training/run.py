@@ -85,7 +85,7 @@ def checked_parts(config: TrainingConfig, tokenizer_folder: Path | None = None) 
 
 
 class TrainingRun:
-    """A run while it is at work; where there are several hosts, each makes every call."""
+    """A run while it is at work; each of several hosts makes every call."""
 
     def __init__(self, stage: str, config: TrainingConfig, parts: Parts, *, num_steps: int, shown: Sequence[str]):
         """Prepare a run of `num_steps` steps; `shown` are the metrics of progress lines."""
@@ -122,7 +122,7 @@ class TrainingRun:
                 hyperparameters=self._config.model_dump(mode="json"),
             )
         )
-        # A run that stopped because of too many such steps begins at 0 again.
+        # After a stop because of too many steps that were not applied the count begins at 0 again.
         self._unapplied_in_a_row = unapplied_at_the_end(read_metrics(self.metrics)) % self._config.max_not_finite_steps
         return state
 

@@ -6,7 +6,8 @@ the list of differences, if one of these has changed (`open_run`):
     keys of the config    all except `out` and the caller's `may_change`            `rl/config.py`, `sft/config.py`
     data, init, judge     the digests of their contents, not their paths            `contents` there
     code                  the syntax trees that the stage's module imports, and those of the user's own functions
-    hosts                 any of the above differs between hosts of one job
+
+All hosts of a job must agree on these as well.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def open_run(
 
     `product` is the file that exists if the run is finished. `contents` are digests in place of the paths of the
     config's keys of these names. Keys in `may_change` do not count. `stage` is the module whose code, imports included,
-    decides the result; so does that of `own_modules`, the user's, each with the folder of its imports.
+    decides the result; so does the code of the user's `own_modules`, each with the folder of its imports.
 
     Raises:
         DestinationRefused: `out` is neither new nor an earlier run of this kind; or a run with other config, data or

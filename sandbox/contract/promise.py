@@ -19,7 +19,7 @@ ROOMY = Limits(wall_seconds=30.0, cpu_seconds=5.0, memory_bytes=128 << 20, outpu
 
 @dataclass(frozen=True)
 class Promise:
-    """`sources` are called one after the other (each its function `f`); the last reply must be one of `kinds`."""
+    """The function `f` of each source is called in order; the last reply must be of one of `kinds`."""
 
     name: str
     kinds: frozenset[str]  # error kinds, or "ok"

@@ -60,8 +60,9 @@ FILES = [
     ),
 ]
 
-# On a service that is broken it sets only what is there already, so it does no harm to a library or to the file of the
-# package `module`. Given the `path` of a file that may be lost, it tries the rest too.
+# On a broken service the attempts succeed. They change times and an extra attribute and no content, so they do no harm
+# to a library or to the file of the package `module`. Given the `path` of a file that may be lost, the call also tries
+# to destroy it.
 CHANGE_FILE = """
 import importlib, os
 path = arguments.get('path') or importlib.import_module(arguments.get('module', 'os')).__file__ or os.__file__

@@ -33,7 +33,7 @@ TABLE: dict[str, tuple[int, int, int]] = {
 
 
 def set_limit(name: str, most: int) -> None:
-    """Set a limit of this process for ever; never above the one that it has."""
+    """Set a limit of this process for ever, at most to its present limit."""
     number = getattr(resource, f"RLIMIT_{name}")
     hard = resource.getrlimit(number)[1]
     most = most if hard == _NONE else min(most, hard)

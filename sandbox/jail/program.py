@@ -14,7 +14,7 @@ The program may run for long, and may run code that a model wrote. These walls s
 - an end: if the process that started the program ends, the kernel ends the program and all processes that it started.
 
 Three things are not protected. The kernel is shared. Nothing bounds the memory and time of all processes together. The
-files in the program's folder hold whatever the program wrote, so they prove nothing.
+program may write anything into the files of its folder, so they prove nothing.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 The F1 reward counts values that tools returned; this rule reads the last message of the policy.
 
-    gold answer      the message holds it where
+    gold answer      the message tells it if
     number           a number of that value stands there: separators, units and 万 or million are read; a part of a
                      date, a code, a range or a longer number is no number
     quantity         a number and a whole unit stand there that make the same quantity: "5 km" is told by "5,000 m", not
                      by "5 km/h", "12,5 km" or "5 kmx" (`written_values`)
-    text             it stands there whole, in any case and width, and not inside a longer name of the environment; so
-                     may an alias of it; a date may be written out
+    text             it, or an alias of it, stands there whole, in any case and width, and not inside a longer name of
+                     the environment; a date may be written out
     Boolean          it says yes or true, or no or false, and not both
     list, object     every item stands there, in any order
 
@@ -156,7 +156,7 @@ def _is_told(
 def _readable(text: str) -> str:
     """Bring a text to one width, dash and comma, and drop the numbers of a numbered list.
 
-    Its case stays, since 5 G are no 5 g; case folding moves nothing in it.
+    Its case stays, since 5 G is not 5 g. Case folding of the result moves no character to another place.
     """
     # Translated twice: before NFKC, which makes a Chinese comma one that could stand inside a number, and after it,
     # since it makes new dashes (superscript minus becomes U+2212).

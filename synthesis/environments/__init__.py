@@ -1,6 +1,6 @@
 """The environments track: from knowledge to verified environments with executable tools.
 
-A check ends at the first rule or promise that is broken, and its `Rejected` says which. Any stage may end an item by
+A check ends at the first broken rule or promise, and its `Rejected` names it. Any stage may end an item by
 `Rejected` or `BadReply`, which are counted by reason, and stop the run by `TeacherUnavailable` or `SandboxUnavailable`,
 after which the same command goes on.
 

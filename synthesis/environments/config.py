@@ -87,12 +87,12 @@ class EnvironmentsConfig(BaseModel):
     name_parts: dict[Language, int] = {}
     """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
-    """Shares of stateful environments, and of those where a tool is withheld or a parameter is left out."""
+    """Shares of `plain` and `stateful` environments, and of those with a `withheld_tool` or `missing_parameter`."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
-    """Difficulty. A `hard` environment asks in other words than its tools' documents, and offers their siblings."""
+    """`plain`, or `hard`: questions share no words with their tools' documents, and the tools' siblings are offered."""
     max_hops: int = Field(default=5, ge=1)
     """Maximum number of hops of a question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)

@@ -257,7 +257,7 @@ def _final_answer(request: TakeTurn, progress: Progress, rng: Random) -> str:
 
 
 def _told(request: TakeTurn, progress: Progress) -> str:
-    """Say what each call for the last request returned: at most three values of each of the last two, else one."""
+    """Return the results of the calls for the last request: three values of each of the last two calls, else one."""
     chain, language = request.task.chain, request.language
     assert chain is not None
     documents = {tool.name: tool for tool in request.tools}

@@ -98,7 +98,7 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement
 def _made(conversation: Sequence[Message]) -> list[str]:
     """Return the tools that were called with success, each where it was first tried, and again if it was called again.
 
-    Of calls made side by side, one that is made again after a failure has kept its place.
+    A call that is repeated after a failure keeps the place of its first try among calls made side by side.
     """
     errors = {message.tool_call_id: message.is_error for message in conversation if message.role == "tool"}
     calls = [call for message in conversation for call in message.tool_calls]

@@ -165,7 +165,7 @@ def _chosen_chain(server: ServerDocument, rng: Random) -> Chain:
 
 
 def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
-    """Say the task by another rule of the grammar, add a constraint, or let the user say who they are.
+    """Say the task by another rule of the grammar, add a constraint, or let the user introduce themselves.
 
     Raises:
         BadReply: the grammar has no other words for it.

@@ -51,8 +51,8 @@ class AgentMessage(Record):
 class TakeTurn(Request[AgentMessage]):
     """Ask the teacher, as the agent, for its next message.
 
-    A language model is shown the tools and the messages alone; `task` is what the embedded teacher reads in place of
-    the user's words.
+    A language model is shown the tools and the messages alone; the embedded teacher reads `task` in place of the user's
+    words.
     """
 
     role = "agent"

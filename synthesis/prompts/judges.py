@@ -181,7 +181,7 @@ Judge the last message of the conversation as a decision: given the tool respons
 
 
 class JudgeAnswerRelevance(JudgeConversation):
-    """Ask how well the final answer answers what was asked.
+    """Ask how well the final message answers the user's request.
 
     The judge sees the whole trajectory.
     """

@@ -57,7 +57,7 @@ class Knowledge(Record):
 
 
 class KnowledgeError(SynthesisError, ValueError):
-    """A knowledge file cannot be read; the message names it, its fault, and what to do."""
+    """A knowledge file cannot be read; the message names the file, its fault and the remedy."""
 
 
 def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:

@@ -44,7 +44,7 @@ _LOCK_TEXT: Final = re.compile(r"(process \d+ on \S+)?")
 
 
 class DestinationRefused(SynthesisError, ValueError):
-    """Something else is at the destination; the message says what was expected, what was found and what to do."""
+    """Something else is at the destination; the message names the expected and the found thing, and the remedy."""
 
     is_usage = True
 

@@ -26,7 +26,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 class AnotherRun(SynthesisError):
-    """Another run is at work in the same folder; the message says which one, and what to do."""
+    """Another run is at work in the same folder; the message names that run and the remedy."""
 
     is_usage = True
 

@@ -56,7 +56,7 @@ class RunManifest:
             raise
 
     def finish(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the closing figures and return them; a figure that is not finite becomes null, JSON's nearest word."""
+        """Write the closing figures and return them; a figure that is not finite becomes null."""
         closing = {name: _finite(value) for name, value in figures.items()}
         self._write(closing)
         return closing
@@ -77,7 +77,7 @@ def write_manifest(out: Path, result: Result, contents: Mapping[str, Any]) -> No
 def earlier_manifest(
     out: Path, result: Result, made_with: Fingerprint, *, advice: str = ADVICE
 ) -> dict[str, Any] | None:
-    """Return the manifest of the earlier `result` in `out`, which was made with the same; None if none is there.
+    """Return the manifest of the earlier `result` in `out`, made with the same fingerprint; None if none is there.
 
     Raises:
         DestinationRefused: something else is in `out`.

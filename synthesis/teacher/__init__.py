@@ -1,6 +1,6 @@
 """The teacher answers the questions of synthesis.
 
-cache         The SQLite file of replies that were paid for, by their question, and of the sum that was spent.
+cache         The SQLite file of a teacher's paid replies by question, and of the sum spent.
 config        The models that are asked in each role, and their limits.
 endpoint      One endpoint: its client, the calls that it bears at once, and the fields that it refuses.
 lenient_json  JSON as language models write it: found in prose, fences and thoughts, its form mended.

@@ -1,4 +1,4 @@
-"""The SQLite file of replies that were paid for, by their question, and of the sum that was spent.
+"""The SQLite file of a teacher's paid replies by question, and of the sum spent.
 
 No question in it is asked or paid for twice. Each fault of the file is told in one line.
 
@@ -65,8 +65,8 @@ class ReplyFile:
         """Open the file, or begin it, and check the digest of each reply in it.
 
         Raises:
-            ReplyFileError: it, or a reply in it, is damaged; it is another file, or cannot be written. So may the
-                methods.
+            ReplyFileError: the file, or a reply in it, is damaged; the file is of another kind, or cannot be written.
+                The methods raise it too.
         """
         self.path = path
         try:
@@ -102,7 +102,7 @@ class ReplyFile:
         )
 
     def _require_undamaged(self) -> None:
-        """Set the replies aside whose digest is not theirs, and stop if there are any."""
+        """Set aside the replies that do not have their digest, and raise an error if there are any."""
         damaged = f"FROM replies WHERE digest IS NOT {digest_in_sql(self._connection, _DIGESTED)}"
         num_damaged, num_rows = (self._rows(f"SELECT count(*) {of}")[0][0] for of in (damaged, "FROM replies"))
         if not num_damaged:

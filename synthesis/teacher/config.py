@@ -91,7 +91,7 @@ class OpenAITeacherConfig(BaseModel):
     max_failures_in_a_row: int = Field(default=32, ge=1)
     """Number of unanswered questions in a row that count as an outage and stop the run."""
     max_usd: float | None = Field(default=None, gt=0)
-    """Maximum cost of the run in US dollars, all its commands together; at the limit it stops until that is raised."""
+    """Maximum cost of the run in US dollars, all its commands together; at this limit the run stops."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Maximum number of tokens of the run, prompts and replies together."""
     usd_per_million_prompt_tokens: float = Field(default=0.0, ge=0)

@@ -13,7 +13,7 @@ mcp_session             One running tool server and the connection to it, with t
 names                   Names of tools: legal for chat templates, unique inside a server, the source's name kept.
 near_duplicate_servers  Near-duplicate servers: of forks and re-uploads only the first is kept.
 openapi                 OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
-parameter_completion    Tools of unknown parameters: completed by the teacher, or left out.
+parameter_completion    Tools with unknown parameters: completed by the teacher, or left out.
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
 schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.

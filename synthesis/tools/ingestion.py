@@ -74,7 +74,7 @@ async def gather_servers(
     grouped = {name for group in mcp_server_groups for name in group.servers}
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
-        stack.push_async_callback(pool.close)  # before it is listed, which may fail with a server started
+        stack.push_async_callback(pool.close)  # before its tools are listed: if that fails, the server is closed
         listing = await pool.source_server()
         if config.name in grouped:
             listed[config.name] = pool, listing

@@ -1,4 +1,4 @@
-"""Tools of unknown parameters: completed by the teacher, or left out.
+"""Tools with unknown parameters: completed by the teacher, or left out.
 
     tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
                                   none that can be used    ─► left out of its server, counted with the reason

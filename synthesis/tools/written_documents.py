@@ -51,7 +51,7 @@ def _fault(schema: JsonObject, name: str) -> str:
         for keyword, value in part.items():
             if keyword in _PATTERNS:
                 return f"{where}: expected a description of what is meant, found {keyword!r}"
-            # Of the whole it only names a draft; within, validators would change over to that draft.
+            # At the top `$schema` only names a draft; inside, validators would change over to that draft.
             names_a_draft = keyword == "$schema" and isinstance(value, str) and not path
             if keyword.startswith("$") and keyword != "$comment" and not names_a_draft:
                 return f"{where}: expected the schema itself written out, found {keyword!r}"

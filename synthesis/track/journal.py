@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 
 class JournalError(SynthesisError):
-    """The journal of a stage is damaged, or cannot be written; the message names it and says what to do."""
+    """The journal of a stage is damaged, or cannot be written; the message names the file and the remedy."""
 
 
 class Journal:

@@ -28,7 +28,7 @@ def traits_of(language: Language) -> JsonObject:
 
 
 def draw_persona(language: Language, rng: Random) -> Persona:
-    """Draw a persona who speaks a language.
+    """Draw a persona that speaks a language.
 
     >>> draw_persona("en", Random(0)) == draw_persona("en", Random(0)), draw_persona("zh", Random(0)).language
     (True, 'zh')

@@ -184,9 +184,9 @@ async def _judged(
     seed: int,
     at_once: bool,
 ) -> dict[tuple[Judge, int], float]:
-    """Return the score of each judge about the first so many messages.
+    """Return the score of each question: a judge, and the number of messages that it sees from the first on.
 
-    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only what came before it”.
+    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
     """
 
     def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:

@@ -78,9 +78,9 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw up to so many distractors per band, none named as a tool of the environment; siblings are drawn first.
+        """Draw at most `per_band` distractors of each band, siblings first, none named as a tool of the environment.
 
-        The environment is one of those that the pool was made of, and the siblings are those that it carried.
+        The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
         documents = [tool.document for tool in environment.tools]

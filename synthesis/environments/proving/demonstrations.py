@@ -93,7 +93,7 @@ async def verify_demonstration(environment: Environment, sandbox: Sandbox) -> No
     if not possible:
         raise Rejected("no room for the demonstration", found.habit)
     if found not in possible:
-        # Of several, the one with the longest common beginning shows best where this one is wrong.
+        # The possible demonstration with the longest common beginning shows best where `found` is wrong.
         ordinal, detail = max(_first_difference(each, found) for each in possible)
         raise Rejected("another demonstration", f"message {ordinal}: {detail}")
 
