@@ -177,12 +177,12 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
     )
     monkeypatch.setattr(program, "_START", refused)
     with pytest.raises(
-        BenchmarkFailed, match=r"can confine programs.*found: PermissionError.*unshare.*the harness was not run"
+        BenchmarkFailed, match=r"cannot confine programs.*: PermissionError.*unshare.*the harness was not run"
     ) as one:
         await run(tmp_path, "touch ran")
     assert "\n" not in str(one.value)
     monkeypatch.setattr(program.sys, "platform", "darwin")
-    with pytest.raises(BenchmarkFailed, match=r"can confine programs.*found: darwin; .*the harness was not run"):
+    with pytest.raises(BenchmarkFailed, match=r"cannot confine programs.*: darwin; .*the harness was not run"):
         await run(tmp_path, "touch ran")
     assert not (tmp_path / "ran").exists()
 
@@ -190,7 +190,7 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
 @pytest.mark.parametrize("home", [f"{sys.base_prefix}/lib", "/usr/home/somebody"])
 async def test_a_home_within_what_an_interpreter_needs_is_not_shown_to_it(tmp_path, monkeypatch, home):
     monkeypatch.setenv("HOME", home)
-    with pytest.raises(BenchmarkFailed, match=r"apart from the user's home.*the harness was not run"):
+    with pytest.raises(BenchmarkFailed, match=r"holds the user's home .*the harness was not run"):
         await run(tmp_path, "touch ran")
     assert not (tmp_path / "ran").exists()
 
