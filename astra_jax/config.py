@@ -57,11 +57,11 @@ def _toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         shipped = CONFIGS / Path(path).name
         lies = f"one of that name is shipped: {shipped}" if shipped.is_file() else f"examples are shipped in {CONFIGS}"
-        raise ConfigError(f"expected a TOML config, found no file at {path}; {lies}") from error
+        raise ConfigError(f"there is no config at {path}; {lies}") from error
     except OSError as error:
-        raise ConfigError(f"expected a TOML config, found at {path}: {error.strerror}; see {CONFIGS}") from error
+        raise ConfigError(f"the config {path} cannot be read: {error.strerror}; see {CONFIGS}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"expected a TOML config, found bytes that are no UTF-8 text in {path}: {error}") from error
+        raise ConfigError(f"the config {path} is not UTF-8 text ({error}); save it as UTF-8") from error
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -121,7 +121,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
     parts = _keys_of(values, fault["loc"])
     key = ".".join(map(str, parts)) or "the config"
     if fault["type"] == "missing":
-        return f"expected a value for {key}, found none"
+        return f"{key} has no value; set it"
     if fault["type"] != "extra_forbidden":
         # A whole table is not shown: one of its values may be a secret.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"

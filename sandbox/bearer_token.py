@@ -29,7 +29,7 @@ def token_or_none(given: str | None) -> str | None:
     token = (os.environ.get(TOKEN_VARIABLE, "") if given is None else given).strip()
     if token and not _VISIBLE_ASCII.fullmatch(token):
         raise InvalidToken(
-            f"expected a token of visible ASCII characters{f' in {TOKEN_VARIABLE}' if given is None else ''}, found "
-            "another character (not shown); make one by `openssl rand -hex 32`"
+            f"the token{f' in {TOKEN_VARIABLE}' if given is None else ''} (not shown) has characters other than "
+            "visible ASCII; make one by `openssl rand -hex 32`"
         )
     return token or None

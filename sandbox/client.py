@@ -83,10 +83,10 @@ def first_contact(url: str) -> None:
             health = client.health()
         except SandboxUnavailable as error:
             raise SandboxUnavailable(
-                f"expected a sandbox at {url}, found none: {error}; `astra sandbox serve` starts one"
+                f"no sandbox answers at {url}: {error}; `astra sandbox serve` starts one"
             ) from None
     if "workers" not in health:
-        raise SandboxUnavailable(f"expected a sandbox at {url}, found another service")
+        raise SandboxUnavailable(f"the service at {url} is not a sandbox; `astra sandbox serve` starts one")
 
 
 class AsyncSandboxClient:
@@ -188,8 +188,8 @@ class AsyncSandboxClient:
         for name in names:
             if name not in has.get("versions", {}):
                 raise PackagesMissing(
-                    f"expected a sandbox whose tools may import {', '.join(names)}, found one without {name} at "
-                    f"{self.url}: run `pip install --target FOLDER {' '.join(names)}`, then "
+                    f"the sandbox at {self.url} lacks {name} of the packages that tools may import "
+                    f"({', '.join(names)}): run `pip install --target FOLDER {' '.join(names)}`, then "
                     "`astra sandbox serve --packages FOLDER`, and give its address as --sandbox"
                 )
         found = {name: InstalledPackage(version=has["versions"][name], modules=has["modules"][name]) for name in names}

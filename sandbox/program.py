@@ -97,8 +97,8 @@ def why_not_confined() -> str | None:
 def cannot_confine(found: str) -> str:
     """Return the message of a machine that cannot confine a program."""
     return (
-        "expected a machine that can confine programs of others (Linux 5.12, with user namespaces), found: "
-        f"{found}; see to it that `unshare --user --net true` works"
+        f"this machine cannot confine programs of others, which needs Linux 5.12 with user namespaces: {found}; see to "
+        "it that `unshare --user --net true` works"
     )
 
 
@@ -112,8 +112,8 @@ def require_no_home_in(folders: Sequence[Path]) -> None:
     for folder in folders:
         if home.is_relative_to(folder.resolve()):
             raise ProgramNotConfined(
-                f"expected folders apart from the user's home, which no program of others may read, found {home} in "
-                f"{folder}; name folders below it, or use a Python that is installed in a folder of its own"
+                f"{folder} holds the user's home {home}, which no program of others may read; name folders below it, "
+                "or use a Python that is installed in a folder of its own"
             )
 
 

@@ -67,7 +67,7 @@ def embed(documents: Sequence[ToolDocument], model: EmbeddingModel | None = None
     norms = np.linalg.norm(dense, axis=1, keepdims=True)
     if not np.isfinite(norms).all():
         raise EmbeddingModelMissing(
-            f"expected finite numbers from the embedding model in {model.folder}, found others; save it anew"
+            f"the embedding model in {model.folder} gives numbers that are not finite; save it anew"
         )
     # A vector of zeros stays zero, like that of a text without n-grams, and is similar to nothing.
     return csr_matrix(dense / np.maximum(norms, 1e-12))
@@ -88,7 +88,7 @@ def embedded_text(document: ToolDocument) -> str:
 def _opened(folder: Path) -> StaticModel:
     if missing := [name for name in _MODEL_FILES if not (folder / name).is_file()]:
         raise EmbeddingModelMissing(  # before it is opened: the package would look for it in the network
-            f"expected a static embedding model in {folder} ({', '.join(_MODEL_FILES)}), found no {missing[0]}; name a "
+            f"{folder} has no {missing[0]}, so it is not a static embedding model ({', '.join(_MODEL_FILES)}); name a "
             "folder that model2vec has saved (embedding.folder)"
         )
     try:
@@ -100,4 +100,4 @@ def _opened(folder: Path) -> StaticModel:
     try:
         return StaticModel.from_pretrained(folder)
     except Exception as error:  # the readers below it have none in common
-        raise EmbeddingModelMissing(f"expected a static embedding model in {folder}, found {error}") from error
+        raise EmbeddingModelMissing(f"the static embedding model in {folder} cannot be read: {error}") from error

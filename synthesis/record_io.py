@@ -160,8 +160,8 @@ def read_card(directory: Path) -> DatasetCard:
     path = directory / "dataset.json"
     if not path.is_file():
         raise RecordDirectoryError(
-            f"expected a record directory with dataset.json, found none at {directory}; "
-            "check the path, or run the synthesis that writes it"
+            f"{directory} is not a record directory: it has no dataset.json; check the path, or run the synthesis that "
+            "writes it"
         )
     try:
         card = DatasetCard.model_validate_json(path.read_text())
@@ -239,12 +239,12 @@ class RecordSource(Sequence[RecordT], Generic[RecordT]):
 def require_records(source: RecordSource[RecordT]) -> None:
     """Raise a `RecordDirectoryError` if a directory holds no record."""
     if not len(source):
-        raise RecordDirectoryError(f"expected at least one record in {source.directory}, found none")
+        raise RecordDirectoryError(f"{source.directory} has no record; name another directory")
 
 
 def _opened_shard(path: Path) -> ArrayRecordReader:
     if not path.is_file():
-        raise RecordDirectoryError(f"expected the shard {path}, found none; the directory is damaged")
+        raise RecordDirectoryError(f"the shard {path} is missing, so the directory is damaged; write it again")
     try:
         return ArrayRecordReader(str(path))
     except (ValueError, IndexError, RuntimeError) as error:

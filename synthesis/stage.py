@@ -119,7 +119,7 @@ class StageReport:
         if len(self.first_rejections) < _REASONS_IN_FULL and text not in self.first_rejections:
             self.first_rejections.append(text)
 
-    def require_kept(self, expected: str) -> None:
+    def require_kept(self, kind: str) -> None:
         """Require that an item was kept.
 
         Raises:
@@ -127,17 +127,16 @@ class StageReport:
 
         >>> report = StageReport("tasks", read=1)
         >>> report.reject(Rejected("unusable reply", "not JSON"))
-        >>> report.require_kept("a task")
+        >>> report.require_kept("task")
         Traceback (most recent call last):
-        synthesis.stage.NothingKept: expected a task, found none in 1 read (unusable reply 1); unusable reply: not JSON
+        synthesis.stage.NothingKept: no task was kept of 1 read (unusable reply 1); unusable reply: not JSON
         """
         if not self.kept:
-            raise NothingKept(self.nothing_kept(expected))
+            raise NothingKept(self.nothing_kept(kind))
 
-    def nothing_kept(self, expected: str) -> str:
-        """Return the message for a stage that kept nothing: the items expected, the number read, and the reasons."""
-        found = f"none in {self.read} read{self._reasons()}"
-        return "; ".join([f"expected {expected}, found {found}", *self.first_rejections])
+    def nothing_kept(self, kind: str) -> str:
+        """Return the message for a stage that kept no item of a kind: the number read, and the reasons."""
+        return "; ".join([f"no {kind} was kept of {self.read} read{self._reasons()}", *self.first_rejections])
 
     def _reasons(self) -> str:
         reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.rejected.items()))

@@ -105,8 +105,8 @@ class Conversation:
             wanted = [line for line in lines if re.search(rf'"id": *"{self.id}"', line)]
             if len(wanted) != 1:
                 raise BenchmarkFailed(
-                    f"expected one case {self.id} in {source / name}, found {len(wanted)}; "
-                    "delete the environment and set it up again"
+                    f"{source / name} has {len(wanted)} cases {self.id} instead of one; delete the environment and "
+                    "set it up again"
                 )
             self._write(name, wanted[0] + "\n")
         # The code reads both categories, and sorts the results of both.
@@ -135,7 +135,7 @@ class Conversation:
             )
         except (LookupError, ValueError, TypeError, BenchmarkFailed) as error:
             raise ProgramFailed(
-                f"expected a result and a verdict of ACEBench on one case in {self.harness_folder}, found a fault: "
+                f"ACEBench's result and verdict on one case in {self.harness_folder} cannot be read: "
                 f"{str(error).splitlines()[0]}"
             ) from None
 
@@ -219,8 +219,8 @@ class ACEBench(Benchmark):
         samples = [sample for each in asked if (sample := each.sample()) is not None]
         if len(samples) < len(asked):  # the score would be that of fewer cases
             raise BenchmarkFailed(
-                f"expected the outcomes of {len(asked)} conversations in {raw}, found {len(samples)}; look at the "
-                "disk, and the same command runs the others again"
+                f"{raw} has the outcomes of {len(samples)} of {len(asked)} conversations; look at the disk, and the "
+                "same command runs the others again"
             )
         return samples
 
@@ -252,7 +252,7 @@ class ACEBench(Benchmark):
         except ProgramFailed as failed:
             fault = failed.said[:200]
             if not any(whole_lines(request_log(which.folder, who)) for who in _WHO):
-                raise BenchmarkFailed(f"expected ACEBench to ask for an answer, found none asked: {failed}") from None
+                raise BenchmarkFailed(f"ACEBench asked for no answer: {failed}") from None
         sample = self._sample(which, outcome, fault, time.monotonic() - started)
         with whole_file(which.folder / "outcome.json") as file:
             file.write_text(sample.model_dump_json(indent=2) + "\n", encoding="utf-8")

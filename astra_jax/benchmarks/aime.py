@@ -167,22 +167,22 @@ def read_problems(path: Path) -> list[Problem]:
     Raises:
         BenchmarkFailed: it is missing or empty, a line of it is no problem, or two problems have the same id.
     """
-    expected = 'expected JSON lines {"id", "problem", "answer"}'
+    form = 'a JSON line {"id", "problem", "answer"}'
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise BenchmarkFailed(f"{expected} in {path}, found: {error}; bring the problems of that year") from None
+        raise BenchmarkFailed(f"{path} cannot be read: {error}; bring the problems of that year, each {form}") from None
     problems: dict[str, Problem] = {}
     for number, line in enumerate(lines, 1):
         try:
             problem = Problem.model_validate_json(line)
         except ValidationError as error:
-            raise BenchmarkFailed(f"{expected} in {path}, found in line {number}: {first_fault(error)}") from None
+            raise BenchmarkFailed(f"line {number} of {path} is not {form}: {first_fault(error)}") from None
         if problem.id in problems:
-            raise BenchmarkFailed(f"expected another id for each problem in {path}, found {problem.id!r} twice")
+            raise BenchmarkFailed(f"two problems in {path} have the id {problem.id!r}; give each its own")
         problems[problem.id] = problem
     if not problems:
-        raise BenchmarkFailed(f"{expected} in {path}, found none")
+        raise BenchmarkFailed(f"{path} is empty; write each problem as {form}")
     return list(problems.values())
 
 

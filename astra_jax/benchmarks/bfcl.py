@@ -131,7 +131,7 @@ def _tool_names(packages: Path) -> frozenset[str]:
     names = frozenset(str(document["name"]) for path in files for document in whole_lines(path))
     if not names:
         raise BenchmarkFailed(
-            f"expected BFCL's tool documents below {packages}, found none; delete its environment and set it up again"
+            f"there are no tool documents of BFCL below {packages}; delete its environment and set it up again"
         )
     return names
 
@@ -160,14 +160,14 @@ def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], a
                 result = _Result.model_validate(line)
             except ValidationError as error:
                 raise BenchmarkFailed(
-                    f"expected a result of BFCL in line {number} of {path}, found a fault at {first_fault(error)}"
+                    f"line {number} of {path} is not a result of BFCL: {first_fault(error)}"
                 ) from None
             found[result.id] = result
     wrong = _read_scores(scores, Counter(category_of(case) for case in found))
     samples = []
     for case in asked:
         if case not in found:
-            raise BenchmarkFailed(f"expected a result of {case} in {results}, found none; the same command goes on")
+            raise BenchmarkFailed(f"{results} has no result of {case}; the same command goes on")
         samples.append(_sample(found[case], wrong.get(case), cut))
     return samples
 
@@ -178,12 +178,12 @@ def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:
     for category, count in counts.items():
         paths = sorted(scores.rglob(f"*_multi_turn_{category}_score.json"))
         if len(paths) != 1:
-            raise BenchmarkFailed(f"expected one file of scores of {category} below {scores}, found {len(paths)}")
+            raise BenchmarkFailed(f"{len(paths)} files of scores of {category} lie below {scores} instead of one")
         header, *failed = whole_lines(paths[0]) or [{}]
         if (header.get("total_count"), header.get("correct_count")) != (count, count - len(failed)):
             raise BenchmarkFailed(
-                f"expected verdicts on {count} cases, {len(failed)} of them wrong, in {paths[0]}, found "
-                f"{header.get('correct_count')} right of {header.get('total_count')}; the same command scores again"
+                f"{paths[0]} says {header.get('correct_count')} right of {header.get('total_count')}, but {count} "
+                f"cases were asked and {len(failed)} are listed as wrong; the same command scores again"
             )
         wrong |= {str(line["id"]): _reason(line) for line in failed}
     return wrong
@@ -198,7 +198,7 @@ def _reason(line: Mapping[str, Any]) -> str:
 def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]]) -> Sample:
     is_lost = isinstance(result.result, str)
     if wrong is None and is_lost:
-        raise BenchmarkFailed(f"expected BFCL to fail {result.id}, whose answers were lost, found that it passed")
+        raise BenchmarkFailed(f"BFCL passed {result.id}, although its answers were lost")
     turns: Sequence[Sequence[Any]] = [] if isinstance(result.result, str) else result.result
     steps, tokens = list(chain(*turns)), (chain(*result.input_token_count), chain(*result.output_token_count))
     answers = [

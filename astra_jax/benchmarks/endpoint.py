@@ -64,11 +64,11 @@ def named_model(policy: Path | None, url: str | None) -> ModelDocument:
     """
     if policy is not None and url is None:
         if not any((policy / name).is_file() for name in ("params.whole.json", "config.json")):
-            raise BenchmarkFailed(f"expected a policy folder or a HuggingFace folder at {policy}, found none")
+            raise BenchmarkFailed(f"{policy} is not a policy folder or a HuggingFace folder; check the path")
         return ModelDocument(name=policy.name, digest=_digest_of_checkpoint(policy), max_model_len=None)
     if url is None or policy is not None:
-        found = "both" if url else "none"
-        raise ConfigError(f"expected either a checkpoint (policy=DIR) or a server (--url), found {found}")
+        named = "both are" if url else "none is"
+        raise ConfigError(f"name either a checkpoint (policy=DIR) or a server (--url); {named} named")
     endpoint = first_contact(url)
     return ModelDocument(name=endpoint.model, digest=endpoint.policy, max_model_len=endpoint.most_tokens)
 
@@ -106,7 +106,7 @@ def answering(policy: Path | None, url: str | None, serving: ServingConfig, log:
         if " on http://" not in line:
             said = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise BenchmarkFailed(
-                f"expected `astra serve {policy}` to start, found: {said[-1] if said else 'it ended'}; see {log}"
+                f"`astra serve {policy}` did not start: {said[-1] if said else 'it ended'}; see {log}"
             )
         yield first_contact(line.split(" on ")[1].split(",")[0])
     finally:

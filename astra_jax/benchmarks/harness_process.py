@@ -118,7 +118,7 @@ async def run_harness(
         printed = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         said = printed[-1] if printed else "no message"
         name = f"{Path(command[0]).name} {command[1]}"
-        raise ProgramFailed(f"expected {name} to end well, found exit code {code}: {said}; see {log}", said)
+        raise ProgramFailed(f"{name} ended with exit code {code}: {said}; see {log}", said)
 
 
 def _opened(log: Path) -> BinaryIO:
@@ -130,7 +130,7 @@ def _opened(log: Path) -> BinaryIO:
     try:
         return open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab")
     except OSError as error:
-        raise BenchmarkFailed(f"expected to write {log}, found: {error.strerror}; remove it") from None
+        raise BenchmarkFailed(f"{log} cannot be written: {error.strerror}; remove it") from None
 
 
 async def _let_through(
@@ -146,4 +146,4 @@ async def _let_through(
         await listening.enter_async_context(relay.listening(each))
     control.send(b"go")
     if failed := await asyncio.to_thread(control.recv, _MOST_MESSAGE_BYTES):
-        raise BenchmarkFailed(f"expected a program to begin, found: {failed.decode(errors='replace')}")
+        raise BenchmarkFailed(f"a program did not begin: {failed.decode(errors='replace')}")

@@ -121,7 +121,7 @@ class Relay:
         try:
             return 200, reply, self._made_safe(reply)
         except (LookupError, TypeError, AttributeError) as error:
-            return _failed(502, f"expected a chat completion, found another reply: {error!r}")
+            return _failed(502, f"the reply of the model's server is not a chat completion: {error!r}")
 
     def _completed(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request with our model, and with the settings that the harness leaves open or cannot reach."""

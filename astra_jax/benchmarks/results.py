@@ -228,12 +228,11 @@ def read_results(out: Path) -> BenchmarkResults:
         )
     except FileNotFoundError as error:
         raise BenchmarkFailed(
-            f"expected a finished run of a benchmark in {out}, found no {Path(error.filename).name}; finish it first"
+            f"{out} holds no finished run of a benchmark: {Path(error.filename).name} is missing; finish it first"
         ) from None
     except ValidationError as error:
         raise BenchmarkFailed(
-            f"expected the results of a benchmark in {out}, found a fault at {first_fault(error)}; run it again "
-            "elsewhere"
+            f"the results of the benchmark in {out} cannot be read: {first_fault(error)}; run it again elsewhere"
         ) from None
 
 
@@ -253,6 +252,6 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
                 break
             value = None
         if not isinstance(value, dict):
-            raise BenchmarkFailed(f"expected one JSON object a line in {path}, found something else in line {number}")
+            raise BenchmarkFailed(f"line {number} of {path} is not a JSON object; remove it and run again")
         found.append(value)
     return found

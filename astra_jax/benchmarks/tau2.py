@@ -103,7 +103,7 @@ class Tau2(Benchmark):
             found = read_simulations(simulations := _simulations(raw, domain), domain)
             if len(found) != expected:
                 raise BenchmarkFailed(
-                    f"expected {expected} conversations in {simulations}, found {len(found)}; the same command goes on"
+                    f"{simulations} has {len(found)} of {expected} conversations; the same command goes on"
                 )
             samples += found
         return samples
@@ -182,8 +182,7 @@ def read_simulations(path: Path, domain: Domain) -> list[Sample]:
         results = _Results.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise BenchmarkFailed(
-            f"expected the simulations of τ²-bench in {path}, found a fault at {first_fault(error)}; move it away and "
-            "run again"
+            f"the simulations of τ²-bench in {path} cannot be read: {first_fault(error)}; move it away and run again"
         ) from None
     samples = [_sample(each, domain, path) for each in results.simulations]
     return sorted(samples, key=lambda sample: (sample.id, sample.trial))
@@ -213,7 +212,7 @@ def pass_hat(samples: Sequence[Sample], k: int) -> float:
 
 def _sample(run: _Simulation, domain: Domain, path: Path) -> Sample:
     if run.reward_info is None:
-        raise BenchmarkFailed(f"expected a reward of task {run.task_id} trial {run.trial} in {path}, found none")
+        raise BenchmarkFailed(f"{path} has no reward of task {run.task_id} trial {run.trial}; run again")
     # The greeting has no raw data: the model did not say it.
     said = [message for message in run.messages if message.role == "assistant" and message.raw_data is not None]
     users = [message for message in run.messages if message.role == "user"]

@@ -119,7 +119,7 @@ def require_chat_template(folder: Path, tokenizer: Tokenizer) -> None:
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise ChatFormatDiffers(
-                f"{folder}: expected the Qwen3 chat format, found a template that cannot render {probe.name}: {error}"
+                f"{folder}: the chat template cannot render {probe.name} ({error}); take that of a Qwen3 checkpoint"
             ) from error
         expected = tokenizer.encode(render(probe.messages, probe.tools, **options))
         if found != expected:
@@ -136,7 +136,7 @@ def _first_difference(
     ours = tokenizer.decode(expected[same : same + _SHOWN_TOKENS])
     its = theirs.decode(found[same : same + _SHOWN_TOKENS])
     return (
-        f"{folder}: expected the Qwen3 chat format, found another in its template or tokenizer ({probe.name}): "
+        f"{folder}: the chat format of its template or tokenizer is not that of Qwen3 ({probe.name}): "
         f"from token {same} on, after {before!r}, expected {ours!r} {expected[same : same + _SHOWN_TOKENS]}, "
         f"found {its!r} {found[same : same + _SHOWN_TOKENS]}; start from a checkpoint with Qwen3's own template"
     )
@@ -152,14 +152,14 @@ def _their_tokenizer(folder: Path) -> Any:
     try:
         name = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class") if path.is_file() else None
     except (ValueError, AttributeError) as error:
-        raise ChatFormatDiffers(f"{path}: expected a JSON object, found something else: {error}") from error
+        raise ChatFormatDiffers(f"{path}: not a JSON object ({error}); download it again") from error
     library = transformers_library()
     tokenizer_class = getattr(library, name or "PreTrainedTokenizerFast", library.PreTrainedTokenizerFast)
     tokenizer = tokenizer_class.from_pretrained(folder, local_files_only=True)
     if tokenizer.chat_template is None:
         raise ChatFormatDiffers(
-            f"{folder}: expected a chat template in tokenizer_config.json or chat_template.jinja, found none; "
-            "put that of a Qwen3 checkpoint there"
+            f"{folder}: neither tokenizer_config.json nor chat_template.jinja has a chat template; put that of a Qwen3 "
+            "checkpoint there"
         )
     return tokenizer
 

@@ -69,7 +69,7 @@ class Tokenizer:
         self.backend = backend
         missing = [token for token in SPECIAL_TOKENS + FORMAT_TOKENS if backend.token_to_id(token) is None]
         if missing:
-            raise TokenizerError(f"expected the Qwen3 control tokens in the tokenizer, found none of {missing}")
+            raise TokenizerError(f"the tokenizer lacks the Qwen3 control tokens {missing}; use that of a Qwen3 model")
         vocabulary = backend.get_vocab()
         self.pad_id = vocabulary[END_OF_TEXT]
         self.end_id = vocabulary[IM_END]
@@ -88,8 +88,8 @@ class Tokenizer:
         """
         path = Path(folder) / TOKENIZER
         if not path.is_file():
-            found = f"found none at {path}" if path.parent.is_dir() else f"but {folder} does not exist"
-            raise TokenizerError(f"expected a tokenizer.json, {found}; name a checkpoint folder")
+            missing = path if path.parent.is_dir() else folder
+            raise TokenizerError(f"no tokenizer.json, since {missing} does not exist; name a checkpoint folder")
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:

@@ -248,8 +248,9 @@ def read_model(path: str | os.PathLike[str]) -> ModelConfig:
     """
     description = Path(path) / "params.json"
     if not description.is_file():
-        found = "found no params.json; try a sub-folder" if description.parent.is_dir() else "but no such folder exists"
-        raise CheckpointError(f"{path}: expected a checkpoint folder, {found}")
+        if not description.parent.is_dir():
+            raise CheckpointError(f"{path}: no such folder exists; name a checkpoint folder")
+        raise CheckpointError(f"{path}: not a checkpoint folder, since it holds no params.json; try a sub-folder")
     try:
         return ModelConfig.model_validate_json(description.read_bytes())
     except ValidationError as error:
@@ -299,8 +300,8 @@ def _require_room(path: Path, tree: Any) -> None:
     if free_bytes < needed_bytes:
         raise OSError(
             errno.ENOSPC,
-            f"expected {needed_bytes / 1e9:.1f} GB free for a checkpoint, found {free_bytes / 1e9:.1f}; make room and "
-            "run the same command again",
+            f"a checkpoint needs {needed_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} are free; make room and run "
+            "the same command again",
             str(path),
         )
 

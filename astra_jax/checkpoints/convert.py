@@ -93,8 +93,8 @@ def _say_if_no_tokenizer(source: Path) -> None:
     """Print a line if there is no tokenizer; weights alone are converted, since one can be put beside them later."""
     if not (source / TOKENIZER).is_file():
         print(
-            f"astra: {source}: expected a {TOKENIZER} beside the weights, found none; they are converted without one, "
-            "so nothing there says where a text ends and no run can start from them",
+            f"astra: {source}: no {TOKENIZER} lies beside the weights; they are converted without one, so nothing "
+            "there says where a text ends and no run can start from them",
             file=sys.stderr,
         )
 

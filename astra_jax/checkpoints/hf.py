@@ -269,8 +269,8 @@ def read_hf_config(directory: str | os.PathLike[str], **numerics: Any) -> ModelC
     """
     path = Path(directory) / "config.json"
     if not path.is_file():
-        found = "found no config.json" if path.parent.is_dir() else "but no such folder exists"
-        raise HFCheckpointError(f"{directory}: expected a HuggingFace folder, {found}")
+        fault = "it holds no config.json" if path.parent.is_dir() else "no such folder exists"
+        raise HFCheckpointError(f"{directory}: {fault}; name a HuggingFace folder")
     if (path.parent / "adapter_config.json").is_file():  # transformers would apply it to the weights
         raise HFCheckpointError(f"{directory}: found an adapter_config.json; merge the adapter into the weights first")
     hf = _json_object(path)
@@ -362,7 +362,7 @@ def _files(directory: Path) -> list[str]:
         return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise HFCheckpointError(
-            f"{index}: expected JSON with a weight_map from tensor to file, found {error!r}"
+            f"{index}: not JSON with a weight_map from tensor to file ({error!r}); download it again"
         ) from None
 
 
@@ -374,7 +374,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
     for name in _files(directory):
         path = directory / name
         if not path.is_file():
-            raise HFCheckpointError(f"{directory}: expected the weights in {name}, which is not there")
+            raise HFCheckpointError(f"{directory}: {name} with the weights is missing; download it")
         try:
             with safe_open(path, framework="numpy") as file:
                 for tensor in file.keys():  # noqa: SIM118 (not a dict)
@@ -383,7 +383,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
                     piece = file.get_slice(tensor)
                     files[tensor], found[tensor] = path, (tuple(piece.get_shape()), piece.get_dtype())
         except SafetensorError as error:
-            raise HFCheckpointError(f"{path}: expected a whole safetensors file, found {error}") from None
+            raise HFCheckpointError(f"{path}: not a whole safetensors file ({error}); download it again") from None
     expected = {tensor.name: tensor.shape for tensor in hf_tensors(config)}
     # Some exporters store the tied matrix twice; if both differ, transformers reads them untied, against the config.
     head = found.pop(_HEAD, None) if config.tie_word_embeddings else None
@@ -401,7 +401,7 @@ def _require_tensors(config: ModelConfig, directory: Path) -> dict[str, Path]:
             faults.append(f"{name}: expected dtype {sorted(_READABLE)}, found {found_dtype}")
     if faults and (settings := _json_object(directory / "config.json").get("quantization_config")):
         raise HFCheckpointError(
-            f"{directory}: expected plain weights, found them quantised (quantization_config {settings}, {faults[0]}); "
+            f"{directory}: the weights are quantised (quantization_config {settings}, {faults[0]}); "
             "save them as bfloat16 without quantization first"
         )
     if faults:

@@ -81,7 +81,7 @@ def replay_log(options: argparse.Namespace) -> int | None:
     """Replay the first episodes of a log; return 1 if one differs."""
     chosen = [each for each in read_episodes(options.log) if options.named in (None, each.policy)][: options.count]
     if not chosen:
-        raise EpisodeLogError(f"expected an episode of {options.named or 'a policy'} in {options.log}, found none")
+        raise EpisodeLogError(f"{options.log} has no episode of {options.named or 'a policy'}; name another log")
     policy = load_policy(options.policy)
     if options.checkpoint is not None:
         _require_version(chosen, options.checkpoint)
@@ -106,6 +106,6 @@ def _require_version(chosen: Sequence[LoggedEpisode], checkpoint: Path) -> None:
     versions = sorted({each.policy_version for each in chosen if each.policy_version is not None})
     if checkpoint.name.isdecimal() and versions not in ([], [int(checkpoint.name)]):
         raise EpisodeLogError(
-            f"expected episodes that the weights of {checkpoint} spoke, of policy version {int(checkpoint.name)}, "
-            f"found versions {versions}; groups that had waited, or were rolled out during an update, have older ones"
+            f"{checkpoint} has the weights of policy version {int(checkpoint.name)}, but the episodes are of versions "
+            f"{versions}; groups that had waited, or were rolled out during an update, have older ones"
         )

@@ -20,14 +20,14 @@ def rescore(options: argparse.Namespace) -> None:
             raise UsageError(f"--reward {name}: {error}; see astra rescore --help") from error
     rewards = options.reward or list(REWARDS)
     if options.out is not None and len(rewards) != 1:
-        raise UsageError("expected --reward once beside --out; see astra rescore --help")
+        raise UsageError("--out takes one --reward; see astra rescore --help")
     logs = _logs(options.source)
     print("  ".join(["log".ljust(22), "episodes", "   logged", *(name.rjust(9) for name in rewards)]))
     rescored: list[JsonObject] = []
     for log in logs:
         episodes = read_episodes(log)
         if not episodes:
-            raise EpisodeLogError(f"expected an episode in {log}, found none")
+            raise EpisodeLogError(f"{log} has no episode; name another log")
         values = {"logged": [each.reward for each in episodes]}
         values |= {name: [earned(name, each) for each in episodes] for name in rewards}
         columns = [f"{sum(of) / len(of):.4f}".rjust(max(9, len(name))) for name, of in values.items()]
@@ -50,5 +50,5 @@ def _logs(run: Path) -> list[Path]:
         return [run]
     logs = [*run.glob("episodes.jsonl"), *sorted(run.glob("episodes/step_*.jsonl"))]
     if not logs:
-        raise EpisodeLogError(f"expected a log, or episodes.jsonl or episodes/step_*.jsonl in {run}, found none")
+        raise EpisodeLogError(f"{run} holds no episodes.jsonl or episodes/step_*.jsonl; name a log or a run's folder")
     return logs

@@ -181,8 +181,8 @@ class SharedDevice:
         if call.kind == Kind.FAILED:
             failed = [str(host) for host, proposal in enumerate(proposals) if proposal.kind == Kind.FAILED]
             self._ended = HostFailed(
-                f"expected all {len(proposals)} hosts to roll out their episodes, found that host {', '.join(failed)} "
-                "has failed and says why; the same command on every host goes on from the last checkpoint"
+                f"host {', '.join(failed)} has failed in the rollouts of {len(proposals)} hosts and says why; the same "
+                "command on every host goes on from the last checkpoint"
             )
         return call
 

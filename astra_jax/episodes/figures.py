@@ -74,7 +74,7 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
         ValueError: there are none.
     """
     if not episodes:
-        raise ValueError("expected at least one episode to sum up, found none")
+        raise ValueError("there is no episode to sum up; pass at least one")
     of_each = [terms_of(episode) for episode in episodes]
     sums = {
         name: [sum(column) for column in zip(*(terms[name] for terms in of_each), strict=True)] for name in of_each[0]

@@ -115,7 +115,7 @@ def finished_episode(episode: Episode, tokenizer: Tokenizer) -> FinishedEpisode:
     """
     environment, ledger = episode.environment, episode.ledger
     if episode.stop_reason is None:
-        raise ValueError(f"expected a finished episode, found one that runs, in {environment.id}")
+        raise ValueError(f"the episode in {environment.id} still runs; finish it first")
     runs = itertools.groupby(range(len(ledger)), key=lambda place: (ledger.turns[place], ledger.sources[place]))
     said = ((Source(source), tokenizer.decode([ledger.ids[i] for i in places])) for (_, source), places in runs)
     return FinishedEpisode(

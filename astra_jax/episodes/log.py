@@ -30,7 +30,7 @@ _MOST_TOKENS_OF_A_CHARACTER = 4  # a character has at most four bytes, a token a
 
 
 class EpisodeLogError(AstraError):
-    """A line of an episode log is not an episode; the message names the line, the expected form and the form found."""
+    """A line of an episode log is not an episode; the message names the line and its fault."""
 
 
 class LoggedToken(NamedTuple):
@@ -165,8 +165,8 @@ def read_episodes(path: Path) -> list[LoggedEpisode]:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"])) or "the line"
                 raise EpisodeLogError(
-                    f"expected an episode in line {number} of {path}, found a fault at {where}: {first['msg']}; "
-                    "write it again by running again"
+                    f"line {number} of {path} is not an episode: {where}: {first['msg']}; write it again by running "
+                    "again"
                 ) from error
     return episodes
 

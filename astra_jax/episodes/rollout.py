@@ -87,8 +87,8 @@ class PromptTooLong(AstraError, ValueError):
 def none_can_run(config: RolloutConfig, num_environments: int) -> PromptTooLong:
     """Return the error for a set of environments of which none can run."""
     return PromptTooLong(
-        f"expected environments with a sub-task and a prompt of at most {config.max_prompt_tokens} tokens, found none "
-        f"among {num_environments}; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
+        f"none of {num_environments} environments has a sub-task and a prompt of at most {config.max_prompt_tokens} "
+        "tokens; raise rollout.max_prompt_tokens or show fewer irrelevant tools"
     )
 
 

@@ -25,7 +25,7 @@ def key_or_none(variable: str) -> str | None:
     """
     key = os.environ.get(variable, "").strip()
     if key and not re.fullmatch(r"[!-~]+", key):
-        raise DecoderError(f"expected a key of visible ASCII characters in {variable}, found another (not shown)")
+        raise DecoderError(f"the key in {variable} (not shown) has characters other than visible ASCII; set it anew")
     return key or None
 
 
@@ -74,6 +74,7 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
         served = models[0]
     except (ValueError, LookupError, TypeError):
         raise DecoderError(
-            f"expected a list of models at {url}/v1/models, found HTTP {response.status_code} from something else"
+            f"{url}/v1/models answers HTTP {response.status_code} without a list of models; give a model server's "
+            "address"
         ) from None
     return Endpoint(url, served.id, served.max_model_len, served.policy, key_variable)

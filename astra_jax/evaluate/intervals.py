@@ -66,7 +66,7 @@ def paired_interval(
     (above, below), (above_after, below_after) = (each.T for each in sums)
     told = (below != 0) & (below_after != 0)
     if not told.any():
-        raise ValueError("expected denominators above 0 on both sides, found none in any draw")
+        raise ValueError("no draw has denominators above 0 on both sides; take more environments")
     increases = above_after[told] / below_after[told] - above[told] / below[told]
     low, high = np.quantile(increases, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)

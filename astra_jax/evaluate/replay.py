@@ -130,21 +130,22 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
     how = logged.rolled_out
     if how is None:
         raise EpisodeLogError(
-            f"expected seed, slot and limits of the episode in {logged.environment_id}, found none: no policy spoke"
+            f"the episode in {logged.environment_id} has no seed, slot and limits, since no policy spoke; choose "
+            "another"
         )
     try:
         config = RolloutConfig.model_validate(how.limits)
     except ValidationError as error:
         first = error.errors()[0]
         raise EpisodeLogError(
-            f"expected the limits of a rollout in the episode in {logged.environment_id}, found a fault at "
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            f"the limits of the episode in {logged.environment_id} cannot be read: "
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}; roll the episode out again"
         ) from error
     versions = {token.policy_version for token in logged.tokens if token.policy_version >= 0}
     if len(versions) > 1:
         raise EpisodeLogError(
-            f"expected one policy in the episode in {logged.environment_id}, found tokens of policy versions "
-            f"{sorted(versions)}: its weights changed on the way, and no folder holds them all"
+            f"the episode in {logged.environment_id} has tokens of policy versions {sorted(versions)}: its weights "
+            "changed on the way, and no folder holds them all; choose another"
         )
     return how, config
 

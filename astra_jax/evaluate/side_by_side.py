@@ -105,13 +105,13 @@ def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
         )
     except FileNotFoundError as error:
         raise EvaluationUnreadable(
-            f"expected a finished evaluation in {out}, found no {Path(error.filename).name}; finish it, or evaluate "
-            "again elsewhere if it is of an older version"
+            f"{out} holds no finished evaluation: {Path(error.filename).name} is missing; finish it, or evaluate again "
+            "elsewhere if it is of an older version"
         ) from None
     except ValidationError as error:
         first = error.errors()[0]
         raise EvaluationUnreadable(
-            f"expected the results of an evaluation in {out}, found a fault at {'.'.join(map(str, first['loc']))}: "
+            f"the results of the evaluation in {out} cannot be read: {'.'.join(map(str, first['loc']))}: "
             f"{first['msg']}; evaluate again elsewhere"
         ) from None
 

@@ -37,7 +37,7 @@ def evaluated(group: Sequence[Episode]) -> EvaluatedEnvironment:
         ValueError: there is none, or nothing to solve in it.
     """
     if not group:
-        raise ValueError("expected the episodes of an environment, found none")
+        raise ValueError("the environment has no episodes; pass at least one")
     environment = group[0].environment
     return EvaluatedEnvironment(
         id=environment.id, kinds=kinds_of(environment), episodes=len(group), terms=summed(group)

@@ -76,7 +76,7 @@ def join_hosts() -> None:
     except (ValueError, RuntimeError) as error:
         # JAX says this if no cluster is announced.
         if "coordinator_address should be defined" not in str(error):
-            raise NotJoined(f"expected the hosts of this job to find each other, found: {error}") from error
+            raise NotJoined(f"the hosts of this job did not find each other; check its cluster: {error}") from error
 
 
 def are_hosts_announced() -> bool:
@@ -90,7 +90,7 @@ def _announced_by_environment() -> dict[str, Any]:
         return {}
     names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     if missing := [name for name in names if name not in os.environ]:
-        raise ConfigError(f"JAX_COORDINATOR_ADDRESS is set: expected {' and '.join(missing)} beside it, found none")
+        raise ConfigError(f"JAX_COORDINATOR_ADDRESS is set without {' and '.join(missing)}; set all three")
     texts = [os.environ[name] for name in names]
     if not all(text.isdecimal() for text in texts) or not int(texts[1]) < int(texts[0]):
         raise ConfigError(
@@ -125,9 +125,8 @@ def ending_with_other_hosts() -> Iterator[None]:
             atexit.register(_leave, code)
         if is_lost:
             raise HostLost(
-                f"expected all {jax.process_count()} hosts to go on, found one gone: it has failed and says why, or it "
-                "was killed, or its machine or network is down; the same command on every host goes on from the last "
-                "checkpoint"
+                f"one of the {jax.process_count()} hosts is gone: it has failed and says why, or it was killed, or its "
+                "machine or network is down; the same command on every host goes on from the last checkpoint"
             ) from error
         raise
 

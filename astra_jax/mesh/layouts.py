@@ -30,7 +30,7 @@ def rollout_mesh(config: MeshConfig | None, mesh: Mesh | None) -> Mesh | None:
     """
     if mesh is None:
         if config is not None:
-            raise ConfigError("expected a [mesh] beside [rollout_mesh], found none: both lie over the same devices")
+            raise ConfigError("[rollout_mesh] lies over the devices of [mesh], which is missing; add it")
         return None
     if config is None:
         config = MeshConfig(data=mesh.size // mesh.shape["tensor"], tensor=mesh.shape["tensor"])

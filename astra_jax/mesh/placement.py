@@ -42,7 +42,7 @@ def training_mesh(config: MeshConfig | None, devices: Sequence[jax.Device] | Non
     """
     if config is None:
         if jax.process_count() > 1:
-            raise ConfigError(f"expected a [mesh] in the config of a run on {jax.process_count()} hosts, found none")
+            raise ConfigError(f"a run on {jax.process_count()} hosts needs a [mesh] in its config; add it")
         first = (jax.devices() if devices is None else devices)[:1]
         # TPU's attention kernel runs under a mesh.
         return make_mesh(MeshConfig(), first) if first[0].platform == "tpu" else None

@@ -112,14 +112,16 @@ class ModelConfig(BaseModel):
         for name in sorted(ModelConfig.model_fields.keys() - _NO_SIZES):
             expected, found = getattr(other, name), getattr(self, name)
             if found != expected:
-                raise ConfigError(f"expected a model of {name} = {expected}, as `model` says, found {found} in {where}")
+                raise ConfigError(
+                    f"the model in {where} has {name} = {found}, but `model` says {expected}; make them the same"
+                )
 
     def require_vocabulary(self, num_tokens: int, where: object) -> None:
         """Raise ConfigError unless the model has an embedding for every token of the tokenizer in `where`."""
         if num_tokens > self.vocab_size:
             raise ConfigError(
-                f"expected a tokenizer of at most {self.vocab_size} tokens (the model's vocabulary), "
-                f"found {num_tokens} in {where}"
+                f"the tokenizer in {where} has {num_tokens} tokens, more than the {self.vocab_size} of the model's "
+                "vocabulary; use the model's own tokenizer"
             )
 
     def require_context(self, length_tokens: int) -> None:
@@ -162,7 +164,7 @@ class ModelConfig(BaseModel):
         rope = _stated_rope(config.rope_parameters, ropes)
         rope_theta, is_yarn = rope.pop("rope_theta"), rope.pop("rope_type", None) is not None
         if rope and not is_yarn:
-            raise ValueError(f"config.json: expected no keys {sorted(rope)} of a rope that is not of type 'yarn'")
+            raise ValueError(f"config.json: the keys {sorted(rope)} are for a rope of type 'yarn' alone; remove them")
         return cls(
             **{ours: getattr(config, theirs) for ours, theirs in _HF_KEYS.items()},
             tie_word_embeddings=config.tie_word_embeddings,

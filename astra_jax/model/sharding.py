@@ -108,8 +108,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     slices = {getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}
     if len(slices) > 1:
         raise ConfigError(
-            f"expected the devices of one TPU slice, found {len(slices)} slices: a mesh over the network between them "
-            "is not supported yet; run on one larger slice"
+            f"the devices lie in {len(slices)} TPU slices, and a mesh over the network between them is not supported "
+            "yet; run on one larger slice"
         )
     # An axis may take part of a physical axis: 4 x 16 on a torus of 8 x 8.
     layout = mesh_utils.create_device_mesh(config.shape, devices, allow_split_physical_axes=True)

@@ -161,7 +161,7 @@ class _Jumps(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("expected a timer to jump to, found none: all wait for one another")
+            raise RuntimeError("there is no timer to jump to: all wait for one another")
         self.seconds += timeout
         return super().select(0)
 

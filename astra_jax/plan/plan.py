@@ -183,7 +183,7 @@ def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RL
     if "length_buckets" in keys and "rollout" not in keys:
         return load_config(SFTConfig, path, overrides)
     raise ConfigError(
-        f"expected the config of `astra sft` (length_buckets) or `astra rl` (rollout), found neither or both in {path}"
+        f"{path} has neither or both of length_buckets (`astra sft`) and rollout (`astra rl`); name a config with one"
     )
 
 
@@ -229,14 +229,15 @@ def _model(config: SFTConfig | RLConfig) -> ModelConfig:
         return config.model_overrides.of(config.model)
     if config.init is None:
         raise ConfigError(
-            "expected `model`, a preset such as qwen3-14b or sizes, or `init`, a checkpoint; found neither"
+            "neither `model` nor `init` is set; set `model` to a preset such as qwen3-14b or sizes, or `init` to a "
+            "checkpoint"
         )
     return config.model_overrides.of(read_model(config.init))
 
 
 def _devices(topology: str) -> Sequence[jax.Device]:
     if importlib.util.find_spec("libtpu") is None:
-        raise CompilerMissing("expected the TPU compiler libtpu, found none: pip install 'astra-jax[plan]'")
+        raise CompilerMissing("the TPU compiler libtpu is not installed: pip install 'astra-jax[plan]'")
     try:
         devices: Sequence[jax.Device] = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     except jax.errors.JaxRuntimeError as error:

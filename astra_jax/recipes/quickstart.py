@@ -245,7 +245,7 @@ def _synthesize_environments(out: Path, seed: int, url: str) -> None:
 def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
     shared = shared_between(other, split.out)
     if found := {level: shared[level] for level in APART[split.unseen] if shared[level]}:
-        raise QuickstartFailed(f"expected nothing of {other} in {split.out}, found shared {found}")
+        raise QuickstartFailed(f"{split.out} must have nothing in common with {other}, but shares {found}")
 
 
 def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
@@ -338,9 +338,8 @@ def checked_logits(policy: Policy, hf_folder: Path) -> dict[str, float]:
     our_error, their_error = (float(np.sqrt(np.square(logits - exact).mean())) for logits in (ours, theirs))
     if not our_error <= _MOST_TIMES_THEIR_ERROR * their_error:  # nor NaN
         raise QuickstartFailed(
-            f"expected logits no further than {_MOST_TIMES_THEIR_ERROR:g} times {their_error:.2g} from those of "
-            "transformers in float64, which is how far its own in float32 are (root mean square), found "
-            f"{our_error:.2g}"
+            f"the logits are {our_error:.2g} (root mean square) from those of transformers in float64, more than "
+            f"{_MOST_TIMES_THEIR_ERROR:g} times the {their_error:.2g} of its own in float32"
         )
     return {
         "max_abs_logit_difference": float(np.abs(ours - theirs).max()),

@@ -24,7 +24,7 @@ from synthesis.run.destination import require_file_destination, whole_file
 
 
 class RunFolderError(AstraError):
-    """A folder holds no run, or a damaged one; the message names the expected files and the remedy."""
+    """A folder holds no run, or a damaged one; the message says what is wrong and what to do."""
 
 
 class Export(BaseModel):
@@ -156,8 +156,8 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
     }
     if not (summary.model_fields_set or runs or episodes or data_sets):
         raise RunFolderError(
-            f"expected a record directory, or summary.json, figures.json, metrics.jsonl, episode logs or record "
-            f"directories in {run_dir}, found none; name the `out` folder of a run or of a synthesis"
+            f"{run_dir} is not a record directory, and holds no summary.json, figures.json, metrics.jsonl, episode "
+            "logs or record directories; name the `out` folder of a run or of a synthesis"
         )
     settings = (
         (_title_of_first(summary), summary.heldout),
@@ -236,7 +236,7 @@ def _read_summary(run_dir: Path) -> Summary:
         return Summary(heldout={evaluated.policy: {**evaluated.__pydantic_extra__, **temperature}})
     except ValidationError as error:
         raise RunFolderError(
-            f"expected the figures of a run in {path}, found a fault at {first_fault(error)}; run it again"
+            f"the figures of the run in {path} cannot be read: {first_fault(error)}; run it again"
         ) from error
 
 
@@ -244,7 +244,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return read_metrics(path)
     except json.JSONDecodeError as error:
-        raise RunFolderError(f"expected one JSON object per line in {path}, found: {error}; resume the run") from error
+        raise RunFolderError(f"{path} has a line that is not JSON: {error}; resume the run") from error
 
 
 def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:

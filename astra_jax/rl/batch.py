@@ -72,7 +72,7 @@ def segments_of_row(ledgers: Mapping[int, TokenLedger]) -> list[Segment]:
         return [Segment(episode, 0, len(ledger)) for episode, ledger in ledgers.items()]
     prompts = {tuple(ledger.ids[: ledger.num_prompt_tokens]) for ledger in ledgers.values()}
     if len(prompts) > 1:
-        raise ValueError(f"expected the episodes of a group to begin with one prompt, found {len(prompts)}")
+        raise ValueError(f"the episodes of a group begin with {len(prompts)} prompts; give them one prompt")
     last = len(prompts.pop()) - 1
     # A prompt is not learnt, so that of any episode serves; the last token of an episode predicts nothing.
     return [
@@ -128,8 +128,8 @@ def make_rl_batch(
     num_unfinished = sum(episode.is_unfinished for episode in episodes)
     if len(sizes) > 1 or num_unfinished:
         raise ValueError(
-            f"expected groups of one size whose episodes have all ended, found sizes {sorted(sizes)} and "
-            f"{num_unfinished} episodes that were cut off"
+            f"the groups have sizes {sorted(sizes)}, and {num_unfinished} of their episodes were cut off; pass "
+            "groups of one size whose episodes have all ended"
         )
     if min(sizes) % episodes_per_row:
         raise ValueError(f"expected groups of a multiple of {episodes_per_row} episodes, found {min(sizes)}")

@@ -168,8 +168,8 @@ def held_out_environments(held_out: HeldOutConfig, learns_from: Path, seed: int)
     count = len(source) if held_out.num_environments is None else held_out.num_environments
     if not 0 < count <= len(source):
         raise ConfigError(
-            f"expected at least {max(count, 1)} held-out environments, found {len(source)} in {source.directory}; "
-            "lower held_out.num_environments or name another directory"
+            f"{source.directory} has {len(source)} held-out environments, and {max(count, 1)} are needed; lower "
+            "held_out.num_environments or name another directory"
         )
     environments = list(source)
     learnt_from = {environment.id for environment in RecordSource(learns_from, Environment)}

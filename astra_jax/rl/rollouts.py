@@ -182,8 +182,8 @@ class Rollouts:
                 "min_reward_std, or stop here"
             )
         return BatchFillingStalled(
-            f"expected at least one of {self.filler.num_groups} groups with reward variance at step {step}, "
-            f"found 0 after {num_rollouts} rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
+            f"step {step} needs {self.filler.num_groups} groups with reward variance and has 0 after {num_rollouts} "
+            f"rollouts of {now.submitted - before.submitted} groups; {what_to_do}"
         )
 
     async def _roll_out(self, weights: Params, step: int) -> None:

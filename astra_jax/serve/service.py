@@ -127,7 +127,7 @@ async def body_of(request: Request, model: type[_Body]) -> _Body:
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > _MOST_BODY_BYTES:
-                    why = f"expected a body of at most {_MOST_BODY_BYTES} bytes, found more; shorten it"
+                    why = f"the body has more than {_MOST_BODY_BYTES} bytes; shorten it"
                     raise RequestRefused(413, why, code="body_too_long")
     except TimeoutError:
         raise RequestRefused(408, f"the body did not come within {_BODY_SECONDS:g} s") from None

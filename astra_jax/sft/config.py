@@ -43,7 +43,7 @@ class SFTDataConfig(Frozen):
     @model_validator(mode="after")
     def _check(self) -> SFTDataConfig:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError(f"expected either steps or epochs, found steps={self.steps} and epochs={self.epochs}")
+            raise ValueError(f"set either steps or epochs; now steps={self.steps} and epochs={self.epochs}")
         if any(low >= high for low, high in zip((0, *self.length_buckets), self.length_buckets, strict=False)):
             raise ValueError(f"expected length_buckets that rise from above 0, found {list(self.length_buckets)}")
         return self

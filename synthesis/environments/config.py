@@ -115,8 +115,8 @@ class EnvironmentsConfig(BaseModel):
     def _unseen_by_some_split(self) -> EnvironmentsConfig:
         if self.unseen != "worlds" and not self.disjoint_from:
             raise ValueError(
-                f"expected directories in disjoint_from, whose {self.unseen} are not to occur, found none; name them, "
-                f'or leave unseen = "{self.unseen}" out'
+                f"disjoint_from is empty; name the directories whose {self.unseen} are not to occur, or leave "
+                f'unseen = "{self.unseen}" out'
             )
         return self
 
@@ -130,8 +130,7 @@ class EnvironmentsConfig(BaseModel):
     def _hard_where_there_is_a_wording(self) -> EnvironmentsConfig:
         if self.difficulty == "hard" and (self.unseen != "worlds" or self.varieties.get("stateful")):
             raise ValueError(
-                'expected difficulty = "plain" with unseen tools, unseen domains or stateful varieties, found "hard"; '
-                "leave one out"
+                'difficulty = "hard" does not go with unseen tools, unseen domains or stateful varieties; leave one out'
             )
         return self
 
@@ -154,13 +153,13 @@ def held_out_configs(training: EnvironmentsConfig) -> dict[str, EnvironmentsConf
         ValueError: the training has all domains, so that none is unseen; or it is hard, which unseen tools cannot be.
     """
     if training.difficulty == "hard":
-        raise ValueError('expected difficulty = "plain", found "hard", for which there are no unseen tools')
+        raise ValueError('there are no unseen tools of difficulty = "hard"; set it to "plain"')
     names = (RL_SPLIT, "heldout", "selection", "heldout_tools", "heldout_domains")
     out = {name: training.out.with_name(name) for name in names}
     known: Mapping[str, float] = EnvironmentsConfig.model_fields["domains"].default
     others = {domain: 1.0 for domain in known if domain not in training.domains}
     if not others:
-        raise ValueError(f"expected a default domain that is not among {sorted(training.domains)}, found none")
+        raise ValueError(f"every default domain is among {sorted(training.domains)}; leave one out")
     learnt_from = (training.out, out[RL_SPLIT])
     chosen = (*learnt_from, out["selection"])
     changes: dict[str, dict[str, Any]] = {

@@ -91,7 +91,7 @@ def write_parquet(folder: Path, split: str, row_type: type[BaseModel], rows: Ite
                 table = pyarrow.Table.from_pylist(values, schema=as_text).cast(typed)
             except (pyarrow.ArrowException, OverflowError) as error:
                 raise ExportImpossible(
-                    f"expected values of the columns' types, found another among {len(batch)} rows: "
+                    f"one of {len(batch)} rows has a value of another type than its column: "
                     f"{str(error).splitlines()[0]}; the format jsonl holds any"
                 ) from error
             writer.write_table(table)

@@ -146,8 +146,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
     require_destination(out, EXPORT)
     if out.resolve().is_relative_to(directory.resolve()):
         raise DestinationRefused(
-            f"{out}: expected a folder outside of the record directory, which is a whole of known bytes, found one in "
-            "it; name another"
+            f"{out} lies in the record directory, which is a whole of known bytes; name a folder outside of it"
         )
     if card.kind not in form.row_types:
         raise ExportImpossible(

@@ -99,11 +99,11 @@ def row_messages(messages: Sequence[Message]) -> list[RowMessage]:
         if message.role == "tool":
             record_id = next(iter(open_calls), "") if message.tool_call_id is None else message.tool_call_id
             if record_id not in open_calls:
-                raise ExportImpossible(f"expected a tool message to answer an open call, found {record_id or 'none'!r}")
+                raise ExportImpossible(f"a tool message answers {record_id or 'none'!r}, which is not an open call")
             rows.append(RowMessage(role="tool", content=message.content, tool_call_id=open_calls.pop(record_id)))
             continue
         if open_calls:
-            raise ExportImpossible(f"expected an answer to the call {next(iter(open_calls))!r}, found none")
+            raise ExportImpossible(f"the call {next(iter(open_calls))!r} has no answer")
         calls = []
         for call in message.tool_calls:
             row_id, number = call.id, 2
@@ -111,7 +111,7 @@ def row_messages(messages: Sequence[Message]) -> list[RowMessage]:
                 row_id, number = f"{call.id}_{number}", number + 1
             used.add(row_id)
             if call.id in open_calls:
-                raise ExportImpossible(f"expected one call {call.id!r} in a message, found two")
+                raise ExportImpossible(f"a message has two calls {call.id!r}")
             open_calls[call.id] = row_id
             arguments = json.dumps(call.arguments, ensure_ascii=False)
             calls.append(RowToolCall(id=row_id, function=FunctionCall(name=call.name, arguments=arguments)))

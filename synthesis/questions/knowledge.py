@@ -69,7 +69,7 @@ def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
     found: list[Knowledge] = []
     for path in paths:
         if not path.exists():
-            raise KnowledgeError(f"expected a knowledge file or folder, found nothing at {path}; check the path")
+            raise KnowledgeError(f"{path} does not exist; name a knowledge file or folder")
         files = sorted(file for file in path.iterdir() if file.suffix in _READERS) if path.is_dir() else [path]
         tables: dict[str, Table] = {}
         for file in files:
@@ -86,7 +86,7 @@ def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
         if tables:
             found.append(_tables(path, tables))
     if not found:
-        raise KnowledgeError(f"expected knowledge in {[str(path) for path in paths]}, found none")
+        raise KnowledgeError(f"there is no knowledge in {[str(path) for path in paths]}; name other files")
     return found
 
 

@@ -84,18 +84,18 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
     if not place.exists():
         return
     if not place.is_dir():
-        raise _refused(out, f"a folder for a {result.name}", "a file")
+        raise _refused(out, f"a {result.name} is a folder, and this is a file")
     foreign = _first_other(place, frozenset())
     if foreign is None:  # empty but for lock files
         return
     manifest = _manifest(place, result)
     if manifest is None:
         advice = f" ({result.advice})" if result.advice else ""
-        raise _refused(out, f"a new or empty folder, or an earlier {result.name}", f"{foreign} in it{advice}")
+        raise _refused(out, f"it holds {foreign} and is not an earlier {result.name}{advice}")
     if result.is_replaced:
         known = {result.manifest, *result.companions, *manifest.get("shards", ()), *manifest.get("files", ())}
         if (foreign := _first_other(place, known)) is not None:
-            raise _refused(out, f"nothing but an earlier {result.name}, which is to be replaced,", f"{foreign} besides")
+            raise _refused(out, f"it holds {foreign} besides an earlier {result.name}, which is to be replaced")
 
 
 def require_file_destination(out: Path, name: str, is_earlier: Callable[[Path], bool]) -> None:
@@ -106,9 +106,9 @@ def require_file_destination(out: Path, name: str, is_earlier: Callable[[Path], 
     """
     place = _place(out, ())
     if place.is_dir():
-        raise _refused(out, f"a file for a {name}", "a folder")
+        raise _refused(out, f"a {name} is a file, and this is a folder")
     if place.exists() and (not place.is_file() or (place.stat().st_size and not is_earlier(place))):
-        raise _refused(out, f"a new file, or an earlier {name}", "something else")
+        raise _refused(out, f"it exists and is not an earlier {name}")
 
 
 def is_earlier_result(folder: Path, result: Result) -> bool:
@@ -202,24 +202,23 @@ def _place(out: Path, sources: Iterable[Path], *, is_written_in: bool = False) -
     """
     try:
         if out.is_symlink() and not out.exists():
-            raise _refused(out, "a place to write to", "a symbolic link to nothing")
+            raise _refused(out, "it is a symbolic link to nothing")
         place = out.resolve()
         kept = {"the working directory": Path.cwd(), "your home": Path.home()} | {str(path): path for path in sources}
         for name, path in kept.items():
             if path.resolve().is_relative_to(place):
-                found = f"{name} itself" if path.resolve() == place else f"a folder that holds {name}"
-                raise _refused(out, "a place of its own to write to", found)
+                raise _refused(out, f"it is {name}" if path.resolve() == place else f"it holds {name}")
         parent = next(path for path in place.parents if os.path.lexists(path))
         if not parent.is_dir():
-            raise _refused(out, "a place to write to", f"that {parent} is a file")
+            raise _refused(out, f"{parent} is a file")
         needed = [place] if place.exists() else []
         if not (needed and is_written_in):
             needed.append(parent)
         for path in needed:
             if _is_read_only(path):
-                raise _refused(out, "a place to write to", f"that {path} is read-only")
+                raise _refused(out, f"{path} is read-only")
     except (PermissionError, RuntimeError) as error:  # a folder that may not be looked into, or a loop of links
-        raise _refused(out, "a place to write to", f"a path that leads nowhere ({error})") from error
+        raise _refused(out, f"the path leads nowhere ({error})") from error
     return place
 
 
@@ -230,8 +229,8 @@ def _is_read_only(path: Path) -> bool:
     return not may or not path.stat().st_mode & 0o222
 
 
-def _refused(out: Path, expected: str, found: str) -> DestinationRefused:
-    return DestinationRefused(f"{out}: expected {expected}, found {found}; name another place, nothing was touched")
+def _refused(out: Path, fault: str) -> DestinationRefused:
+    return DestinationRefused(f"{out}: {fault}; name another place, nothing was touched")
 
 
 def _manifest(folder: Path, result: Result) -> dict[str, Any] | None:

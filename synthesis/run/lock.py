@@ -56,8 +56,8 @@ def run_lock(path: Path) -> Iterator[None]:
                 continue  # the run that held it has just ended and taken it away
             if is_no_lock(path):
                 raise DestinationRefused(
-                    f"{path}: expected no file, or the lock of an earlier run, found another file; name another "
-                    "place to write to, or move it away"
+                    f"{path}: this file is not the lock of an earlier run; name another place to write to, or move it "
+                    "away"
                 )
             file.truncate(0)
             with contextlib.suppress(OSError):  # a full disk: the run itself reports it
@@ -71,9 +71,7 @@ def run_lock(path: Path) -> Iterator[None]:
                         with contextlib.suppress(OSError):  # not empty: the run has written something, as most do
                             path.parent.rmdir()
             return
-    raise AnotherRun(
-        f"expected to hold {path}, found it taken away by one run after another, {_MOST_ATTEMPTS} times; try again"
-    )
+    raise AnotherRun(f"the lock {path} was taken away by one run after another, {_MOST_ATTEMPTS} times; try again")
 
 
 def _lock(file: TextIO, path: Path) -> None:
@@ -83,8 +81,7 @@ def _lock(file: TextIO, path: Path) -> None:
         file.seek(0)
         holder = file.read() or "another process"  # which has not yet written its name
         raise AnotherRun(
-            f"expected no other run in this folder, found {holder}, which holds {path}; "
-            "wait until it ends, or choose another folder"
+            f"the folder is in use by {holder}, which holds {path}; wait until it ends, or choose another folder"
         ) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:

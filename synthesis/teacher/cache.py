@@ -78,8 +78,8 @@ class ReplyFile:
             found = {name for (name,) in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if others := found - _TABLES:
                 raise ReplyFileError(
-                    f"{path}: expected a file of a teacher's replies, found a database with the table "
-                    f"{min(others)!r}; name another file as teacher.cache"
+                    f"{path}: not a file of a teacher's replies, but a database with the table {min(others)!r}; name "
+                    "another file as teacher.cache"
                 )
             for statement in _SCHEMA:
                 self._rows(statement)

@@ -19,7 +19,7 @@ _DECIDES: Final = frozenset({"temperature", "top_p", "max_completion_tokens", "e
 
 def _without_our_fields(extra_body: JsonObject) -> JsonObject:
     if ours := sorted(OUR_FIELDS & extra_body.keys()):
-        raise ValueError(f"expected further fields of a call, found {ours}, which the teacher says itself")
+        raise ValueError(f"the fields {ours} are those that the teacher says itself; remove them")
     return extra_body
 
 
@@ -50,8 +50,8 @@ class RoleConfig(BaseModel):
     def _key_of_its_own(self) -> RoleConfig:
         if self.base_url is not None and self.api_key_env is None:
             raise ValueError(
-                "expected api_key_env beside base_url, found none; name the variable that holds the key for this "
-                "address: another endpoint's key is not sent there"
+                "base_url is set without api_key_env; name the variable that holds the key for this address: another "
+                "endpoint's key is not sent there"
             )
         return self
 
@@ -103,7 +103,7 @@ class OpenAITeacherConfig(BaseModel):
     def _dollars_need_prices(self) -> OpenAITeacherConfig:
         if self.max_usd is not None and not all(self.of(role).has_price for role in get_args(Role)):
             raise ValueError(
-                "expected prices beside max_usd, found none for some role; set usd_per_million_prompt_tokens and "
+                "max_usd is set, and some role has no prices; set usd_per_million_prompt_tokens and "
                 "usd_per_million_completion_tokens, or max_tokens instead"
             )
         return self

@@ -242,14 +242,13 @@ def _key_in(api_key_env: str) -> str:
     key = os.environ.get(api_key_env)
     if not key:
         raise TeacherUnavailable(
-            f"expected the endpoint's key in the environment variable {api_key_env}, found none; set it, or any text "
-            "for an endpoint that wants no key"
+            f"the environment variable {api_key_env} has no key for the endpoint; set it, or any text for an endpoint "
+            "that wants no key"
         )
     # An HTTP header takes no other text, and each call would fail.
     if not (key.isascii() and key.isprintable() and key == key.strip()):
         raise TeacherUnavailable(
-            f"expected the endpoint's key in {api_key_env} as one line of ASCII without spaces around it, found "
-            "another text; set it anew"
+            f"the endpoint's key in {api_key_env} is not one line of ASCII without spaces around it; set it anew"
         )
     return key
 

@@ -119,7 +119,7 @@ def _normalise_into(
 def require_servers(servers: Servers) -> None:
     """Raise `NoToolDocuments`, with the reasons, if no server is left to work on."""
     if not servers.documents:
-        raise NoToolDocuments(servers.report.nothing_kept("at least one usable server"))
+        raise NoToolDocuments(servers.report.nothing_kept("usable server"))
 
 
 def work_directory_of(out: Path) -> Path:
@@ -139,8 +139,7 @@ def require_work_directory(work_directory: Path) -> None:
     entries = sorted(work_directory.iterdir()) if work_directory.is_dir() else [work_directory]
     if other := next((entry.name for entry in entries if not _OURS.fullmatch(entry.name)), ""):
         raise DestinationRefused(
-            f"{work_directory}: expected a place for the journals of this run, found {other} there; name another "
-            "`out`, or move it away"
+            f"{work_directory}: {other} lies where the journals of this run belong; name another `out`, or move it away"
         )
 
 

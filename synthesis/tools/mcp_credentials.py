@@ -50,13 +50,11 @@ class Credentials:
 def _value_of(name: str, config: McpServerConfig) -> str:
     value = os.environ.get(name)
     if not value:
-        raise ToolServerUnavailable(
-            f"MCP server {config.name!r}: expected its key in the environment variable {name}, found none; set it"
-        )
+        raise ToolServerUnavailable(f"MCP server {config.name!r}: the environment variable {name} has no key; set it")
     if config.url and not (value.isascii() and value.isprintable() and value == value.strip()):
         raise ToolServerUnavailable(
-            f"MCP server {config.name!r}: expected its key in {name} as one line of ASCII without spaces around it, "
-            "found others; set it anew"
+            f"MCP server {config.name!r}: its key in {name} is not one line of ASCII without spaces around it; set it "
+            "anew"
         )
     return value
 
@@ -67,6 +65,6 @@ def _require_no_key_in(config: McpServerConfig) -> None:
     if named or "@" in parts.netloc:
         found = f"the parameter {named[0]}" if named else "a user"
         raise ToolServerUnavailable(
-            f"MCP server {config.name!r}: expected an address without a key, found {found} in it; name the variable "
-            "that holds it in bearer_env or header_env"
+            f"MCP server {config.name!r}: its address holds {found}, and may hold no key; name the variable that "
+            "holds it in bearer_env or header_env"
         )

@@ -82,8 +82,8 @@ def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[Sou
             route = Route(place, str(tool.name))
             if routes.setdefault(name, route) != route:
                 raise ToolServerUnavailable(
-                    f"mcp_server_groups, {group.name!r}: expected names that tell the tools apart, found {name!r} "
-                    "twice; give one of its servers another `name`"
+                    f"mcp_server_groups, {group.name!r}: two tools have the name {name!r}; give one of its servers "
+                    "another `name`"
                 )
             tools.append(replace(tool, name=name))
             # By `tool.argument`: the known values of one server say nothing of the arguments of others.

@@ -129,7 +129,7 @@ class McpPool:
             try:
                 entry.rename(workspace / entry.name)
             except OSError as error:
-                fault = f"expected no writes between two tasks, found {entry.name} ({error.strerror})"
+                fault = f"{entry.name} was written between two tasks ({error.strerror})"
                 raise ToolServerUnavailable(
                     f"MCP server {self.config.name!r}: {fault}; set one_task_per_process"
                 ) from None

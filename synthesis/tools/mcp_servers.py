@@ -104,11 +104,11 @@ def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpSer
         for name in group.servers:
             if names.count(name) != 1:
                 raise ValueError(
-                    f"mcp_server_groups, {group.name!r}: expected names of mcp_servers, each of one of them, found "
-                    f"{name!r}, which {names.count(name) or 'none'} of them have"
+                    f"mcp_server_groups, {group.name!r}: {names.count(name) or 'none'} of mcp_servers have the name "
+                    f"{name!r}; name servers that one each has"
                 )
             if name in taken:
-                raise ValueError(f"mcp_server_groups: expected {name!r} in one place, found it in {taken[name]!r} too")
+                raise ValueError(f"mcp_server_groups: {name!r} stands in {taken[name]!r} too; leave it in one place")
             taken[name] = group.name
 
 

@@ -45,10 +45,10 @@ def source_files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise SourceMissing(f"expected a file or folder of tool documents, found nothing at {source}; check the path")
+        raise SourceMissing(f"{source} does not exist; name a file or folder of tool documents")
     files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
-        raise SourceMissing(f"expected tool documents ({', '.join(SUFFIXES)}) in {source}, found none; check the path")
+        raise SourceMissing(f"{source} holds no tool documents ({', '.join(SUFFIXES)}); check the path")
     return files
 
 

@@ -65,9 +65,9 @@ class Journal:
         try:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         except sqlite3.DatabaseError as error:
-            raise MadeOtherwise(f"{path}: expected a journal of finished work, found another file ({error})") from error
+            raise MadeOtherwise(f"{path}: not a journal of finished work ({error}). {afresh}") from error
         if tables and not {"purpose", "outcomes"} <= tables:
-            raise MadeOtherwise(f"{path}: expected a journal of finished work, found another database. {afresh}")
+            raise MadeOtherwise(f"{path}: not a journal of finished work, but another database. {afresh}")
         # With WAL, NORMAL waits for the disk at checkpoints alone: a power cut may take the last items, a kill none.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=NORMAL")
@@ -93,7 +93,7 @@ class Journal:
         except ValueError:
             found = {}
         if found.get("stage") != stage:
-            raise MadeOtherwise(f"{path}: expected a journal of {stage!r}, found that of another version. {afresh}")
+            raise MadeOtherwise(f"{path}: not a journal of {stage!r}, but that of another version. {afresh}")
         require_same(path, found.get("fingerprint", {}), fingerprint, advice=afresh)
         if num_damaged:
             raise JournalError(

@@ -115,7 +115,7 @@ class TrackRun:
         # Before the verdict: were the journals of nothing but rejections kept, the next run could do no better.
         for path in self.journal_paths.values():
             _delete_journal(path)
-        report.require_kept(f"at least one {self.kind}")
+        report.require_kept(self.kind)
 
 
 def rejected_beside(out: Path) -> Path:

@@ -70,8 +70,8 @@ class Selection(Generic[Kept, Other]):
         }
         if len(kept) + len(rejected) != (count := read_card(out).read):
             raise RecordDirectoryError(
-                f"expected {count} items in {out} and {beside} together, found {len(kept)} and {len(rejected)}; one of "
-                "them is of another run"
+                f"{out} and {beside} have {len(kept)} and {len(rejected)} items, and {count} were read; one of them is "
+                "of another run"
             )
         in_order = iter(kept)
         return (rejected.get(slot) or next(in_order) for slot in range(count))
@@ -97,7 +97,7 @@ class Selection(Generic[Kept, Other]):
                 report.reject(reason)
                 rejected[slot] = both[slot] = self.rejection(slot, reason, item)
         report.kept = len(kept)
-        report.require_kept(f"at least one {run.kind}")
+        report.require_kept(run.kind)
         beside = run.out / "report.json"  # its figures are of the stages before the thresholds
         text = beside.read_text(encoding="utf-8") if beside.is_file() else None
         # An item that moves is in both directories until the end.

@@ -44,13 +44,11 @@ class SampleLength:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as error:
             raise TokenizerMissing(
-                f"expected the student's tokenizer in {folder}, found none ({str(error).splitlines()[0]}); name a "
-                "folder that has tokenizer.json"
+                f"the student's tokenizer in {folder} cannot be read ({str(error).splitlines()[0]}); name a folder "
+                "that has tokenizer.json"
             ) from error
         if not getattr(self._tokenizer, "chat_template", None):
-            raise TokenizerMissing(
-                f"expected a chat template beside the tokenizer in {folder}, found none; add its file"
-            )
+            raise TokenizerMissing(f"the tokenizer in {folder} has no chat template beside it; add its file")
         self._max_tokens = max_tokens
 
     def require_fits(self, messages: Sequence[Message], tools: Sequence[ToolDocument]) -> None:

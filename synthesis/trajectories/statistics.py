@@ -89,7 +89,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     """
     source: RecordSource[Trajectory] = RecordSource(directory, Trajectory)
     if not source:
-        raise RecordDirectoryError(f"expected at least one trajectory to count in {directory}, found none")
+        raise RecordDirectoryError(f"{directory} has no trajectory to count; name another directory")
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     numbers: defaultdict[str, Counter[int]] = defaultdict(Counter)
     scores: defaultdict[str, list[float]] = defaultdict(list)
@@ -174,5 +174,5 @@ def _run_report(directory: Path) -> tuple[dict[str, int], dict[int, int]]:
         counts = {"completed": report["unknown_parameters"]["completed"], **report["unknown_parameters"]["rejected"]}
         weights = {int(weight): edges for weight, edges in report["edges_by_weight"].items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise RecordDirectoryError(f"expected the report of a run in {path}, found something else: {error}") from error
+        raise RecordDirectoryError(f"the report of the run in {path} cannot be read: {error}") from error
     return {outcome: count for outcome, count in counts.items() if count}, weights

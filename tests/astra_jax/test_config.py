@@ -21,8 +21,7 @@ def test_a_missing_config_that_is_shipped_is_named_in_one_line(tmp_path):
     with pytest.raises(ConfigError) as error:
         load_config(SFTConfig, tmp_path / "configs" / "tiny_sft.toml")
     assert str(error.value) == (
-        f"expected a TOML config, found no file at {tmp_path}/configs/tiny_sft.toml; "
-        f"one of that name is shipped: {CONFIGS}/tiny_sft.toml"
+        f"there is no config at {tmp_path}/configs/tiny_sft.toml; one of that name is shipped: {CONFIGS}/tiny_sft.toml"
     )
     with pytest.raises(ConfigError, match=f"mine.toml; examples are shipped in {CONFIGS}"):
         load_config(SFTConfig, tmp_path / "mine.toml")

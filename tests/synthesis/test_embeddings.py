@@ -68,8 +68,8 @@ def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tm
 @pytest.mark.parametrize(
     ("spoil", "found"),
     [
-        (lambda folder: None, "found no model.safetensors"),
-        (lambda folder: (write_model(folder) / "tokenizer.json").unlink(), "found no tokenizer.json"),
+        (lambda folder: None, "has no model.safetensors"),
+        (lambda folder: (write_model(folder) / "tokenizer.json").unlink(), "has no tokenizer.json"),
     ],
 )
 def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
@@ -84,14 +84,16 @@ def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
 
 
 @with_model2vec
-@pytest.mark.parametrize(("scale", "said"), [(None, "a static embedding model in"), (float("nan"), "finite numbers")])
+@pytest.mark.parametrize(
+    ("scale", "said"), [(None, "the static embedding model in .* cannot be read"), (float("nan"), "not finite")]
+)
 def test_a_model_that_cannot_be_read_or_has_numbers_that_are_none_is_said_to_be_none(
     tmp_path: Path, scale: float | None, said: str
 ) -> None:
     folder = write_model(tmp_path / "model", scale or 1.0)
     if scale is None:
         (folder / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(EmbeddingModelMissing, match=f"expected {said}"):
+    with pytest.raises(EmbeddingModelMissing, match=said):
         embed([RENT], EmbeddingModel(folder=folder))
 
 

@@ -76,8 +76,8 @@ def test_a_journal_with_a_damaged_item_is_refused_and_left_as_it_is(tmp_path, ch
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DELETE FROM purpose", "found that of another version"),
-        ("UPDATE purpose SET text = 'made 1f0c procedural'", "found that of another version"),  # as older ones have it
+        ("DELETE FROM purpose", "but that of another version"),
+        ("UPDATE purpose SET text = 'made 1f0c procedural'", "but that of another version"),  # as older ones have it
         ("UPDATE purpose SET text = replace(text, 'fingerprint', 'fingerprinu')", "seed: absent before, 0 now"),
     ],
 )

@@ -29,11 +29,11 @@ async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order
     await run_stage(report, [3, 2, 3, 2, 0, 1], work, journal=journal, concurrency=4)
     journal.close()
     assert report.rejected == {"odd": 3, "even": 3}
-    said = r"^expected a number, found none in 6 read \(even 3, odd 3\); odd: of 1; even: of 1; e"
+    said = r"^no number was kept of 6 read \(even 3, odd 3\); odd: of 1; even: of 1; e"
     with pytest.raises(NothingKept, match=said):
-        report.require_kept("a number")
+        report.require_kept("number")
     report.kept = 1
-    report.require_kept("a number")
+    report.require_kept("number")
 
 
 async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tmp_path):
@@ -86,7 +86,7 @@ async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_noth
         run = synthesize_environments(EnvironmentsConfig(seed=0, **some), MuteTeacher(), "http://127.0.0.1:9")
     else:
         run = synthesize_trajectories(TrajectoriesConfig(**some), MuteTeacher())
-    with pytest.raises(NothingKept, match=r"^expected at least one .*; .*not JSON: Expecting value"):
+    with pytest.raises(NothingKept, match=r"^no .* was kept of .*; .*not JSON: Expecting value"):
         await run
     assert list(tmp_path.iterdir()) == []
 

@@ -77,7 +77,7 @@ def trials(tool: EnvironmentTool, sub_question: SubQuestion) -> Iterator[Trial]:
         Rejected: an argument names a row of the data beside which no other stands.
     """
     if sub_question.call is None:
-        raise ValueError(f"expected a sub-question with a call, found none on {sub_question.id}")
+        raise ValueError(f"the sub-question {sub_question.id} has no call; prove one with a call")
     arguments = sub_question.call.arguments
     yield Trial("gold", tool, sub_question, arguments)
     yield Trial("repeat", tool, sub_question, arguments)

@@ -47,7 +47,7 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     """
     first = environment.sub_tasks[0]
     if first.call is None:
-        raise ValueError(f"expected a sub-task with a call, found none on {first.id}")
+        raise ValueError(f"the sub-task {first.id} has no call; take an environment whose first has one")
     arguments = first.call.arguments
     given = [value for task in environment.sub_tasks if task.call for value in task.call.arguments.values()]
     told = [each for each in (*environment.entities, *given) if mentions(environment.question, each)]

@@ -86,7 +86,7 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     """
     source = RecordSource(directory, Environment)
     if not source:
-        raise RecordDirectoryError(f"expected at least one environment to count in {directory}, found none")
+        raise RecordDirectoryError(f"{directory} has no environment to count; name another directory")
     similarity = similarity_of(read_card(directory).made_with)
     return statistics_of(source).model_copy(update={"similarity": similarity})
 
@@ -139,7 +139,7 @@ def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:
         num_tools += len(environment.tools)
         qualities.append(environment.quality.mean)
     if not qualities:
-        raise ValueError("expected at least one environment to count, found none")
+        raise ValueError("there is no environment to count; pass at least one")
     count = len(qualities)
     num_sub_questions, num_calls = sum(sizes["sub-questions"].elements()), sum(sizes["tool calls"].elements())
     return EnvironmentStatistics(

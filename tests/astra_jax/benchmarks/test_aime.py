@@ -50,13 +50,16 @@ def test_only_a_whole_number_in_a_box_is_an_answer(text):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "found none"),
-        ('{"id": 1, "problem": "x", "answer": 1000}', "in line 1: answer"),
-        ('{"id": 1, "problem": "x", "answer": "12a"}', "in line 1: answer"),
-        ('{"id": 1, "problem": "x", "answer": true}', "in line 1: answer"),
-        ('{"id": 1, "answer": 1}', "in line 1: problem"),
-        ('{"id": 1, "problem": "x", "answer": 1}\nno', "in line 2"),
-        ('{"id": 1, "problem": "x", "answer": 1}\n{"id": "1", "problem": "y", "answer": 1}', "'1' twice"),
+        ("", "is empty; write each problem as"),
+        ('{"id": 1, "problem": "x", "answer": 1000}', r"line 1 of .*: answer: "),
+        ('{"id": 1, "problem": "x", "answer": "12a"}', r"line 1 of .*: answer: "),
+        ('{"id": 1, "problem": "x", "answer": true}', r"line 1 of .*: answer: "),
+        ('{"id": 1, "answer": 1}', r"line 1 of .*: problem: "),
+        ('{"id": 1, "problem": "x", "answer": 1}\nno', "line 2 of "),
+        (
+            '{"id": 1, "problem": "x", "answer": 1}\n{"id": "1", "problem": "y", "answer": 1}',
+            "two problems in .* have the id '1'",
+        ),
     ],
 )
 def test_a_file_that_holds_no_problems_is_refused(tmp_path, lines, message):

@@ -50,9 +50,9 @@ def test_a_case_without_a_result_or_without_its_verdict_is_refused(tmp_path):
     result, score = tmp_path / "result", tmp_path / "score"
     write(result / "x_result.json", line("multi_turn_base_0", ["a"]))
     for header, asked, message in (
-        (None, 0, "one file of scores of base"),
-        ({"correct_count": 1, "total_count": 2}, 0, "found 1 right of 2"),  # a case too many
-        ({}, 0, "found None right of None"),
+        (None, 0, "0 files of scores of base lie below .* instead of one"),
+        ({"correct_count": 1, "total_count": 2}, 0, "says 1 right of 2"),  # a case too many
+        ({}, 0, "says None right of None"),
         ({"correct_count": 1, "total_count": 1}, 1, "multi_turn_base_1"),
     ):
         if header is not None:

@@ -41,7 +41,7 @@ async def run(folder: Path, *command: str, **more: Any) -> list[str]:
 async def test_it_sees_none_of_our_variables_and_is_told_by_its_last_line(tmp_path, monkeypatch):
     monkeypatch.setenv("ASTRA_SERVE_KEY", "secret")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy")
-    with pytest.raises(BenchmarkFailed, match=r"sh -c to end well, found exit code 3: yes; see .*log"):
+    with pytest.raises(BenchmarkFailed, match=r"sh -c ended with exit code 3: yes; see .*log"):
         await run(tmp_path, "env; cat >&2; exit 3", variables={"ONE": "1"}, said="yes\n")
     printed = (tmp_path / "log").read_text()
     assert {"ONE=1", f"HOME={tmp_path}/home"} < set(printed.splitlines())
@@ -167,7 +167,7 @@ async def test_no_link_that_a_program_leaves_leads_this_process_elsewhere(tmp_pa
 
 
 async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkeypatch):
-    with pytest.raises(BenchmarkFailed, match="expected a program to begin, found: FileNotFoundError"):
+    with pytest.raises(BenchmarkFailed, match="a program did not begin: FileNotFoundError"):
         await run(tmp_path, "/nowhere/at-all", "x")
     # A launcher that is refused its namespaces, as by a container: inside, user namespaces are used up.
     refused = program._START.replace(
@@ -177,12 +177,12 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
     )
     monkeypatch.setattr(program, "_START", refused)
     with pytest.raises(
-        BenchmarkFailed, match=r"can confine programs.*found: PermissionError.*unshare.*the harness was not run"
+        BenchmarkFailed, match=r"cannot confine programs.*: PermissionError.*unshare.*the harness was not run"
     ) as one:
         await run(tmp_path, "touch ran")
     assert "\n" not in str(one.value)
     monkeypatch.setattr(program.sys, "platform", "darwin")
-    with pytest.raises(BenchmarkFailed, match=r"can confine programs.*found: darwin; .*the harness was not run"):
+    with pytest.raises(BenchmarkFailed, match=r"cannot confine programs.*: darwin; .*the harness was not run"):
         await run(tmp_path, "touch ran")
     assert not (tmp_path / "ran").exists()
 
@@ -190,7 +190,7 @@ async def test_a_machine_that_cannot_confine_it_does_not_run_it(tmp_path, monkey
 @pytest.mark.parametrize("home", [f"{sys.base_prefix}/lib", "/usr/home/somebody"])
 async def test_a_home_within_the_interpreters_folders_is_not_shown_to_it(tmp_path, monkeypatch, home):
     monkeypatch.setenv("HOME", home)
-    with pytest.raises(BenchmarkFailed, match=r"apart from the user's home.*the harness was not run"):
+    with pytest.raises(BenchmarkFailed, match=r"holds the user's home .*the harness was not run"):
         await run(tmp_path, "touch ran")
     assert not (tmp_path / "ran").exists()
 

@@ -104,5 +104,5 @@ async def test_every_request_has_a_line_that_says_how_it_ended(tmp_path):
     assert (cut["finish"], cut["prompt_tokens"], cut["completion_tokens"], cut["is_empty"]) == ("length", 3, 4, False)
     assert empty["is_empty"]
     assert refused["error"] == "too long"
-    assert "expected a chat completion" in broken["error"]
+    assert "is not a chat completion: " in broken["error"]
     assert "stream" in stream["error"]

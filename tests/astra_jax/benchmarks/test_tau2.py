@@ -63,7 +63,7 @@ def test_the_harness_file_is_read_conversation_by_conversation(tmp_path, found, 
 def test_a_conversation_without_a_reward_is_refused(tmp_path):
     path = tmp_path / "retail.json"
     path.write_text(json.dumps({"simulations": [{**simulation(1.0), "reward_info": None}]}))
-    with pytest.raises(BenchmarkFailed, match="expected a reward of task 0 trial 0"):
+    with pytest.raises(BenchmarkFailed, match="has no reward of task 0 trial 0"):
         read_simulations(path, "retail")
     path.write_text('{"simulations": [{"task_id": "0"}]}')
     with pytest.raises(BenchmarkFailed, match=r"simulations\.0\.trial"):

@@ -92,7 +92,10 @@ def test_a_save_that_fails_is_told_by_the_next_call(tmp_path, monkeypatch):
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr("astra_jax.checkpoints.checkpoint.shutil.disk_usage", lambda _: usage)
-    with Checkpoints(tmp_path, CONFIG) as checkpoints, pytest.raises(OSError, match=r"expected 0\.0 GB free") as told:
+    with (
+        Checkpoints(tmp_path, CONFIG) as checkpoints,
+        pytest.raises(OSError, match=r"a checkpoint needs 0\.0 GB, and") as told,
+    ):
         checkpoints.save(train_state(1))
     assert told.value.errno == errno.ENOSPC
     assert list(tmp_path.rglob("*")) == [tmp_path / "00000001"]
@@ -198,7 +201,7 @@ def test_a_checkpoint_of_another_model_is_refused(two_saves):
 
 
 def test_loading_weights_that_are_not_whole_says_so(tmp_path):
-    with pytest.raises(CheckpointError, match=r"found no params\.json"):
+    with pytest.raises(CheckpointError, match=r"holds no params\.json"):
         load_params(tmp_path)
     save_params(tmp_path / "weights", CONFIG, init_params(CONFIG, 0))
     (tmp_path / "weights" / "params.whole.json").unlink()

@@ -138,7 +138,7 @@ def test_weights_without_a_tokenizer_are_converted_and_one_line_says_so(tmp_path
     for converter, source, destination in ((hf_to_orbax, "hf", "ours"), (orbax_to_hf, "ours", "back")):
         converter(tmp_path / source, tmp_path / destination)
         [line] = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"astra: {tmp_path / source}: expected a tokenizer.json beside the weights, found none")
+        assert line.startswith(f"astra: {tmp_path / source}: no tokenizer.json lies beside the weights")
     assert read_json(tmp_path / "back" / "config.json")["eos_token_id"] == TOKENIZER.end_id
 
 
@@ -189,10 +189,10 @@ def test_a_cut_off_shard_and_an_index_that_is_none_are_named(tmp_path):
     write_folder(tmp_path / "hf")
     shard = tmp_path / "hf" / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-10])
-    with pytest.raises(HFCheckpointError, match=f"{shard}: expected a whole safetensors file, found .*"):
+    with pytest.raises(HFCheckpointError, match=f"{shard}: not a whole safetensors file"):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
     (tmp_path / "hf" / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(HFCheckpointError, match="expected JSON with a weight_map"):
+    with pytest.raises(HFCheckpointError, match="not JSON with a weight_map"):
         hf_to_orbax(tmp_path / "hf", tmp_path / "ours")
 
 

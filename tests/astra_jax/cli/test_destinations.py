@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,8 +99,7 @@ def assert_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     error = capsys.readouterr().err
     assert error.startswith("astra: DestinationRefused: "), error
     assert error.count("\n") == 1
-    assert "expected" in error
-    assert "found" in error
+    assert re.search(r" (is|holds|leads|exists) .+; name another place, nothing was touched$", error), error
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_an_earlier_report_is_replaced(places):
 def test_an_export_is_not_written_into_the_records(places, capsys):
     source = places / "deep" / "source"
     assert run(COMMANDS["records export"], source, str(source / "export")) == 2
-    assert "outside of the record directory" in capsys.readouterr().err
+    assert "lies in the record directory" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
     )
     assert episode_figures([idle], [0.0]).irrelevant_call_share == 0
     assert episode_figures([busy], [1.0]).f1 == pytest.approx(0.8, abs=1e-6)
-    with pytest.raises(ValueError, match="at least one episode"):
+    with pytest.raises(ValueError, match="no episode to sum up"):
         episode_figures([], [])
 
 

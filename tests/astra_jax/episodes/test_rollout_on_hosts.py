@@ -81,5 +81,5 @@ def test_where_the_sandbox_of_one_host_is_down_each_says_so_in_one_line(policy, 
         errors = [process.communicate(timeout=900)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1], "\n".join(errors)
     assert errors[1] == "SandboxUnavailable: gone\n"
-    assert errors[0].startswith("HostFailed: expected all 2 hosts to roll out their episodes, found that host 1 has ")
+    assert errors[0].startswith("HostFailed: host 1 has failed in the rollouts of 2 hosts ")
     assert errors[0].count("\n") == 1

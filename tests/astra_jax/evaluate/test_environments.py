@@ -87,7 +87,7 @@ async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(
     long = KNOWN.model_copy(update={"id": "long", "question": KNOWN.question * 40})
     found = await evaluate(taught, [long, KNOWN])
     assert (found.num_left_out, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
-    with pytest.raises(PromptTooLong, match=r"found none among 1; raise rollout\.max_prompt_tokens"):
+    with pytest.raises(PromptTooLong, match=r"none of 1 environments has a .*; raise rollout\.max_prompt_tokens"):
         await evaluate(taught, [long])
 
 

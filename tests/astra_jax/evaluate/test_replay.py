@@ -119,12 +119,14 @@ def test_kept_ids_of_a_truncated_episode_are_compared_too(taught):
 def test_an_episode_that_cannot_be_replayed_says_why(taught, logged):
     last = logged[0].tokens[-1]._replace(policy_version=3)
     other = logged[0].model_copy(update={"tokens": (*logged[0].tokens[:-1], last)})
-    with pytest.raises(EpisodeLogError, match=r"found tokens of policy versions \[0, 3\]: its weights changed"):
+    with pytest.raises(EpisodeLogError, match=r"has tokens of policy versions \[0, 3\]: its weights changed"):
         replayed(other, taught)
     unlimited = logged[0].rolled_out.model_copy(update={"limits": {}})
-    with pytest.raises(EpisodeLogError, match="found a fault at max_prompt_tokens: Field required"):
+    with pytest.raises(
+        EpisodeLogError, match=r"limits of the episode in .* cannot be read: max_prompt_tokens: Field required"
+    ):
         replayed(logged[0].model_copy(update={"rolled_out": unlimited}), taught)
-    with pytest.raises(EpisodeLogError, match=r"seed, slot and limits .* found none: no policy spoke"):
+    with pytest.raises(EpisodeLogError, match=r"has no seed, slot and limits, since no policy spoke"):
         replayed(logged[0].model_copy(update={"rolled_out": None}), taught)
 
 
@@ -148,10 +150,10 @@ def test_the_command_replays_a_log_and_fails_where_one_differs(taught, logged, t
     assert main(command) == 1
     assert " of the model, now " in capsys.readouterr().out
     assert main([*command, "--named", "rl"]) == 1
-    assert "expected an episode of rl in " in capsys.readouterr().err
+    assert " has no episode of rl; name another log" in capsys.readouterr().err
     (tmp_path / "log.jsonl").write_bytes(b'{"question": "\xff"}\n')
     assert main(command) == 1
-    assert "expected an episode in line 1 of " in capsys.readouterr().err
+    assert re.search(r"line 1 of \S+ is not an episode: ", capsys.readouterr().err)
 
 
 def test_weights_of_a_checkpoint_speak_in_the_place_of_the_policys(taught, logged, tmp_path, capsys):
@@ -166,4 +168,6 @@ def test_weights_of_a_checkpoint_speak_in_the_place_of_the_policys(taught, logge
     assert "replay: 1 of 1 episodes the same" in capsys.readouterr().out
     write_episodes(tmp_path / "log.jsonl", [logged[0].model_dump(mode="json")])
     assert main([*command, "--checkpoint", str(tmp_path / "00000016")]) == 1
-    assert "of policy version 16, found versions [0]; groups that had waited" in capsys.readouterr().err
+    assert (
+        "of policy version 16, but the episodes are of versions [0]; groups that had waited" in capsys.readouterr().err
+    )

@@ -60,7 +60,7 @@ def test_a_function_of_the_user_is_given_the_logged_episode(run, tmp_path, monke
     [
         (["--reward", "f2"], "--reward f2: expected one of f1, recall, precision"),
         (["--reward", "nowhere:half"], "--reward nowhere:half: there is no module nowhere: put nowhere.py into"),
-        (["--out", "all.jsonl"], "expected --reward once beside --out"),
+        (["--out", "all.jsonl"], "--out takes one --reward"),
     ],
 )
 def test_a_wrong_request_ends_in_one_line(run, capsys, arguments, message):
@@ -72,4 +72,4 @@ def test_a_wrong_request_ends_in_one_line(run, capsys, arguments, message):
 def test_a_folder_without_a_log_ends_in_one_line(tmp_path, capsys):
     assert main(["rescore", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "expected a log, or episodes.jsonl or episodes/step_*.jsonl in" in line
+    assert "holds no episodes.jsonl or episodes/step_*.jsonl; name a log" in line

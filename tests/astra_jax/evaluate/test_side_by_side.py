@@ -144,11 +144,11 @@ def test_one_page_has_environments_and_benchmarks_and_names_stay_names(tmp_path)
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("figures.json", None, "found no figures.json; finish it"),
-        ("environments.jsonl", None, "found no environments.jsonl; finish it, or evaluate again elsewhere"),
-        ("environments.jsonl", '{"id": 1}\n', "found a fault at id: "),
-        ("figures.json", '{"policy": "x", "stop_reasons": {}, "slices": {}, "f1": "x"}', "found a fault at f1"),
-        ("run.json", '{"kind": "evaluation", "made_with": {}}', "found a fault at made_with.seed: Field required"),
+        ("figures.json", None, "figures.json is missing; finish it"),
+        ("environments.jsonl", None, "environments.jsonl is missing; finish it, or evaluate again elsewhere"),
+        ("environments.jsonl", '{"id": 1}\n', "cannot be read: id: "),
+        ("figures.json", '{"policy": "x", "stop_reasons": {}, "slices": {}, "f1": "x"}', "cannot be read: f1"),
+        ("run.json", '{"kind": "evaluation", "made_with": {}}', "cannot be read: made_with.seed: Field required"),
     ],
 )
 def test_a_folder_that_is_no_finished_evaluation_is_one_line_and_no_page(tmp_path, capsys, name, text, said):

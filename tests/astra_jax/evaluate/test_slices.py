@@ -52,5 +52,5 @@ def test_the_slices_of_an_environment_are_read_from_its_record():
     without_a_value = ASK_BACK.model_copy(update={"left_out": None, "sub_questions": ()})
     endings = [kinds_of(each)["ending"] for each in (ASKED, REFUSE, ASK_BACK, without_a_value, stateful)]
     assert endings == ["answer", "refuse", "ask_back_then_answer", "ask_back", "leave_state"]
-    with pytest.raises(ValueError, match=r"^expected the episodes of an environment, found none$"):
+    with pytest.raises(ValueError, match=r"^the environment has no episodes; pass at least one$"):
         evaluated([])

@@ -55,7 +55,7 @@ def test_decoding_computes_the_same_with_weights_of_half_the_size(untrained):
 
 def test_a_rollout_mesh_without_a_mesh_is_refused():
     assert rollout_mesh(None, None) is None
-    with pytest.raises(ConfigError, match=r"expected a \[mesh\] beside \[rollout_mesh\]"):
+    with pytest.raises(ConfigError, match=r"\[rollout_mesh\] lies over the devices of \[mesh\], which is missing"):
         rollout_mesh(MeshConfig(), None)
 
 

@@ -25,7 +25,7 @@ def test_without_a_mesh_a_run_uses_the_first_device_on_tpu_under_a_mesh_for_its_
 
 def test_a_mesh_over_two_slices_is_refused_in_one_line():
     devices = [SimpleNamespace(platform="tpu", slice_index=index) for index in (0, 0, 1, 1)]
-    with pytest.raises(ConfigError, match=r"^expected the devices of one TPU slice, found 2 slices: .* larger slice$"):
+    with pytest.raises(ConfigError, match=r"^the devices lie in 2 TPU slices, and .* larger slice$"):
         make_mesh(MeshConfig(fsdp=4), devices)
 
 

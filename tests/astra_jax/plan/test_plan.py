@@ -188,13 +188,13 @@ def test_a_topology_that_is_none_and_a_config_of_no_run_are_refused(tmp_path):
         plan(load_run_config(PAPER_RL), "v9:2x2")
     neither = tmp_path / "neither.toml"
     neither.write_text("seed = 0\n")
-    with pytest.raises(ConfigError, match=r"expected the config of `astra sft` \(length_buckets\) or `astra rl`"):
+    with pytest.raises(ConfigError, match=r"has neither or both of length_buckets \(`astra sft`\) and rollout"):
         load_run_config(neither)
 
 
 def test_a_plan_of_a_checkpoint_that_is_not_there_needs_the_models_name(tmp_path):
     config = load_run_config(PAPER_SFT).model_copy(update={"model": None, "init": tmp_path})
-    with pytest.raises(CheckpointError, match=r"expected a checkpoint folder, found no params\.json"):
+    with pytest.raises(CheckpointError, match=r"not a checkpoint folder, since it holds no params\.json"):
         plan(config, "v5p:4x4x4")
 
 

@@ -114,5 +114,5 @@ def test_splits_that_share_something_end_the_quickstart(tmp_path: Path) -> None:
     environment = tiny_environment().model_copy(update={"entities": ("Amber Fox",)})
     for config in configs:
         write_records(config.out, [environment], kind="environment")
-    with pytest.raises(QuickstartFailed, match=r"found shared \{'entities': \d+, 'answers': \d+\}"):
+    with pytest.raises(QuickstartFailed, match=r"but shares \{'entities': \d+, 'answers': \d+\}"):
         recipe._require_apart(configs[0].out, configs[1])

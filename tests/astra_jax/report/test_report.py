@@ -242,7 +242,7 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     assert "0.400<small>0.370–0.440</small>" in html
     assert "<h3>Greedy <small>n = 256 unseen worlds" in html
     (tmp_path / "figures.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"figures\.json, found a fault at"):
+    with pytest.raises(RunFolderError, match=r"figures\.json cannot be read: "):
         write_report(tmp_path)
 
 
@@ -309,8 +309,8 @@ def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (None, "name the `out` folder of a run"),
-        ("{", r"summary\.json, found a fault at"),
-        ('{"seconds": {"sft": "long"}}', r"summary\.json, found a fault at seconds\.sft"),
+        ("{", r"summary\.json cannot be read: "),
+        ('{"seconds": {"sft": "long"}}', r"summary\.json cannot be read: seconds\.sft"),
     ],
 )
 def test_a_folder_without_a_run_or_with_a_damaged_summary_is_refused(tmp_path: Path, text, message) -> None:
@@ -477,7 +477,7 @@ def test_an_episode_is_logged_with_the_questions_it_solved(tmp_path: Path) -> No
 def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_with_its_line(tmp_path: Path) -> None:
     episode = finished_episode()
     episode.stop_reason = None
-    with pytest.raises(ValueError, match="expected a finished episode"):
+    with pytest.raises(ValueError, match="still runs; finish it first"):
         line_of(episode)
     path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')

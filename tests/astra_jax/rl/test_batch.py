@@ -108,14 +108,14 @@ def test_episodes_of_a_row_share_the_columns_of_their_prompt_but_for_its_last_to
 
 
 CUT_OFF = dataclasses.replace(SHORT, stop_reason="deadline")
-ONE_SIZE = "expected groups of one size whose episodes have all ended"
+ONE_SIZE = "pass groups of one size whose episodes have all ended"
 KEPT_IDS = "kept ids of each sampled token, found {}: the episode was not"
 
 
 @pytest.mark.parametrize(
     ("groups", "options", "message"),
     [
-        ([LONG, SHORT], {"episodes_per_row": 2}, "expected the episodes of a group to begin with one prompt, found 2"),
+        ([LONG, SHORT], {"episodes_per_row": 2}, "the episodes of a group begin with 2 prompts"),
         ([LONG, SHORT], {"episodes_per_row": 3}, "expected groups of a multiple of 3 episodes, found 2"),
         # The log-probs of another truncation are those of other distributions than the loss would take.
         (TRUNCATED, {"top_k": None}, KEPT_IDS.format(2)),

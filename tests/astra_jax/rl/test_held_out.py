@@ -69,7 +69,7 @@ def test_so_many_of_them_are_drawn_by_the_seed_and_never_more_than_there_are(con
     assert ids(num_environments=None) == ids(num_environments=4)
     assert len(ids(num_environments=2)) == 2
     assert len({tuple(ids(num_environments=2, seed=seed)) for seed in range(9)}) > 2
-    with pytest.raises(ConfigError, match="expected at least 5 held-out environments, found 4 in"):
+    with pytest.raises(ConfigError, match="has 4 held-out environments, and 5 are needed"):
         ids(num_environments=5)
 
 

@@ -190,12 +190,12 @@ async def test_one_environment_that_can_be_rolled_out_is_enough_for_any_number_o
         (
             {"refused": [tiny_environment(rent=rent).id for rent in range(NUM_ENVIRONMENTS)]},
             PromptTooLong,
-            r"at most 256 tokens, found none among 5; raise rollout\.max_prompt_tokens",
+            r"none of 5 environments .* at most 256 tokens; raise rollout\.max_prompt_tokens",
         ),
         (
             {"cut_off": range(99), "rollout": WITH_A_DEADLINE, "max_rollouts_per_step": 4},
             BatchFillingStalled,
-            r"at step 0, found 0 after 4 rollouts of 4 groups; 4 were cut off: raise",
+            r"^step 0 needs 1 groups with reward variance and has 0 after 4 rollouts of 4 groups; 4 were cut off",
         ),
         (
             {"broken": range(99), "max_rollouts_per_step": 3},

@@ -120,7 +120,11 @@ def test_a_command_that_cannot_serve_says_so_in_one_line(untrained, tmp_path, mo
         ("serve policy --port 0 --max-model-len 2000", 2, "at most 1024 tokens"),
         ("serve policy --port 0 --host nobody.invalid", 1, "cannot listen on nobody.invalid:0"),
         ("serve policy --port 0 --host 0.0.0.0", 1, "set a key in the environment variable ASTRA_SERVE_KEY"),
-        ("serve policy --port 0 --api-key-env A_KEY", 1, "visible ASCII characters in A_KEY"),
+        (
+            "serve policy --port 0 --api-key-env A_KEY",
+            1,
+            "the key in A_KEY (not shown) has characters other than visible ASCII",
+        ),
         ("evaluate aime aime.toml --url nowhere", 2, "an address such as"),
     ):
         assert main(command.split()) == code, command

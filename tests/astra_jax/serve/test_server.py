@@ -206,7 +206,7 @@ def chatting(**fields: Any) -> dict[str, Any]:
         (GENERATE, asked(stream=True), 400, "stream: this server does not do that"),
         (GENERATE, asked(cache_salt="mine"), 400, "cache_salt: this server does not do that"),
         (GENERATE, asked(model="gpt"), 404, "expected a model of tiny, another/name, found 'gpt'"),
-        (GENERATE, b" " * ((1 << 20) + 1), 413, "at most 1048576 bytes"),
+        (GENERATE, b" " * ((1 << 20) + 1), 413, "the body has more than 1048576 bytes"),
         *((CHAT, body, 400, "messages") for body in ({"model": "tiny"}, {"messages": []}, {"messages": "Hi"})),
         (CHAT, {"messages": [{"role": "robot", "content": "Hi"}]}, 400, '"robot"'),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, '"image_url"'),

@@ -198,8 +198,8 @@ def test_a_packed_sample_has_the_log_probs_it_has_alone(records, untrained):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 3, "epochs": 1}, "expected either steps or epochs"),
-        ({"steps": None, "epochs": None}, "expected either steps or epochs"),
+        ({"steps": 3, "epochs": 1}, "set either steps or epochs; now steps=3 and epochs=1"),
+        ({"steps": None, "epochs": None}, "set either steps or epochs; now steps=None and epochs=None"),
         *(({"length_buckets": buckets}, "length_buckets") for buckets in ([], [0], [96, 96], [224, 96])),
     ],
 )

@@ -157,7 +157,7 @@ def test_the_parts_of_a_batch_add_up_to_it(untrained, accumulation):
     [
         ({"mesh": MeshConfig(fsdp=4)}, "needs 4 devices, found 8"),
         ({"max_position_embeddings": 256}, "sequences of 320 tokens exceed the model's context of 256"),
-        ({"vocab_size": 300}, "expected a tokenizer of at most 300 tokens"),
+        ({"vocab_size": 300}, "tokens, more than the 300 of the model's vocabulary"),
     ],
 )
 def test_a_mesh_or_a_model_that_does_not_fit_is_refused_before_anything_is_read(config, tmp_path, changes, problem):

@@ -139,5 +139,5 @@ def test_the_command_prints_counts_and_auc_and_refuses_other_records(
     assert not main(["records", "audit", str(directory), "--count", "30"])
     assert "wrong language" in capsys.readouterr().out
     write_records(tmp_path / "none", [], kind="trajectory")
-    with pytest.raises(RecordDirectoryError, match="at least one record"):
+    with pytest.raises(RecordDirectoryError, match="has no record; name another directory"):
         shares(tmp_path / "none", ProceduralTeacher())

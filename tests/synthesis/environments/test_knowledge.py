@@ -132,7 +132,7 @@ def test_prose_without_a_language_model_is_rejected_and_counted(tmp_path: Path, 
     passage.write_text(json.dumps({"text": "A flat is let for 950.", "lang": "en", "domain": "real_estate"}))
     config = tiny_config(seed=0, count=3, out=tmp_path / "out", knowledge=(passage,))
     with pytest.raises(
-        NothingKept, match=r"none in 3 read \(unusable reply 3\); .*can read tables .*, found a passage about"
+        NothingKept, match=r"was kept of 3 read \(unusable reply 3\); .*can read tables .*, found a passage about"
     ):
         asyncio.run(synthesize_environments(config, ProceduralTeacher(), sandbox_url))
 
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_named(name: str, content: str, message: s
 
 
 def test_a_missing_path_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(KnowledgeError, match="found nothing"):
+    with pytest.raises(KnowledgeError, match="does not exist; name a knowledge file"):
         read_knowledge([tmp_path / "absent"])
-    with pytest.raises(KnowledgeError, match="found none"):
+    with pytest.raises(KnowledgeError, match="there is no knowledge in"):
         read_knowledge([tmp_path])

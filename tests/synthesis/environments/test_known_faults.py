@@ -64,6 +64,6 @@ def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect
     report = asyncio.run(synthesize_environments(once, Otherwise(bad, times=1), sandbox_url))
     assert (report.kept, dict(report.rejected)) == (4, {"unusable reply": 1})
     always = altered(once, out=tmp_path / "always")
-    said = r"none in 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
+    said = r"was kept of 5 read \(unusable reply 5\); unusable reply: no JSON in the reply$"
     with pytest.raises(NothingKept, match=said):
         asyncio.run(synthesize_environments(always, Otherwise(bad), sandbox_url))

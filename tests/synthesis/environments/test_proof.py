@@ -244,7 +244,7 @@ def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
     for trial in the_trials():  # only the repeated call has another seed
         assert trial.request().seed == (trial.promise == "repeat")
         assert trial.request().limits == PROOF_LIMITS
-    with pytest.raises(ValueError, match="expected a sub-question with a call, found none on q7"):
+    with pytest.raises(ValueError, match="the sub-question q7 has no call"):
         next(trials(the_trials()[0].tool, SubQuestion(id="q7", question="?", answer=1)))
 
 

@@ -122,5 +122,5 @@ def test_records_that_a_format_has_no_form_for_are_refused(directories: dict[str
         with pytest.raises(ExportImpossible, match=f"for the format {name}, found {kind}"):
             exported(directories[kind], tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(DestinationRefused, match="outside of the record directory"):
+    with pytest.raises(DestinationRefused, match="lies in the record directory"):
         exported(directories["trajectory"], directories["trajectory"] / "out", "jsonl")

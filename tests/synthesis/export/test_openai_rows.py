@@ -68,10 +68,13 @@ TWICE = Message(role="assistant", tool_calls=CALL.tool_calls * 2)
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ((Message(role="tool", content="1"),), "expected a tool message to answer an open call, found 'none'"),
-        ((CALL, Message(role="tool", content="1", tool_call_id="b")), "an open call, found 'b'"),
-        ((CALL, Message(role="user", content="?")), "expected an answer to the call 'a', found none"),
-        ((TWICE,), "expected one call 'a' in a message, found two"),
+        ((Message(role="tool", content="1"),), "a tool message answers 'none', which is not an open call"),
+        (
+            (CALL, Message(role="tool", content="1", tool_call_id="b")),
+            "a tool message answers 'b', which is not an open call",
+        ),
+        ((CALL, Message(role="user", content="?")), "the call 'a' has no answer"),
+        ((TWICE,), "a message has two calls 'a'"),
     ],
 )
 def test_a_conversation_that_cannot_be_paired_is_refused_with_the_record_s_name(

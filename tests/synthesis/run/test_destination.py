@@ -110,13 +110,15 @@ def test_names_like_ours_without_our_mark_are_left_alone(tmp_path):
 def test_another_kind_of_result_is_not_replaced(tmp_path):
     write_table(tmp_path / "out", "first")
     for other in (Result("chart", MARK, "chart", is_replaced=True), RUN):
-        with pytest.raises(DestinationRefused, match=f"expected a new or empty folder, or an earlier {other.name}"):
+        with pytest.raises(DestinationRefused, match=f"it holds .* and is not an earlier {other.name}"):
             require_destination(tmp_path / "out", other)
 
 
 def test_a_run_may_hold_more_than_its_manifest_names_and_gives_advice_without_one(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(DestinationRefused, match=r"found metrics\.jsonl in it \(an older version wrote none\)"):
+    with pytest.raises(
+        DestinationRefused, match=r"it holds metrics\.jsonl and is not .* \(an older version wrote none\)"
+    ):
         require_destination(tmp_path, RUN)
     (tmp_path / "run.json").write_text('{"kind": "run"}')
     require_destination(tmp_path, RUN)
@@ -128,7 +130,7 @@ def test_locks_of_a_killed_run_do_not_make_a_folder_foreign(tmp_path):
         (folder / ".lock").write_text("process 7 on a-host")
     require_destination(tmp_path, RUN)
     (tmp_path / ".lock").write_text("[[package]]")
-    with pytest.raises(DestinationRefused, match=r"found \.lock in it"):
+    with pytest.raises(DestinationRefused, match=r"it holds \.lock and is not"):
         require_destination(tmp_path, RUN)
 
 
@@ -159,7 +161,7 @@ def test_a_file_of_the_users_beside_an_earlier_result_is_not_replaced_with_it(tm
             (folder / "table.txt").write_text("second")
             notes.write_text("mine")
 
-    with pytest.raises(DestinationRefused, match=r"nothing but an earlier table, .* found notes\.txt besides"):
+    with pytest.raises(DestinationRefused, match=r"it holds notes\.txt besides an earlier table"):
         replace()
     assert names(tmp_path) == ["out"]
     assert names(tmp_path / "out") == [MARK, "notes.txt", "table.txt"]
@@ -169,7 +171,7 @@ def test_a_file_of_the_users_beside_an_earlier_result_is_not_replaced_with_it(tm
 def test_a_place_that_holds_a_source_is_refused(tmp_path):
     source = tmp_path / "place" / "source"
     source.mkdir(parents=True)
-    for out in (source, tmp_path / "place"):
-        with pytest.raises(DestinationRefused, match="expected a place of its own to write to"):
+    for out, said in ((source, f"it is {source};"), (tmp_path / "place", f"it holds {source};")):
+        with pytest.raises(DestinationRefused, match=said):
             require_destination(out, TABLE, sources=[source])
     require_destination(source / "out", TABLE, sources=[source])

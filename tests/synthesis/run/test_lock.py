@@ -57,7 +57,7 @@ def test_a_file_of_the_users_that_has_the_name_of_a_lock_is_left_alone(tmp_path,
     lock = tmp_path / "poetry.lock"
     lock.write_text("[[package]]")
     assert main(["convert", "hf-to-orbax", str(tmp_path / "source"), str(tmp_path / "poetry")]) == 2
-    assert "expected no file, or the lock of an earlier run, found another file" in capsys.readouterr().err
+    assert "this file is not the lock of an earlier run" in capsys.readouterr().err
     assert lock.read_text() == "[[package]]"
 
 
@@ -85,7 +85,7 @@ def test_a_child_that_outlives_its_run_does_not_hold_the_lock(tmp_path):
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
         child = int(holder.stdout.readline())
         try:
-            with pytest.raises(AnotherRun, match=f"found process {holder.pid} on "), run_lock(path):
+            with pytest.raises(AnotherRun, match=f"in use by process {holder.pid} on "), run_lock(path):
                 pass
             holder.kill()
             holder.wait()

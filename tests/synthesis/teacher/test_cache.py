@@ -34,7 +34,7 @@ def test_a_file_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path):
         database.execute("CREATE TABLE customers (name TEXT)")
     for path, fault in (
         (text, r"notes\.sqlite: file is not a database; .*move it away"),
-        (other, r"found a database with the table 'customers'; name another file"),
+        (other, r"not a file of a teacher's replies, but a database with the table 'customers'; name another file"),
         (tmp_path, "cannot keep the teacher's replies in"),
         (text / "replies.sqlite", "cannot keep the teacher's replies in"),
     ):
@@ -140,7 +140,7 @@ async def test_a_track_that_ran_out_of_money_goes_on_where_it_was_and_pays_for_n
 def test_a_budget_in_dollars_needs_prices_of_every_role():
     free = {"judges": RoleConfig(usd_per_million_prompt_tokens=0.0, usd_per_million_completion_tokens=0.0)}
     for settings in ({}, {"roles": free, **PRICES}):
-        with pytest.raises(ValidationError, match="expected prices beside max_usd"):
+        with pytest.raises(ValidationError, match="max_usd is set, and some role has no prices"):
             OpenAITeacherConfig(model="m", max_usd=1.0, **settings)
 
 

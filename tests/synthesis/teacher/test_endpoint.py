@@ -39,7 +39,7 @@ def test_an_address_that_is_none_or_holds_a_key_ends_in_one_line_before_any_call
 @pytest.mark.parametrize("value", ["two\nlines", "sk-secret ", "schlüssel"])
 def test_a_key_that_no_header_holds_is_told_of_without_its_text(monkeypatch, value):
     monkeypatch.setenv("TEST_KEY", value)
-    with pytest.raises(TeacherUnavailable, match="in TEST_KEY as one line of ASCII") as told:
+    with pytest.raises(TeacherUnavailable, match="in TEST_KEY is not one line of ASCII") as told:
         at_address("http://127.0.0.1:9/v1")
     assert value not in str(told.value)
 

@@ -217,7 +217,7 @@ async def test_reasoning_has_its_token_count_from_the_endpoint_or_else_from_the_
 
 
 def test_a_student_without_a_tokenizer_or_template_is_told_of_in_one_line(tmp_path):
-    with pytest.raises(TokenizerMissing, match="expected the student's tokenizer in"):
+    with pytest.raises(TokenizerMissing, match=r"the student's tokenizer in .* cannot be read"):
         SampleLength(tmp_path / "nowhere", 10)
     folder = student(tmp_path)
     for path in folder.glob("chat_template*"):
@@ -225,5 +225,5 @@ def test_a_student_without_a_tokenizer_or_template_is_told_of_in_one_line(tmp_pa
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(TokenizerMissing, match="expected a chat template"):
+    with pytest.raises(TokenizerMissing, match="has no chat template beside it"):
         SampleLength(folder, 10)

@@ -214,9 +214,9 @@ paths:
 
 
 def test_a_missing_folder_ends_with_advice(tmp_path):
-    with pytest.raises(SourceMissing, match="check the path"):
+    with pytest.raises(SourceMissing, match="does not exist; name a file or folder of tool documents"):
         source_files(tmp_path / "nowhere")
-    with pytest.raises(SourceMissing, match="expected tool documents"):
+    with pytest.raises(SourceMissing, match="holds no tool documents"):
         source_files(tmp_path)
 
 

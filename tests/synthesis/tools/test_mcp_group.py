@@ -43,7 +43,7 @@ def test_a_name_that_two_servers_have_gets_the_servers_name_before_it_and_no_oth
 
 
 def test_names_that_cannot_be_told_apart_end_in_one_line():
-    with pytest.raises(ToolServerUnavailable, match=r"found 'one__act' twice"):
+    with pytest.raises(ToolServerUnavailable, match=r"two tools have the name 'one__act\'"):
         joined(TOGETHER, [listing("One", "act"), listing("one", "act")])
 
 
@@ -55,7 +55,7 @@ def test_known_values_of_one_server_are_none_of_the_other():
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        ([{"name": "g", "servers": ["Time", "Gti"]}], "found 'Gti', which none of them have"),
+        ([{"name": "g", "servers": ["Time", "Gti"]}], "none of mcp_servers have the name 'Gti'"),
         ([{"name": "g", "servers": ["Time", "Git"]}, {"name": "h", "servers": ["Git", "Time"]}], "in one place"),
         ([{"name": "g", "servers": ["Time"]}], "at least 2 items"),
     ],

@@ -130,7 +130,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
         mine.execute("CREATE TABLE work (year INTEGER)")
     before = database.read_bytes()
     for path in (text, database):
-        with pytest.raises(MadeOtherwise, match="expected a journal of finished work, found another"):
+        with pytest.raises(MadeOtherwise, match="not a journal of finished work"):
             Journal(path, "drafted", {"seed": 0})
     assert text.read_text() == "years of work"
     assert database.read_bytes() == before

@@ -159,7 +159,7 @@ async def test_no_key_no_header_and_no_path_of_the_machine_is_in_a_record(tmp_pa
 async def test_bad_configurations_end_in_one_clear_line(tmp_path):
     with pytest.raises(ValidationError, match="failure_rat"):
         config(tmp_path / "out", failure_rat=0.3)
-    with pytest.raises(SourceMissing, match="nothing at"):
+    with pytest.raises(SourceMissing, match="does not exist; name a file or folder of tool documents"):
         await synthesize(tmp_path / "out", tool_documents=[tmp_path / "nowhere"])
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "a.json").write_text("{}")
