@@ -381,15 +381,18 @@ def test_figures_by_construction_are_marked_in_the_table_the_page_and_the_json(
             assert "are set by quotas" in shown
 
 
-@pytest.mark.parametrize(("kind", "found"), [("server_document", "'server_document' records"), ("trajectory", "none")])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [("server_document", "found 'server_document' records"), ("trajectory", "has no trajectory to count")],
+)
 def test_records_that_cannot_be_counted_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, found: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, fault: str
 ) -> None:
     write_records(tmp_path / "records", [], kind=kind)
     for command in (["records", "stats"], ["report"]):
         assert main([*command, str(tmp_path / "records")]) == 1
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"found {found}" in line
+        assert fault in line
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
