@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -210,11 +211,14 @@ async def off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
         with in_force(None if mesh.empty else mesh):
             return call(*args)
 
-    called = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
+    # No task: the end of a loop cancels all tasks, and one would seem done while its thread runs.
+    called = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, under_the_mesh)
     try:
         return await asyncio.shield(called)
     except asyncio.CancelledError:
-        await asyncio.wait([called])  # a thread cannot be stopped, and it holds weights and pages
+        while not called.done():  # a thread cannot be stopped, and it holds weights and pages
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([called])
         raise
 
 
