@@ -163,7 +163,9 @@ def test_a_run_ends_well_after_the_process_that_sends_has_died(server, tmp_path)
         ("with a bad key", "[wandb]: 40 characters are due; set another key in WANDB_API_KEY, or WANDB_MODE=offline"),
     ],
 )
-def test_a_missing_package_or_a_key_that_is_missing_or_bad_is_one_line_at_the_start(server, monkeypatch, tmp_path, capsys, package, message):
+def test_a_missing_package_or_a_key_that_is_missing_or_bad_is_one_line_at_the_start(
+    server, monkeypatch, tmp_path, capsys, package, message
+):
     """The message names neither the policy nor the records, which do not exist."""
     server.has_key = False
     if package == "with a bad key":
