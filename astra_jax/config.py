@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -170,7 +168,10 @@ def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], key
             is_one = not isinstance(fault["input"], dict) and not str(fault["input"]).startswith("[")
             if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
                 *parents, last = fault["loc"]
-                functools.reduce(operator.getitem, parents, values)[last] = [fault["input"]]
+                table: Any = values
+                for parent in parents:
+                    table = table[parent]
+                table[last] = [fault["input"]]
 
 
 def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
