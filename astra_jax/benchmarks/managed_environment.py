@@ -147,7 +147,7 @@ def _make(harness: Harness, folder: Path, source: Path | None, commit: str | Non
     )
     install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
-    # Of the user's settings of pip those of the index hold, and no other place to install to.
+    # The user's settings of pip hold for the index, and not for the place to install to.
     install += ["--no-user", "--target", "", "--prefix", str(folder)]
     advice = f"check pip's index, and whether there are wheels for Python {sys.version_info[0]}.{sys.version_info[1]}"
     _run(install, f"pip cannot install the wheels of {lock.name}", advice)

@@ -71,9 +71,9 @@ class WandbRun:
 
         try:
             self._run = start(wandb.setup().settings.mode)
-        except (wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
-            raise ConfigError(f"[wandb]: {error}; to keep the run on this disk, set WANDB_MODE=offline") from error
-        except wandb.errors.CommError as error:
+        except wandb.Error as error:
+            if isinstance(error, wandb.errors.AuthenticationError) or not isinstance(error, wandb.errors.CommError):
+                raise ConfigError(f"[wandb]: {error}; to keep the run on this disk, set WANDB_MODE=offline") from error
             print(f"W&B cannot be reached, the run goes on offline in {folder / 'wandb'}: {error}", file=sys.stderr)
             self._run = start("offline")
         id_file.write_text(self._run.id)

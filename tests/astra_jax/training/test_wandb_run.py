@@ -114,8 +114,9 @@ def test_while_the_server_cannot_be_reached_a_run_starts_and_resumes_offline(ser
     assert line == f"W&B cannot be reached, the run goes on offline in {tmp_path / 'wandb'}: no route to host"
 
 
-def test_a_server_that_refuses_is_an_error_that_names_the_way_out(server, tmp_path):
-    server.refusal = server.AuthenticationError("the key was revoked")
+@pytest.mark.parametrize("kind", [FakeWandb.AuthenticationError, FakeWandb.UsageError, FakeWandb.Error])
+def test_a_server_that_refuses_is_an_error_that_names_the_way_out(server, tmp_path, kind):
+    server.refusal = kind("the key was revoked")
     with pytest.raises(ConfigError, match="the key was revoked; to keep the run on this disk, set WANDB_MODE=offline"):
         write_steps(tmp_path / "metrics.jsonl", 0, 2)
 
