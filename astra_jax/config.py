@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,7 @@ from astra_jax.config_keys import keys_of
 from astra_jax.errors import UsageError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+_LIST_FAULTS: Final = ("tuple_type", "list_type", "set_type", "frozen_set_type")
 
 CONFIGS = Path(__file__).with_name("configs").resolve()
 """Folder of the shipped configs: in a checkout a link to `configs/`, elsewhere part of the package."""
@@ -33,12 +34,13 @@ class ConfigError(UsageError, ValueError):
 def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Read a config; overrides name nested keys with dots (`optimizer.learning_rate=1e-3`), values are TOML.
 
+    An override of a key that takes a list may be one value: `tool_documents=mydocs` becomes a list of one.
+
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
     """
     values = _toml(path)
-    for override in overrides:
-        _override(values, override)
+    _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
     return parse_config(config_type, values, where=str(path), folder=Path(path).parent)
 
 
@@ -126,7 +128,7 @@ def _in_words(config_type: type[BaseModel], values: Mapping[str, Any], fault: Ma
         # A whole table is not shown: one of its values may be a secret.
         found = "" if isinstance(fault["input"], Mapping) else f", found {fault['input']!r}"
         expected = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] in ("tuple_type", "list_type", "set_type", "frozen_set_type"):
+        if fault["type"] in _LIST_FAULTS:
             expected = """expected a list such as ["a", "b"], in a shell between apostrophes"""
         return f"{key}: {expected}{found}"
     known = [tuple(key.path.split(".")) for key in keys_of(config_type)]
@@ -156,7 +158,24 @@ def _keys_of(values: Any, location: Sequence[str | int]) -> list[str | int]:
     return keys
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def _make_lists_of_one(config_type: type[BaseModel], values: dict[str, Any], keys: Sequence[tuple[str, ...]]) -> None:
+    """Make a list of one of each value at these keys that has to be a list."""
+    try:
+        config_type.model_validate(values)
+    except ValidationError as error:
+        for fault in error.errors():
+            # A text that begins with "[" is a list whose quotes the shell has removed.
+            is_one = not isinstance(fault["input"], dict) and not str(fault["input"]).startswith("[")
+            if fault["type"] in _LIST_FAULTS and fault["loc"] in keys and is_one:
+                *parents, last = fault["loc"]
+                table: Any = values
+                for parent in parents:
+                    table = table[parent]
+                table[last] = [fault["input"]]
+
+
+def _override(values: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set a value; return the keys that lead to it."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"expected an override key=value, found {override!r}")
@@ -170,3 +189,4 @@ def _override(values: dict[str, Any], override: str) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
     values[last] = value
+    return (*parents, last)

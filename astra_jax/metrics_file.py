@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,6 @@ def last_metric(path: Path, name: str) -> float | None:
     """Return a figure of the last step that has it; None if no step has it."""
     values = [line.get(name) for line in read_metrics(path)]
     return next((value for value in reversed(values) if value is not None), None)
-
-
-def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a line that follow from config, data and seed, without the figures of clock and machine.
-
-    >>> without_times({"step": 3, "seconds": 2.5, "learnt_tokens_per_second": 9.0, "other_share": 0.1, "mfu": 0.5})
-    {'step': 3}
-    """
-    of_the_machine = ("mfu", "other_share", "useful_row_steps_share")
-    return {name: value for name, value in line.items() if "second" not in name and name not in of_the_machine}
 
 
 def metric_totals(path: Path, part: str) -> dict[str, float]:

@@ -224,6 +224,17 @@ class ACEBench(Benchmark):
             )
         return samples
 
+    def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
+        """Count the failed requests of agent and user in all conversations."""
+        failed = {"failed_requests": "agent", "failed_requests_of_user": "user"}
+        logs = {
+            name: [request_log(each.folder, who) for each in self.conversations(raw)] for name, who in failed.items()
+        }
+        return {
+            name: sum(line["status"] != 200 for path in paths for line in whole_lines(path))
+            for name, paths in logs.items()
+        }
+
     async def _converse(self, endpoint: Endpoint, which: Conversation) -> None:
         """Run one conversation and its evaluation, and write down how it ended."""
         config, started = self.config, time.monotonic()

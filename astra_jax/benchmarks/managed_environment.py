@@ -94,9 +94,11 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
     folder = environment_folder(harness)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with run_lock(folder.with_name(f"{folder.name}.lock")):
+        commit = None if source is None else _commit(harness, source)
         with contextlib.suppress(HarnessMissing):
             return managed_environment(harness), False
-        commit = None if harness.source is None else _commit(harness, source)
+        if harness.source is not None and source is None:
+            raise HarnessMissing(f"a checkout of {harness.source} is needed; {_get_one(harness)}")
         shutil.rmtree(folder, ignore_errors=True)  # half made, or of another version
         umask = os.umask(0o022)  # the jail's user reads the files that root makes here
         try:
@@ -109,20 +111,22 @@ def set_up(harness: Harness, source: Path | None = None) -> tuple[ManagedEnviron
         return managed_environment(harness), True
 
 
-def _commit(harness: Harness, source: Path | None) -> str:
+def _get_one(harness: Harness) -> str:
+    return f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
+
+
+def _commit(harness: Harness, source: Path) -> str:
     """Return the full name of the commit that the harness needs, in a checkout.
 
     Raises:
         HarnessMissing: `source` is not a checkout, or lacks the commit.
     """
-    wanted = f"a checkout of {harness.source}"
-    get_one = f"get one and name it by `astra evaluate setup {harness.name} --source DIR`"
-    if source is None:
-        raise HarnessMissing(f"{wanted} is needed; {get_one}")
     try:
         return _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}").decode().strip()
     except HarnessMissing as missing:
-        raise HarnessMissing(f"{source} is not {wanted} ({missing}); {get_one}") from None
+        raise HarnessMissing(
+            f"{source} is not a checkout of {harness.source} ({missing}); {_get_one(harness)}"
+        ) from None
 
 
 def _git(source: Path, *arguments: str) -> bytes:
@@ -143,6 +147,8 @@ def _make(harness: Harness, folder: Path, source: Path | None, commit: str | Non
     )
     install = [str(python), "-I", "-m", "pip", "install", "--quiet", "--no-input", "--no-cache-dir"]
     install += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
+    # The user's settings of pip hold for the index, and not for the place to install to.
+    install += ["--no-user", "--target", "", "--prefix", str(folder)]
     advice = f"check pip's index, and whether there are wheels for Python {sys.version_info[0]}.{sys.version_info[1]}"
     _run(install, f"pip cannot install the wheels of {lock.name}", advice)
     # From here on Python in this folder runs in the jail alone: a package may add code that runs when Python starts.

@@ -6,7 +6,7 @@ scores as 0 may have been lost on the way, or cut off. So it talks to the relay,
     asks for the endpoint's model, with the endpoint's key, which the harness never sees
     adds the settings that the harness leaves open, replaces those for which it has no option, raises its limit of an
     answer to a floor, and changes nothing else in its request
-    waits if the endpoint says 429
+    waits if the endpoint says 429, and tries again if the endpoint or the connection fails
     renames calls of tools that do not exist, if the harness would run text of the model as Python
 
 Decided: docs/decisions/benchmarks.md, “A harness talks to a relay”.
@@ -32,6 +32,8 @@ from astra_jax.evaluate.endpoint import Endpoint, key_or_none
 _PATH: Final = "/v1/chat/completions"
 _MOST_BODY_BYTES: Final = 64 * 2**20
 _MOST_WAIT_SECONDS: Final = 600.0
+_PAUSES: Final = (1.0, 2.0, 4.0)
+"""Seconds between the tries of a chat."""
 _NO_TOOL, _NO_ARGUMENT = "no_such_tool", "no_such_argument"
 
 
@@ -47,11 +49,22 @@ def chat_client(endpoint: Endpoint) -> aiohttp.ClientSession:
 
 
 async def send_chat(client: aiohttp.ClientSession, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, Any]:
-    """Send a chat; return status and reply. An endpoint that says 429 is waited for up to ten minutes.
+    """Send a chat, up to four times if no answer comes or the endpoint fails; return status and reply.
 
     Raises:
         aiohttp.ClientError, OSError, ValueError: no answer comes, or none of JSON.
     """
+    for pause in _PAUSES:
+        with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):
+            status, reply = await _send_once(client, endpoint, body)
+            if status != 408 and status < 500:
+                return status, reply
+        await asyncio.sleep(pause)
+    return await _send_once(client, endpoint, body)
+
+
+async def _send_once(client: aiohttp.ClientSession, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[int, Any]:
+    """Send a chat; an endpoint that says 429 is waited for up to ten minutes."""
     deadline = time.monotonic() + _MOST_WAIT_SECONDS
     while True:
         async with client.post(f"{endpoint.url}{_PATH}", json=body) as response:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from astra_jax.episodes.log import EpisodeLogError, read_episodes, write_episodes
+from astra_jax.episodes.log import EpisodeLogError, logs_of_run, read_episodes, write_episodes
 from astra_jax.episodes.rewards import REWARDS, earned, reward_named
 from astra_jax.errors import UsageError
 from synthesis.records import JsonObject
@@ -21,8 +20,13 @@ def rescore(options: argparse.Namespace) -> None:
     rewards = options.reward or list(REWARDS)
     if options.out is not None and len(rewards) != 1:
         raise UsageError("--out takes one --reward; see astra rescore --help")
-    logs = _logs(options.source)
+    logs = [options.source] if options.source.is_file() else logs_of_run(options.source)
+    if not logs:
+        raise EpisodeLogError(
+            f"{options.source} holds no episodes.jsonl or episodes/step_*.jsonl; name a log or a run's folder"
+        )
     print("  ".join(["log".ljust(22), "episodes", "   logged", *(name.rjust(9) for name in rewards)]))
+    num_episodes = 0
     rescored: list[JsonObject] = []
     for log in logs:
         episodes = read_episodes(log)
@@ -32,23 +36,13 @@ def rescore(options: argparse.Namespace) -> None:
         values |= {name: [earned(name, each) for each in episodes] for name in rewards}
         columns = [f"{sum(of) / len(of):.4f}".rjust(max(9, len(name))) for name, of in values.items()]
         print("  ".join([log.name.ljust(22), str(len(episodes)).rjust(8), *columns]))
-        with_reward = zip(episodes, values[rewards[0]], strict=True)
-        rescored += [each.model_copy(update={"reward": value}).model_dump(mode="json") for each, value in with_reward]
+        num_episodes += len(episodes)
+        if options.out is not None:
+            with_reward = zip(episodes, values[rewards[0]], strict=True)
+            rescored += [
+                each.model_copy(update={"reward": value}).model_dump(mode="json") for each, value in with_reward
+            ]
     if options.out is not None:
         write_episodes(options.out, rescored)
     where = "" if options.out is None else f" -> {options.out}"
-    print(f"rescore: {len(rescored)} episodes of {len(logs)} logs under {', '.join(rewards)}{where}")
-
-
-def _logs(run: Path) -> list[Path]:
-    """Return every episode log of a run's folder, of training steps in order; or `run` itself if it is a log.
-
-    Raises:
-        EpisodeLogError: there is none.
-    """
-    if run.is_file():
-        return [run]
-    logs = [*run.glob("episodes.jsonl"), *sorted(run.glob("episodes/step_*.jsonl"))]
-    if not logs:
-        raise EpisodeLogError(f"{run} holds no episodes.jsonl or episodes/step_*.jsonl; name a log or a run's folder")
-    return logs
+    print(f"rescore: {num_episodes} episodes of {len(logs)} logs under {', '.join(rewards)}{where}")

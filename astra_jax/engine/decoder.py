@@ -13,7 +13,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from astra_jax.engine.device import Device, Said
 from astra_jax.engine.interface import DecoderError, Finish, Generated, Load, Sampling, Session, Told
@@ -173,15 +173,6 @@ class PagedDecoder:
             await self._device.leave(failed=failed)
         finally:
             self._device.close()
-
-    async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; pages of the old ones are forgotten."""
-        async with self._calling:
-            self._device.take_weights(params)
-            self._schedule.forget_contents()
-            self._policy_version = version
-            for track in self._schedule.tracks.values():
-                track.policy_version = version
 
     # --- the driver ---
 

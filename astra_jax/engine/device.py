@@ -1,6 +1,6 @@
 """The pages on the devices, and the calls of compiled programs that a schedule asks for.
 
-Device       the contract: read, sample, take weights, idle, leave, close
+Device       the contract: read, sample, idle, leave, close
 XLADevice    pages and programs of JAX, for the shards of one host
 given_of, asked_of, said_of    the arrays of a call, made of rows, and the rows made of its results
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -54,10 +55,6 @@ class Device(Protocol):
         """Sample in some rows; return the tokens of each."""
         ...
 
-    def take_weights(self, params: Any) -> None:
-        """Compute with other weights from the next call on."""
-        ...
-
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait for the event, without calls of its own; with `holds_up` other hosts make no calls meanwhile either."""
         ...
@@ -93,10 +90,6 @@ class XLADevice:
         reads_in_place = has_kernel(model_config.dtype, model_config.head_dim, limits.page_tokens)
         self._tables = limits.tables[-1:] if reads_in_place else limits.tables
         self.row_steps = 0
-
-    def take_weights(self, params: Params) -> None:
-        """Compute with other weights from the next call on; pages still hold keys of the old ones: forget them."""
-        self._params = layers_apart(params)
 
     def close(self) -> None:
         """Free the memory of pages and weights at once, even if this object lives on; no call follows."""
@@ -210,11 +203,14 @@ async def off_the_loop(call: Callable[..., _T], *args: Any) -> _T:
         with in_force(None if mesh.empty else mesh):
             return call(*args)
 
-    called = asyncio.ensure_future(asyncio.to_thread(under_the_mesh))
+    # No task: the end of a loop cancels all tasks, and one would seem done while its thread runs.
+    called = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, under_the_mesh)
     try:
         return await asyncio.shield(called)
     except asyncio.CancelledError:
-        await asyncio.wait([called])  # a thread cannot be stopped, and it holds weights and pages
+        while not called.done():  # a thread cannot be stopped, and it holds weights and pages
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([called])
         raise
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Final, Literal, NoReturn, Protocol
 
 from astra_jax.errors import AstraError
 
@@ -160,10 +160,6 @@ class Decoder(Protocol):
         Raises:
             DecoderError: a message of it is under way.
         """
-        ...
-
-    async def update_weights(self, params: Any, version: int) -> None:
-        """Sample with other weights from the next token on; tokens that were read with the old ones are read again."""
         ...
 
     async def until_failed(self) -> NoReturn:

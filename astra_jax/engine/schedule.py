@@ -68,9 +68,6 @@ class Schedule:
             self._let_go(track)  # its history was rewritten; pages of the part that is unchanged are found again
         if track is None:
             track = Track(session, self._shard_for(session, ids, policy_version), policy_version, len(ids))
-        if track.policy_version != policy_version:
-            self._let_go(track)
-            track.policy_version = policy_version
         track.begin(list(ids), sampling, next(self._tickets))
         self.tracks[session] = track
         return track

@@ -114,10 +114,6 @@ class SharedDevice:
         """As of this host's device, with calls that only other hosts needed."""
         return self._device.row_steps
 
-    def take_weights(self, params: Any) -> None:
-        """Compute with other weights from the next call on; every host is given them before the same call."""
-        self._device.take_weights(params)
-
     def close(self) -> None:
         """Free the memory of pages and weights; no call follows."""
         self._device.close()

@@ -142,12 +142,8 @@ def step_episodes_path(out: Path, step: int) -> Path:
 
 
 def logs_of_run(run_dir: Path) -> list[Path]:
-    """Return the logs that a run's folder holds: its `episodes.jsonl`, or those of its first and last logged steps."""
-    if (run_dir / "episodes.jsonl").is_file():
-        return [run_dir / "episodes.jsonl"]
-    steps = sorted((run_dir / "episodes").glob("step_*.jsonl"))
-    # A run with a single log has it once, not as both its first and its last.
-    return [*steps[:1], *steps[1:][-1:]]
+    """Return the logs that a run's folder holds: its `episodes.jsonl`, then those of training steps in order."""
+    return [*run_dir.glob("episodes.jsonl"), *sorted(run_dir.glob("episodes/step_*.jsonl"))]
 
 
 def read_episodes(path: Path) -> list[LoggedEpisode]:

@@ -198,7 +198,6 @@ class RolloutEngine:
         prompts = [self.prompt_tokens(start) for start in starts]
         own = set(own_shards())
         is_own = [shard in own for shard in dealt_out(prompts, num_shards())]
-        decoder = self._decoder(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
         of_temperatures: list[list[Group]] = [[] for _ in temperatures]
         running = []
         for place, (start, prompt) in enumerate(zip(starts, prompts, strict=True)):
@@ -209,10 +208,11 @@ class RolloutEngine:
                 of_temperatures[number].append(group)
                 if is_own[place]:
                     pairs = zip(group, sessions, strict=True)
-                    running += [self._run_episode(decoder, each, temperature, session) for each, session in pairs]
+                    running += [(each, temperature, session) for each, session in pairs]
+        decoder = self._decoder(params, max(len(starts), room_for), len(temperatures) * group_size, policy_version)
         failed = True
         try:
-            await _unless_it_fails(decoder, all_or_none(running))
+            await _unless_it_fails(decoder, all_or_none(self._run_episode(decoder, *each) for each in running))
             failed = False
         finally:
             await decoder.close(failed=failed)

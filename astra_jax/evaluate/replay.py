@@ -27,6 +27,8 @@ from astra_jax.model.config import DType
 
 _TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
 """Nats by which log-probs may differ: alone an episode decodes in another batch than among others."""
+_WITHOUT_EFFECT: Final = {"min_p": 0.0, "max_tool_response_tokens": None, "max_consecutive_invalid_calls": None}
+"""Limits of earlier logs that a `RolloutConfig` no longer has, with the values at which they change nothing."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,9 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
             f"the episode in {logged.environment_id} has no seed, slot and limits, since no policy spoke; choose "
             "another"
         )
+    limits = {name: limit for name, limit in how.limits.items() if (name, limit) not in _WITHOUT_EFFECT.items()}
     try:
-        config = RolloutConfig.model_validate(how.limits)
+        config = RolloutConfig.model_validate(limits)
     except ValidationError as error:
         first = error.errors()[0]
         raise EpisodeLogError(

@@ -84,9 +84,6 @@ class ClockDevice:
         self._end_id = end_ids[0]
         self._words = [number for number in range(vocab_size) if number not in end_ids]
 
-    def take_weights(self, params: Any) -> None:
-        """Go on as before: there is no model."""
-
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait: there is no other host."""
         await until.wait()

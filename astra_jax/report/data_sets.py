@@ -64,8 +64,9 @@ class DataSet:
             lines += ["", "So by construction"]
             lines += [fill(said, 96, initial_indent="  - ", subsequent_indent="    ") for said in self.by_construction]
         for title, distributions in self.distributions.items():
-            lines += ["", title]
-            for each in distributions:
+            shown = [each for each in distributions if each.bars]
+            lines += ["", title] if shown else []
+            for each in shown:
                 shares = ", ".join(f"{bar.label}: {bar.text}" for bar in each.bars)
                 lines.append(fill(f"{each.title:34}  {shares}", 96, initial_indent="  ", subsequent_indent=" " * 38))
         return "\n".join(lines)
@@ -81,7 +82,7 @@ def distribution(title: str, amounts: Mapping[str, float]) -> Distribution:
     if len(ranked) > MAX_BARS:
         rest = ranked[MAX_BARS - 1 :]
         ranked = [*ranked[: MAX_BARS - 1], (f"{len(rest)} others", sum(amount for _, amount in rest))]
-    return _shares(title, {in_words(label): amount for label, amount in ranked})
+    return _shares(title, [(in_words(label), amount) for label, amount in ranked])
 
 
 def number_distribution(title: str, counts: Mapping[int, int]) -> Distribution:
@@ -92,25 +93,26 @@ def number_distribution(title: str, counts: Mapping[int, int]) -> Distribution:
     """
     low, high = min(counts), max(counts)
     step = math.ceil((high - low + 1) / MAX_BARS)
-    inside = {
-        f"{start}" if step == 1 else f"{start}–{start + step - 1}": sum(
-            counts.get(number, 0) for number in range(start, start + step)
+    inside = [
+        (
+            f"{start}" if step == 1 else f"{start}–{start + step - 1}",
+            sum(counts.get(number, 0) for number in range(start, start + step)),
         )
         for start in range(low, high + 1, step)
-    }
+    ]
     mean = sum(number * count for number, count in counts.items()) / sum(counts.values())
     return _shares(f"{title}, mean {mean:.2f}", inside)
 
 
 def score_distribution(title: str, tenths: Sequence[int], *, mean: float) -> Distribution:
     """Lay out the share of scores in each tenth of [0, 1]; empty tenths are left out."""
-    inside = {f"{tenth / 10:.1f}–{(tenth + 1) / 10:.1f}": count for tenth, count in enumerate(tenths) if count}
+    inside = [(f"{tenth / 10:.1f}–{(tenth + 1) / 10:.1f}", count) for tenth, count in enumerate(tenths) if count]
     return _shares(f"{title}, mean {mean:.3f}", inside)
 
 
-def _shares(title: str, amounts: Mapping[str, float]) -> Distribution:
-    total = sum(amounts.values())
-    return Distribution(title, [Bar(name, each / total, f"{each / total:.1%}") for name, each in amounts.items()])
+def _shares(title: str, amounts: Sequence[tuple[str, float]]) -> Distribution:
+    total = sum(amount for _, amount in amounts)
+    return Distribution(title, [Bar(label, each / total, f"{each / total:.1%}") for label, each in amounts])
 
 
 def in_words(name: str) -> str:

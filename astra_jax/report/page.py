@@ -150,7 +150,9 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         for path in (run_dir / "sft" / "metrics.jsonl", run_dir / "rl" / "metrics.jsonl", run_dir / "metrics.jsonl")
         if (rows := _read_rows(path))
     ]
-    episodes = [episode for path in logs_of_run(run_dir) for episode in read_episodes(path)]
+    logs = logs_of_run(run_dir)
+    # The first and the last; a single log is shown once.
+    episodes = [episode for path in (*logs[:1], *logs[1:][-1:]) for episode in read_episodes(path)]
     data_sets = {
         title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
     }

@@ -102,9 +102,10 @@ class Chat:
                 self.service.decoder.abort(choice.session)
 
         message = await self.service.sampled(self.prompt_ids, self.sampling, choice.session, told)
-        said, calls = choice.parts.end(choice.text.end())
-        choice.say(said)
+        rest = choice.text.end()
         is_cut = message.finish == "length" and not choice.text.is_stopped
+        said, calls = choice.parts.end(rest, is_cut=is_cut)
+        choice.say(said)
         delta = {**said, **choice.end(calls, is_cut=is_cut)}
         if message.computed_tokens is not None:
             choice.cached_tokens = len(self.prompt_ids) - message.computed_tokens

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
-from astra_jax.chat.format import END_THINK, THINK, TOOL_CALL
+from astra_jax.chat.format import END_THINK, END_TOOL_CALL, THINK, TOOL_CALL
 from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.chat.tool_calls import ParsedToolCall, cut_at_calls
 
@@ -89,6 +89,8 @@ class MessageParts:
         self._reads_calls = reads_calls
         self._rest = ""
         """Text that is not divided yet."""
+        self._blanks: list[str] = []
+        """Blanks before the first word of the message."""
         self._called: list[str] = []
         """Text from the first tag of a call on."""
         self._num_held_lines = 0
@@ -101,11 +103,14 @@ class MessageParts:
         self._rest += text
         said: dict[str, str] = {}
         if self._at == "beginning":
-            self._rest = self._rest.lstrip()
-            if self._rest != THINK and THINK.startswith(self._rest):
+            begun = self._rest.lstrip()
+            self._blanks.append(self._rest.removesuffix(begun))
+            self._rest = begun
+            if begun != THINK and THINK.startswith(begun):
                 return {}
-            self._at = "thoughts" if self._rest.startswith(THINK) else "content"
-            self._rest = self._rest.removeprefix(THINK)
+            self._at = "thoughts" if begun.startswith(THINK) else "content"
+            self._rest = begun.removeprefix(THINK) if self._at == "thoughts" else "".join([*self._blanks, begun])
+            self._blanks.clear()
         if self._at == "thoughts":
             said["reasoning_content"] = self._until(END_THINK)
             if self._at == "content":
@@ -117,12 +122,15 @@ class MessageParts:
             self._rest = ""
         return {part: piece for part, piece in said.items() if piece}
 
-    def end(self, text: str = "") -> tuple[dict[str, str], list[ParsedToolCall]]:
-        """Add the last text; return the pieces that were not told yet, and the calls of the message."""
+    def end(self, text: str = "", *, is_cut: bool = False) -> tuple[dict[str, str], list[ParsedToolCall]]:
+        """Add the last text; return the pieces that were not told yet, and the calls of the message.
+
+        A call without an end tag counts, unless the message `is_cut` at its length.
+        """
         said = self.push(text)
-        rest, calls = self._rest, []
+        rest, calls = "".join([*self._blanks, self._rest]), []
         for piece, call in cut_at_calls("".join(self._called)):
-            if isinstance(call, ParsedToolCall):
+            if isinstance(call, ParsedToolCall) and (piece.endswith(END_TOOL_CALL) or not is_cut):
                 calls.append(call)
             else:
                 rest += piece

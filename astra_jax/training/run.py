@@ -168,8 +168,8 @@ class TrainingRun:
             self._checkpoints.wait()
             raise NotFinite(
                 f"steps {state.step - self._unapplied_in_a_row} to {step} had no finite loss or gradient and were not "
-                "applied; the state is saved. To find the cause, run the same command with JAX_DEBUG_NANS=True; or "
-                "start anew in another `out` with a lower learning rate"
+                "applied; the state is saved. Look at the learning rate and at the data of these steps; the same "
+                "command goes on"
             )
         if must_end and not is_last:
             self._checkpoints.wait()

@@ -1,7 +1,7 @@
 """A Weights & Biases run that follows `metrics.jsonl`: lines that W&B lacks are sent when the run starts or resumes.
 
-The file is the truth: a run that loses W&B goes on, and the missing lines are sent when it resumes. With
-WANDB_MODE=offline, `wandb sync RUN_DIR/wandb/latest-run` sends all of them.
+The file is the truth. If W&B cannot be reached the run goes on offline, and the missing lines are sent when it resumes
+online, or by `wandb sync RUN_DIR/wandb/latest-run`, as with WANDB_MODE=offline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ def require_wandb(config: WandbConfig | None) -> None:
         import wandb
     except ImportError as error:
         raise ConfigError("[wandb] needs the package wandb, found none: pip install 'astra-jax[wandb]'") from error
-    if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
+    if wandb.setup().settings.mode != "online":
+        return
+    try:
+        has_key = wandb.login(prompt=False, verify=False)
+    except wandb.Error as error:
+        raise ConfigError(f"[wandb]: {error}; set another key in WANDB_API_KEY, or WANDB_MODE=offline") from error
+    if not has_key:
         raise ConfigError("[wandb] needs a key in WANDB_API_KEY, found none; with WANDB_MODE=offline it needs none")
 
 
@@ -49,19 +55,27 @@ class WandbRun:
         import wandb
 
         id_file = folder / "wandb_run_id"
-        try:
-            self._run = wandb.init(
+
+        def start(mode: Any) -> Any:
+            return wandb.init(
                 **config.model_dump(),
                 id=(id_file.exists() and id_file.read_text()) or None,  # empty: killed while it was written
                 # An offline run holds every step; `wandb sync` would shift the steps of a run that resumes.
-                resume="allow" if wandb.setup().settings.mode == "online" else None,
+                resume="allow" if mode == "online" else None,
+                mode=mode,
                 dir=folder,
                 config=dict(hyperparameters),
                 # The other hosts wait for the start.
                 settings=wandb.Settings(console="off", init_timeout=30, finish_timeout=60),
             )
+
+        try:
+            self._run = start(wandb.setup().settings.mode)
         except wandb.Error as error:
-            raise ConfigError(f"[wandb]: {error}; to keep the run on this disk, set WANDB_MODE=offline") from error
+            if isinstance(error, wandb.errors.AuthenticationError) or not isinstance(error, wandb.errors.CommError):
+                raise ConfigError(f"[wandb]: {error}; to keep the run on this disk, set WANDB_MODE=offline") from error
+            print(f"W&B cannot be reached, the run goes on offline in {folder / 'wandb'}: {error}", file=sys.stderr)
+            self._run = start("offline")
         id_file.write_text(self._run.id)
         # Steps that W&B has are not sent again: a resumed run repeats the same figures.
         self._first_missing_step = self._run.starting_step

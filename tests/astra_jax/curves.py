@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,19 @@ import jax
 import numpy as np
 
 from astra_jax.checkpoints.checkpoint import load_params
-from astra_jax.metrics_file import read_metrics, without_times
+from astra_jax.metrics_file import read_metrics
 
 
 def curve(out: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics, without times and the service's errors."""
     lines = map(without_times, read_metrics(out / "metrics.jsonl"))
     return [{name: value for name, value in line.items() if "service_errors" not in name} for line in lines]
+
+
+def without_times(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a line that follow from config, data and seed, without the figures of clock and machine."""
+    of_the_machine = ("mfu", "other_share", "useful_row_steps_share")
+    return {name: value for name, value in line.items() if "second" not in name and name not in of_the_machine}
 
 
 def episodes(out: Path) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import pytest
+from pydantic import BaseModel, Field
 
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.sft.config import SFTConfig
@@ -50,6 +52,33 @@ def test_values_that_contradict_one_another_are_named_and_the_table_that_they_st
 
 
 EXPECTED = 'expected a list such as ["a", "b"], in a shell between apostrophes'
+
+
+class Inner(BaseModel):
+    names: tuple[str, ...] | None = None
+
+
+class Outer(BaseModel):
+    inner: Inner | None = None
+    counts: Annotated[list[int], Field(min_length=1)] = [1]
+    text_or_list: str | tuple[str, ...] = ""
+    tables: tuple[Inner, ...] = ()
+
+
+def test_an_override_of_a_key_that_takes_nothing_but_a_list_may_be_one_value(tmp_path):
+    (tmp_path / "mine.toml").write_text("")
+
+    def read(override: str) -> Outer:
+        return load_config(Outer, tmp_path / "mine.toml", [override])
+
+    assert read("inner.names=a").inner == read("inner.names='a'").inner == Inner(names=("a",))
+    assert read("counts=3").counts == [3]
+    assert read("text_or_list=a").text_or_list == "a"
+    with pytest.raises(ConfigError, match=r"mine.toml: inner.names: expected a list such as .*, found '\[a, b\]'$"):
+        read("inner.names=[a, b]")
+    for override in ("counts=x", "tables={names = []}", "tables=a"):
+        with pytest.raises(ConfigError, match=f"mine.toml: {override.partition('=')[0]}"):
+            read(override)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from typing import Any
 
 Script = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 """From the body of a request to status and reply."""
+LOST: tuple[int, dict[str, Any]] = (0, {})
+"""No reply: the connection is closed."""
 
 
 class ScriptedEndpoint:
@@ -54,7 +56,9 @@ def scripted_endpoint(script: Script, *, most_tokens: int = 1000) -> Iterator[Sc
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             endpoint.bodies.append(body)
             endpoint.keys.append(self.headers.get("Authorization"))
-            self.say(*endpoint.script(body))
+            status, document = endpoint.script(body)
+            if status:
+                self.say(status, document)
 
         def say(self, status: int, document: dict[str, Any]) -> None:
             content = json.dumps(document).encode()

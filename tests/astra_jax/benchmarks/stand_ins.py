@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from astra_jax.benchmarks import benchmark
+from astra_jax.benchmarks import benchmark, relay
 from astra_jax.benchmarks.managed_environment import ManagedEnvironment
 from astra_jax.benchmarks.results import HarnessDocument
 from astra_jax.cli.command import main
@@ -115,6 +115,7 @@ class Driven:
         document = HarnessDocument(package=self.name, version="stand-in")
         environment = ManagedEnvironment(folder / "environment", document)
         monkeypatch.setattr(benchmark, "managed_environment", lambda harness: environment)
+        monkeypatch.setattr(relay, "_PAUSES", (0.0, 0.0, 0.0))
         monkeypatch.setenv("ASTRA_USER_KEY", "key-of-user")
         self.lay(folder)
         self.write_config(folder)

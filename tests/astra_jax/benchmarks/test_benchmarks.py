@@ -169,7 +169,7 @@ def aime_fails(body: Any) -> Any:
             *(ACEBENCH, acebench_fails, acebench_user_fails),
             ("--limit", "7", 'categories=["multi_turn"]', "max_messages=3"),
             {"transport": 1, "cut": 1, "empty": 1, "user": 1, "step_limit": 1, "wrong": 2},
-            {"all": 9, "cut": 1, "empty": 1, "failed_requests": 1},
+            {"all": 9, "cut": 1, "empty": 1, "failed_requests": 1, "failed_requests_of_user": 0},
         ),
         (
             *(AIME, aime_fails, says_hello, ()),

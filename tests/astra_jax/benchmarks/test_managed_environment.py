@@ -118,6 +118,10 @@ def wheels(tmp_path, monkeypatch) -> Path:
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    # Settings of a user who installs elsewhere.
+    (tmp_path / "pip.conf").write_text(f"[install]\nuser = true\ntarget = {tmp_path}/elsewhere\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_PREFIX", str(tmp_path / "elsewhere"))
     monkeypatch.setitem(harnesses.HARNESSES, "bfcl", replace(HARNESS, writes_to=None))
     return tmp_path / "wheels"
 
@@ -171,6 +175,12 @@ def test_another_checkout_is_one_line_that_names_the_right_one(tmp_path, capsys)
             error = capsys.readouterr().err
             assert (what in error, found in error, error.count("\n")) == (True, True, 1)
     assert main(["evaluate", "setup", "bfcl", "--source", str(tmp_path)]) == 2
+
+
+def test_another_checkout_is_refused_although_an_environment_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(managed_environment, "managed_environment", lambda harness: None)
+    with pytest.raises(HarnessMissing, match="locks is not a checkout of"):
+        set_up(HARNESSES["tau2"], tmp_path / "locks")
 
 
 def git(folder: Path, *arguments: str) -> str:

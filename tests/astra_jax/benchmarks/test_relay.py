@@ -9,9 +9,10 @@ import socket
 import httpx
 import pytest
 
+from astra_jax.benchmarks import relay as relay_module
 from astra_jax.benchmarks.relay import Relay
 from astra_jax.evaluate.endpoint import Endpoint
-from tests.astra_jax.benchmarks.scripted_endpoint import reply, scripted_endpoint
+from tests.astra_jax.benchmarks.scripted_endpoint import LOST, reply, scripted_endpoint
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +89,20 @@ async def test_a_call_that_no_tool_has_reaches_no_harness_that_would_run_it(tmp_
         assert (function["name"], function["arguments"]) == called
 
 
-async def test_every_request_has_a_line_that_says_how_it_ended(tmp_path):
+@pytest.mark.parametrize("num_failures", [3, 4])
+async def test_a_lost_connection_408_and_5xx_are_tried_four_times_in_all(tmp_path, monkeypatch, num_failures):
+    monkeypatch.setattr(relay_module, "_PAUSES", (0.0, 0.0, 0.0))
+    failures = [LOST, (408, {}), (500, {}), (503, {"error": {"message": "down"}})][-num_failures:]
+    replies = iter([*failures, reply("x")])
+    with scripted_endpoint(lambda body: next(replies)) as endpoint:
+        async with relay_to(endpoint.url, tmp_path) as relay:
+            said = await ask(relay)
+    assert (said.status_code, len(endpoint.bodies)) == (200 if num_failures == 3 else 503, 4)
+    assert [line["status"] for line in logged(tmp_path)] == [said.status_code]
+
+
+async def test_every_request_has_a_line_that_says_how_it_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(relay_module, "_PAUSES", (0.0, 0.0, 0.0))
     refused, broken = (400, {"error": {"message": "too long"}}), (200, {})
     replies = iter([(429, {}), reply("x", finish="length", tokens=(3, 4)), reply(" "), refused, broken])
     with scripted_endpoint(lambda body: next(replies)) as endpoint:

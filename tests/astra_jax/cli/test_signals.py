@@ -29,11 +29,12 @@ from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.cli.command import main
-from astra_jax.metrics_file import read_metrics, without_times
+from astra_jax.metrics_file import read_metrics
 from astra_jax.testing import tiny_environment, tiny_model_config, tiny_tokenizer
 from sandbox.local import local_sandbox
 from synthesis.record_io import check_shards, write_records
 from tests.astra_jax.checkpoints.test_convert import write_folder
+from tests.astra_jax.curves import without_times
 from tests.synthesis.journals import num_finished
 
 ROOT = Path(__file__).parents[3]

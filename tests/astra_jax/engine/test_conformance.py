@@ -16,7 +16,6 @@ from astra_jax.engine.device import Device, Said, XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, Sample
-from astra_jax.model.qwen3 import init_params
 from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
@@ -41,19 +40,14 @@ SESSIONS = [Session(7, slot) for slot in range(6)]
 class Subject:
     """A kind of decoder."""
 
-    device: Callable[[Any], Device]
-    """The device with such weights."""
-    weights: Any
-    other_weights: Any
+    device: Callable[[], Device]
     calls_away: int | None
 
-    def decoder(self, *, is_other: bool = False) -> PagedDecoder:
-        """A decoder with the weights of version 0, or the others of version 5."""
-        device, version = self.device(self.other_weights if is_other else self.weights), 5 * is_other
-        return PagedDecoder(device, LIMITS, end_ids=END_IDS, policy_version=version, calls_away=self.calls_away)
+    def decoder(self) -> PagedDecoder:
+        return PagedDecoder(self.device(), LIMITS, end_ids=END_IDS, calls_away=self.calls_away)
 
 
-def a_clock_device(_: Any = None) -> ClockDevice:
+def a_clock_device() -> ClockDevice:
     return ClockDevice(LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
 
 
@@ -310,37 +304,6 @@ async def a_message_that_is_cancelled_as_it_ends_holds_up_no_other(subject: Subj
 
 
 @promise
-async def cached_tokens_do_not_outlive_their_weights(subject: Subject) -> None:
-    decoder, fresh = subject.decoder(), subject.decoder(is_other=True)
-    first = await decoder.generate(PROMPT, GREEDY, SESSIONS[0])
-    await decoder.update_weights(subject.other_weights, 5)
-    ids = [*PROMPT, *first.ids, *GIVEN]
-    # The session goes on, and another with the same prompt begins.
-    for history, session in ((ids, SESSIONS[0]), (PROMPT, SESSIONS[1])):
-        found, expected = [await each.generate(history, GREEDY, session) for each in (decoder, fresh)]
-        assert set(found.policy_versions) == {5}
-        assert_same(found, expected)
-        for each in (decoder, fresh):
-            each.forget(session)
-    await asyncio.gather(decoder.close(), fresh.close())
-
-
-@promise
-async def new_weights_sample_the_rest_of_a_message(subject: Subject) -> None:
-    session, expected = await a_long_one(subject)
-    decoder = subject.decoder()
-    task = under_way(decoder, [session])[session]
-    await until(lambda: decoder.load.sampled_tokens > 0)
-    await decoder.update_weights(subject.other_weights, 5)
-    message = await task
-    old = message.policy_versions.count(0)
-    assert 0 < old < len(message.ids)
-    assert message.policy_versions == [0] * old + [5] * (len(message.ids) - old)
-    assert message.ids[:old] == expected.ids[:old]
-    await decoder.close()
-
-
-@promise
 async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subject) -> None:
     before = asyncio.all_tasks()
     await subject.decoder().close()
@@ -362,14 +325,13 @@ async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subjec
 @pytest.mark.parametrize("kind", ["paged", "clock"])
 def test_a_decoder_keeps_its_promises(kind, calls_away, check, untrained: Policy):
     if kind == "clock":
-        run_on_clock(check(Subject(a_clock_device, None, None, calls_away)))
+        run_on_clock(check(Subject(a_clock_device, calls_away)))
         return
-    config = untrained.model_config
 
-    def device(params: Any) -> XLADevice:
-        return XLADevice(config, params, LIMITS, end_ids=END_IDS)
+    def device() -> XLADevice:
+        return XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS)
 
-    subject = Subject(device, untrained.params, init_params(config, seed=1), calls_away)
+    subject = Subject(device, calls_away)
     asyncio.run(asyncio.wait_for(check(subject), timeout=120))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -136,16 +135,12 @@ async def run_all(
     device: CheckedDevice,
     callers: dict[int, Caller],
     calls_away: int | None = None,
-    interruptions: Sequence[int] = (),
 ) -> dict[int, list[Generated]]:
-    """Each caller to its end, interrupted by weights of these versions."""
+    """Each caller to its end."""
     limits = device._limits
     decoder = PagedDecoder(device, limits, end_ids=END_IDS, calls_away=calls_away)
     device.schedule = decoder._schedule
     asked = asyncio.gather(*(caller.run(decoder, slot, limits.max_tokens) for slot, caller in callers.items()))
-    for how in interruptions:
-        await asyncio.sleep(0.15)
-        await decoder.update_weights(None, how)
     found = await asked
     while decoder.load.sessions:
         await asyncio.sleep(1)
@@ -205,19 +200,16 @@ def callers_of_any_kind(draw) -> Caller:
     callers=st.lists(callers_of_any_kind(), min_size=1, max_size=8),
     num_shards=st.integers(1, 2),
     calls_away=st.sampled_from([None, 0, 2]),
-    interruptions=st.lists(st.sampled_from([1, 2]), max_size=3),
 )
-def test_any_sessions_in_any_pages_sample_the_same_as_alone(limits, callers, num_shards, calls_away, interruptions):
+def test_any_sessions_in_any_pages_sample_the_same_as_alone(limits, callers, num_shards, calls_away):
     device = CheckedDevice(limits, num_shards=num_shards)
     # Each token that is sampled, and each that is read, could be a call of its own, and be read anew for each message.
     device.most_calls = 100 + sum(limits.max_tokens * (1 + len(caller.turns)) for caller in callers)
-    found = run_on_clock(run_all(device, dict(enumerate(callers)), calls_away, interruptions))
+    found = run_on_clock(run_all(device, dict(enumerate(callers)), calls_away))
     for slot, caller in enumerate(callers):
         if caller.stops_at is None:
             alone = run_on_clock(run_all(CheckedDevice(some_limits()), {slot: caller}))[slot]
-            assert [dataclasses.replace(message, policy_versions=[]) for message in found[slot]] == [
-                dataclasses.replace(message, policy_versions=[]) for message in alone
-            ]
+            assert found[slot] == alone
 
 
 async def said_by(decoder: PagedDecoder, slot: int, ids: list[int], max_tokens: int) -> list[int]:

@@ -24,9 +24,6 @@ class ScriptedDevice:
         self._messages = messages
         self._begun: dict[Session, list[int]] = {}
 
-    def take_weights(self, params: Any) -> None:
-        pass
-
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         await until.wait()
 

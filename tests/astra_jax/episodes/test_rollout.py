@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -226,3 +227,36 @@ async def test_a_rollout_that_is_given_up_waits_for_its_thread():
     with pytest.raises(asyncio.CancelledError):
         await rollout
     assert ended == [True]
+
+
+def test_the_end_of_a_loop_waits_for_its_thread():
+    begun, ended = threading.Event(), []
+
+    def decode():
+        begun.set()
+        time.sleep(0.2)
+        ended.append("thread")
+
+    async def rollout():
+        try:
+            await device.off_the_loop(decode)
+        finally:
+            ended.append("pages are given back")
+
+    async def leave():
+        rollouts.append(asyncio.ensure_future(rollout()))
+        await asyncio.to_thread(begun.wait)
+
+    rollouts: list[asyncio.Future[None]] = []
+    asyncio.run(leave())
+    assert ended == ["thread", "pages are given back"]
+
+
+async def test_no_decoder_is_made_if_an_episode_cannot_begin(taught, monkeypatch):
+    engine = RolloutEngine(taught.model_config, taught.tokenizer, InProcessSandbox(), LIMITS)
+    decoders = []
+    monkeypatch.setattr(engine, "_decoder", lambda *_: decoders.append(True))
+    monkeypatch.setattr(engine, "_begun", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await engine.run(taught.params, [Start(KNOWN, KNOWN.tools)], group_size=1, seed=0)
+    assert decoders == []

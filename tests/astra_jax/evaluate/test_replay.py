@@ -121,6 +121,14 @@ def test_an_episode_that_cannot_be_replayed_says_why(taught, logged):
     other = logged[0].model_copy(update={"tokens": (*logged[0].tokens[:-1], last)})
     with pytest.raises(EpisodeLogError, match=r"has tokens of policy versions \[0, 3\]: its weights changed"):
         replayed(other, taught)
+    earlier = {"min_p": 0.0, "max_tool_response_tokens": None, "max_consecutive_invalid_calls": None}
+    limits = {**logged[0].rolled_out.limits, **earlier}
+    written_before = logged[0].rolled_out.model_copy(update={"limits": limits})
+    assert replayed(logged[0].model_copy(update={"rolled_out": written_before}), taught).difference == ""
+    for name in earlier:
+        other = logged[0].rolled_out.model_copy(update={"limits": {**limits, name: 0.5}})
+        with pytest.raises(EpisodeLogError, match=f"cannot be read: {name}: Extra inputs are not permitted"):
+            replayed(logged[0].model_copy(update={"rolled_out": other}), taught)
     unlimited = logged[0].rolled_out.model_copy(update={"limits": {}})
     with pytest.raises(
         EpisodeLogError, match=r"limits of the episode in .* cannot be read: max_prompt_tokens: Field required"

@@ -7,7 +7,7 @@ import pytest
 from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.log import episode_to_json, read_episodes, step_episodes_path, write_episodes
+from astra_jax.episodes.log import LoggedEpisode, episode_to_json, read_episodes, step_episodes_path, write_episodes
 from astra_jax.testing import tiny_environment
 
 
@@ -25,7 +25,8 @@ def run(tmp_path, taught):
     return tmp_path / "run"
 
 
-def test_every_log_is_shown_under_every_reward(run, capsys):
+def test_every_log_is_shown_under_every_reward_and_no_token_is_kept(run, capsys, monkeypatch):
+    monkeypatch.setattr(LoggedEpisode, "model_dump", lambda *_, **__: 1 / 0)
     assert main(["rescore", str(run)]) == 0
     head, first, last, closing = capsys.readouterr().out.splitlines()
     assert head.split() == [

@@ -31,7 +31,7 @@ from astra_jax.episodes.log import (
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report import RunFolderError
 from astra_jax.report.charts import line_chart, nice_ticks
-from astra_jax.report.data_sets import MAX_BARS, distribution, number_distribution
+from astra_jax.report.data_sets import MAX_BARS, DataSet, distribution, number_distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
 from astra_jax.report.held_out import held_out_table, number_of_environments
 from astra_jax.report.page import _LOSSES
@@ -410,6 +410,13 @@ def test_many_kinds_end_in_one_bar_for_the_rest() -> None:
     bars = distribution("Domains", {f"domain {i:02}": 1 for i in range(20)}).bars
     assert len(bars) == MAX_BARS
     assert (bars[-1].label, bars[-1].text) == ("9 others", "45.0%")
+
+
+def test_kinds_of_the_same_words_are_two_bars_and_a_distribution_without_bars_is_not_shown() -> None:
+    roles, none = distribution("Roles", {"a_b": 3, "a b": 1}), distribution("Languages", {})
+    assert [(bar.label, bar.text) for bar in roles.bars] == [("a b", "75.0%"), ("a b", "25.0%")]
+    data_set = DataSet("trajectories", [], {"Shares": [none, roles], "Sizes": [none]})
+    assert data_set.table().split("\n")[1:] == ["", "Shares", f"  {'Roles':34}  a b: 75.0%, a b: 25.0%"]
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.integers(4, 8))

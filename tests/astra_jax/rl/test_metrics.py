@@ -13,7 +13,6 @@ import pytest
 from astra_jax.chat.format import Source
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.metrics_file import without_times
 from astra_jax.model import flops
 from astra_jax.rl import metrics as rl_metrics_module
 from astra_jax.rl.batch import make_rl_batch
@@ -21,6 +20,7 @@ from astra_jax.rl.batch_filling import BatchFiller, GroupCounts, ScoredGroup
 from astra_jax.rl.metrics import SHOWN, filling_metrics, learner_flops, rl_metrics, time_metrics
 from astra_jax.rl.rollouts import Filling
 from astra_jax.testing import tiny_environment
+from tests.astra_jax.curves import without_times
 
 
 def an_episode(*outcomes: ToolOutcome, num_sampled: int) -> Episode:

@@ -16,13 +16,14 @@ import pytest
 from astra_jax.checkpoints.policy import save_policy
 from astra_jax.config import load_config
 from astra_jax.episodes.log import read_episodes
-from astra_jax.metrics_file import read_metrics, without_times
+from astra_jax.metrics_file import read_metrics
 from astra_jax.rl.config import RLConfig
 from astra_jax.rl.stage import run_rl
 from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.record_io import write_records
 from tests.astra_jax.cli.test_signals import StuckProxy, served
+from tests.astra_jax.curves import without_times
 from tests.astra_jax.episodes.run_rollout import environments
 from tests.astra_jax.killed_process import wait_for_steps
 from tests.astra_jax.two_hosts import finish, two_hosts

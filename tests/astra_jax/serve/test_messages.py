@@ -47,6 +47,9 @@ END_TAG_IN_ARGUMENT = {"text": f"a {END_TOOL_CALL} b {END_THINK} c"}
         (f"\n<think>\nSo.\n</think>\n\n{CALL}\n\n", {"reads_calls": False}, ("So.", CALL, [])),
         ("So.\n</think>\n\nYes.", {"begins_in_thoughts": True}, ("So.", "Yes.", [])),
         (f"<think>\nSo {CALL}", {}, (f"So {CALL}", "", [])),
+        (" \n So", {}, ("", " \n So", [])),
+        (" \n <th", {}, ("", " \n <th", [])),
+        (" \n <think>\nSo.\n</think>\n\n Yes.", {}, ("So.", " Yes.", [])),
         *(
             (f"So: {block} and on", {}, ("", f"So: {block} and on", []))
             for block in (
@@ -62,6 +65,12 @@ END_TAG_IN_ARGUMENT = {"text": f"a {END_TOOL_CALL} b {END_THINK} c"}
 )
 def test_thoughts_content_and_calls_are_told_apart(text: str, options: dict[str, Any], expected: Any):
     assert taken_apart([text], **options) == taken_apart(list(text), **options) == expected
+
+
+def test_a_call_without_an_end_tag_is_content_if_the_message_is_cut():
+    whole, half = CALL, CALL.removesuffix(END_TOOL_CALL)
+    reader = MessageParts()
+    assert reader.end(f"{whole}{half}", is_cut=True) == ({"content": half.rstrip("\n")}, [RENT])
 
 
 def test_text_is_told_as_soon_as_no_tag_can_begin_in_it():
@@ -102,15 +111,15 @@ def test_calls_are_those_that_episodes_read(text: str):
     assert thoughts.strip() == episode.reasoning_content.strip()
     assert calls == [call for call in episode.tool_calls if isinstance(call, ParsedToolCall)]
     if len(calls) == len(episode.tool_calls):
-        assert said == episode.content.lstrip()
+        assert said == episode.content
 
 
-@pytest.mark.parametrize("begun", ["", "<think>a</think>a", TOOL_CALL])
+@pytest.mark.parametrize("begun", ["", " ", "<think>a</think>a", TOOL_CALL])
 def test_empty_lines_without_end_take_time_that_grows_with_them(begun):
     with at_most(20):
         _, said, _ = taken_apart([begun, *["\n" * 8] * 100_000, "b"])
     lines = "\n" * 800_000
-    assert said == {"": "b", TOOL_CALL: f"{TOOL_CALL}{lines}b"}.get(begun, f"a{lines}b")
+    assert said == {"": "b", " ": f" {lines}b", TOOL_CALL: f"{TOOL_CALL}{lines}b"}.get(begun, f"a{lines}b")
 
 
 def decoded(tokenizer, ids: list[int], *, silent_ids: tuple[int, ...] = (), stops: list[str] | None = None) -> str:

@@ -151,7 +151,9 @@ def test_too_many_steps_in_a_row_that_are_not_finite_stop_the_run_which_can_go_o
     run = undisturbed.model_copy(update={"out": tmp_path / "run", "max_not_finite_steps": 2})
     with monkeypatch.context() as spoiled:
         spoil_batches(spoiled, {1, 4, 5})
-        with pytest.raises(NotFinite, match="steps 4 to 5 had no finite loss"):
+        with pytest.raises(
+            NotFinite, match=r"steps 4 to 5 had no finite .* data of these steps; the same command goes on"
+        ):
             run_sft(run)
     assert [line["applied"] for line in strict_lines(run.out / "metrics.jsonl")] == [1, 0, 1, 1, 0, 0]
     assert (run.out / "checkpoints" / "00000006").is_dir()

@@ -32,6 +32,10 @@ class FakeWandb(types.ModuleType):
     """In the place of the package: remembers the lines sent to it, as W&B's server does, also across processes."""
 
     Error = type("Error", (Exception,), {})
+    CommError = type("CommError", (Error,), {})
+    AuthenticationError = type("AuthenticationError", (CommError,), {})
+    UsageError = type("UsageError", (Error,), {})
+    errors = types.SimpleNamespace(CommError=CommError, AuthenticationError=AuthenticationError, UsageError=UsageError)
     Settings = dict
 
     def __init__(self):
@@ -44,11 +48,13 @@ class FakeWandb(types.ModuleType):
         return types.SimpleNamespace(settings=types.SimpleNamespace(mode=self.mode))
 
     def login(self, **_):
+        if self.refusal is not None:
+            raise self.refusal
         return self.has_key
 
     def init(self, **options):
         self.starts.append(options)
-        if self.refusal is not None:
+        if self.refusal is not None and options["mode"] == "online":
             raise self.refusal
         self.id = options["id"] or "id-1"
         self.starting_step = len(self.history) if options["resume"] == "allow" else 0
@@ -97,8 +103,20 @@ def test_lines_that_never_reached_the_server_are_sent_when_the_run_resumes(serve
     assert server.history == losses(7)
 
 
-def test_a_server_that_refuses_or_cannot_be_reached_is_an_error_that_names_the_way_out(server, tmp_path):
-    server.refusal = server.Error("the key was revoked")
+def test_while_the_server_cannot_be_reached_a_run_starts_and_resumes_offline(server, tmp_path, capsys):
+    write_steps(tmp_path / "metrics.jsonl", 0, 2)
+    server.history.clear()
+    server.refusal = server.CommError("no route to host")
+    write_steps(tmp_path / "metrics.jsonl", 2, 4)
+    assert [(start["mode"], start["resume"]) for start in server.starts[1:]] == [("online", "allow"), ("offline", None)]
+    assert server.history == losses(4)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"W&B cannot be reached, the run goes on offline in {tmp_path / 'wandb'}: no route to host"
+
+
+@pytest.mark.parametrize("kind", [FakeWandb.AuthenticationError, FakeWandb.UsageError, FakeWandb.Error])
+def test_a_server_that_refuses_is_an_error_that_names_the_way_out(server, tmp_path, kind):
+    server.refusal = kind("the key was revoked")
     with pytest.raises(ConfigError, match="the key was revoked; to keep the run on this disk, set WANDB_MODE=offline"):
         write_steps(tmp_path / "metrics.jsonl", 0, 2)
 
@@ -143,11 +161,16 @@ def test_a_run_ends_well_after_the_process_that_sends_has_died(server, tmp_path)
     [
         (None, "[wandb] needs the package wandb, found none: pip install 'astra-jax[wandb]'"),
         ("without a key", "[wandb] needs a key in WANDB_API_KEY, found none; with WANDB_MODE=offline it needs none"),
+        ("with a bad key", "[wandb]: 40 characters are due; set another key in WANDB_API_KEY, or WANDB_MODE=offline"),
     ],
 )
-def test_a_missing_package_or_key_is_one_line_at_the_start(server, monkeypatch, tmp_path, capsys, package, message):
+def test_a_missing_package_or_a_key_that_is_missing_or_bad_is_one_line_at_the_start(
+    server, monkeypatch, tmp_path, capsys, package, message
+):
     """The message names neither the policy nor the records, which do not exist."""
     server.has_key = False
+    if package == "with a bad key":
+        server.refusal = server.AuthenticationError("40 characters are due")
     if package is None:
         monkeypatch.setitem(sys.modules, "wandb", None)
     (tmp_path / "config.toml").write_text(SFT)
