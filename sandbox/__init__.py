@@ -38,9 +38,8 @@ These are NOT protected:
   sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
   is not counted. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's default of
   `net.core.wmem_default` (208 kB).
-- Waiting calls and replies that no caller reads are held in memory, up to 8 MB each, and each connection takes a few
-  MB in the kernel: callers can fill it. Callers can also hold all connections without a request, and a body of 8 MB
-  keeps the others waiting.
+- Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
+  it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
 - A call has 64 threads besides its first. In namespaces before Linux 5.14 the calls of one worker share this bound, so
   a thread bomb can take threads from its neighbours while it lives.
 - A bearer token is the only check of callers. TLS is the load balancer's business.
