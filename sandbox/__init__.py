@@ -69,7 +69,8 @@ client        Callers of the service: one client for asyncio, and a blocking one
 local         A real service process of one's own on this machine, for as long as a `with` block lasts.
 bearer_token  The bearer token that callers and service share: read from the environment on either side, and shown
               nowhere.
-cgroup        The memory and cores that this process may use: the machine's, or a container's limit if that is less.
+cgroup        The memory, cores and threads that this process may use: the machine's, or a container's limit if that is
+              less.
 errors        The errors of the sandbox.
 fair_queue    The order of waiting calls: clients take turns.
 interpreter   The interpreter that jails run: its files, and the shared libraries that a process of it has loaded.
