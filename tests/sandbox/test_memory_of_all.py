@@ -46,7 +46,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
     """Ask for a call of the client that the name begins with."""
     limits = Limits(memory_bytes=megabytes * MB)
-    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1, False))
+    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1))
     await asyncio.sleep(0)
     return task
 
