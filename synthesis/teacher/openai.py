@@ -218,7 +218,15 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
 
 
 def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
-    return cast(Reply, kind.reply_type.model_validate_json(text))
+    """Return the typed reply that was kept as a text.
+
+    Raises:
+        BadReply: it is not valid, since it was kept under other rules.
+    """
+    try:
+        return cast(Reply, kind.reply_type.model_validate_json(text))
+    except ValueError as error:
+        raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
 
 
 def _whole(text: str) -> str:

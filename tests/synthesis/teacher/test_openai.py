@@ -10,6 +10,8 @@ from synthesis.prompts.tool_writing import CallArguments, WriteToolCall
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
+from synthesis.teacher.cache import CachedReply
+from synthesis.teacher.calls import name_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import BadReply
@@ -126,6 +128,14 @@ async def test_a_reply_that_the_sandbox_or_a_double_cannot_hold_is_a_bad_reply_a
         again = teacher_of(endpoint, cache=cache)
         assert await again.ask(ASKED_FOR_A_CALL, seed=0) == CallArguments(arguments={"kite": "Sable"})
         await again.close()
+
+
+async def test_a_kept_reply_that_is_not_valid_is_a_bad_reply(tmp_path):
+    async with asking(cache=tmp_path / "replies.sqlite") as (endpoint, teacher):
+        await teacher._cache.put(name_of(question(), teacher.config, seed=0), CachedReply('{"clarity": 3}', 1, 1, 0.0))
+        with pytest.raises(BadReply, match="ScoreTask: the reply that was kept cannot be used"):
+            await teacher.ask(question(), seed=0)
+        assert not endpoint.bodies
 
 
 async def test_a_question_ends_at_its_deadline():
