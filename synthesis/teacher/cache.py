@@ -65,8 +65,8 @@ class ReplyFile:
         """Open the file, or begin it, and check the digest of each reply in it.
 
         Raises:
-            ReplyFileError: the file, or a reply in it, is damaged; the file is of another kind, or cannot be written.
-                The methods raise it too.
+            ReplyFileError: the file, or a reply in it, is damaged; the file is of another kind or an older version, or
+                cannot be written. The methods raise it too.
         """
         self.path = path
         try:
@@ -80,6 +80,12 @@ class ReplyFile:
                 raise ReplyFileError(
                     f"{path}: not a file of a teacher's replies, but a database with the table {min(others)!r}; name "
                     "another file as teacher.cache"
+                )
+            columns = {row[1] for row in self._rows("PRAGMA table_info(replies)")}
+            if columns and "digest" not in columns:
+                raise ReplyFileError(
+                    f"{path}: the replies of an older version, which have no digests; move the file away, or name "
+                    "another file as teacher.cache: its replies are then asked and paid for again"
                 )
             for statement in _SCHEMA:
                 self._rows(statement)
