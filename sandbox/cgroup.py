@@ -34,6 +34,12 @@ def available_threads(root: Path = _ROOT, own: Path = _OWN) -> int:
     return min([int(Path("/proc/sys/kernel/pid_max").read_text()), *allowed])
 
 
+def has_version_1(own: Path = _OWN) -> bool:
+    """Say whether this host has cgroups of version 1, whose limits are not read here."""
+    controllers = (set(line.split(":")[1].split(",")) for line in own.read_text().splitlines())
+    return any(names & {"memory", "cpu", "pids"} for names in controllers)
+
+
 def _limits(name: str, root: Path, own: Path) -> Iterator[list[str]]:
     """Yield the words of a limit's file in each cgroup (version 2) that limits us: ours, and every one above it."""
     for line in own.read_text().splitlines():
