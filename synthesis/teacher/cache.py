@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from synthesis.errors import SynthesisError
 from synthesis.run.row_digests import digest_in_sql, row_digest
@@ -48,18 +48,8 @@ class CachedReply:
         return Usage(self.prompt_tokens, self.completion_tokens, self.cost_usd)
 
 
-class ReplyCache(Protocol):
-    """Keeps accepted replies, on this machine or on another."""
-
-    async def get(self, key: str) -> CachedReply | None: ...
-
-    async def put(self, key: str, reply: CachedReply) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class ReplyFile:
-    """A reply cache in a file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
+    """The replies of a file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
 
     def __init__(self, path: Path):
         """Open the file, or begin it, and check the digest of each reply in it.

@@ -89,7 +89,9 @@ def test_a_journal_with_a_damaged_item_is_refused_and_left_as_it_is(tmp_path, ch
         ),
     ],
 )
-def test_a_journal_without_a_readable_purpose_or_of_an_older_version_is_refused_and_keeps_its_items(tmp_path, statement, said):
+def test_a_journal_without_a_readable_purpose_or_of_an_older_version_is_refused_and_keeps_its_items(
+    tmp_path, statement, said
+):
     path = tmp_path / "made.sqlite"
     journal_of(path, 1)
     changed(path, statement)

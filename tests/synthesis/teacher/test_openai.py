@@ -12,8 +12,6 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
 from synthesis.teacher.cache import CachedReply
 from synthesis.teacher.calls import name_of
-from synthesis.teacher.config import OpenAITeacherConfig
-from synthesis.teacher.openai import OpenAITeacher
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.usage import metered_usage
 from tests.synthesis.teacher.asking import KEY, SCORES, asking, question, scored, teacher_of
@@ -163,14 +161,12 @@ class FarCache:
 
 async def test_a_question_of_two_tasks_is_asked_once_although_the_cache_is_far_away():
     cache = FarCache()
-    async with MockEndpoint(scored).serving() as endpoint, asyncio.timeout(10):
-        config = OpenAITeacherConfig(model="mock", base_url=endpoint.url, api_key_env="TEST_KEY")
-        teacher = OpenAITeacher(config, cache)
+    async with asking() as (endpoint, teacher), asyncio.timeout(10):
+        teacher._cache = cache
         asked = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(2)]
         await cache.has_reply.wait()  # which no asker may see yet
         asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
         await asyncio.sleep(0.05)  # enough for one more to ask the endpoint, if it would
         cache.may_keep_it.set()
         assert await asyncio.gather(*asked) == [SCORES] * 3
-        await teacher.close()
     assert len(endpoint.bodies) == 1
