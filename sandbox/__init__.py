@@ -38,9 +38,8 @@ These are NOT protected:
   sockets and pipes, fit into four fifths of the machine or container. Other memory of the kernel (page tables, caches)
   is not counted. Sockets and pipes hold at most 16 MB a call if the host keeps the kernel's default of
   `net.core.wmem_default` (208 kB).
-- Waiting calls and replies that no caller reads are held in memory, up to 8 MB each, and each connection takes a few
-  MB in the kernel: callers can fill it. Callers can also hold all connections without a request, and a body of 8 MB
-  keeps the others waiting.
+- Waiting calls are held in memory, up to 8 MB each, and each connection takes a few MB in the kernel: callers can fill
+  it. Callers can also hold all connections without a request, and a body of 8 MB keeps the others waiting.
 - A call has 64 threads besides its first. In namespaces before Linux 5.14 the calls of one worker share this bound, so
   a thread bomb can take threads from its neighbours while it lives.
 - A bearer token is the only check of callers. TLS is the load balancer's business.
@@ -70,7 +69,8 @@ client        Callers of the service: one client for asyncio, and a blocking one
 local         A real service process of one's own on this machine, for as long as a `with` block lasts.
 bearer_token  The bearer token that callers and service share: read from the environment on either side, and shown
               nowhere.
-cgroup        The memory and cores that this process may use: the machine's, or a container's limit if that is less.
+cgroup        The memory, cores and threads that this process may use: the machine's, or a container's limit if that is
+              less.
 errors        The errors of the sandbox.
 fair_queue    The order of waiting calls: clients take turns.
 interpreter   The interpreter that jails run: its files, and the shared libraries that a process of it has loaded.

@@ -1,9 +1,10 @@
-"""The memory and cores that this process may use: the machine's, or a container's limit if that is less."""
+"""The memory, cores and threads that this process may use: the machine's, or a container's limit if that is less."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,20 @@ def available_cores(root: Path = _ROOT, own: Path = _OWN) -> int:
     """
     quotas = [int(quota) / int(period) for quota, period in _limits("cpu.max", root, own)]
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
+
+
+def available_threads(root: Path = _ROOT, own: Path = _OWN) -> int:
+    """Return the number of threads that there may be: the least that the machine, this user and a container allow."""
+    of_user = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    allowed = [] if of_user == resource.RLIM_INFINITY else [of_user]
+    allowed += [int(words[0]) for words in _limits("pids.max", root, own)]
+    return min([int(Path("/proc/sys/kernel/pid_max").read_text()), *allowed])
+
+
+def has_version_1(own: Path = _OWN) -> bool:
+    """Say whether this host has cgroups of version 1, whose limits are not read here."""
+    controllers = (set(line.split(":")[1].split(",")) for line in own.read_text().splitlines())
+    return any(names & {"memory", "cpu", "pids"} for names in controllers)
 
 
 def _limits(name: str, root: Path, own: Path) -> Iterator[list[str]]:

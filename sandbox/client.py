@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
@@ -87,6 +87,13 @@ def first_contact(url: str) -> None:
             ) from None
     if "workers" not in health:
         raise SandboxUnavailable(f"the service at {url} is not a sandbox; `astra sandbox serve` starts one")
+
+
+class _Packages(BaseModel):
+    """The packages of a service in its health."""
+
+    versions: dict[str, str]
+    modules: dict[str, tuple[str, ...]]
 
 
 class AsyncSandboxClient:
@@ -166,12 +173,15 @@ class AsyncSandboxClient:
         return await self.execute_batch(requests[:middle]) + await self.execute_batch(requests[middle:])
 
     async def health(self) -> dict[str, Any]:
-        """Return the service's report of its isolation and load.
+        """Return the service's report of its isolation and load; its workers may still be starting.
 
         Raises:
-            SandboxUnavailable: the service gave no answer.
+            SandboxUnavailable: the service gave no answer, or is not a sandbox.
         """
-        return await self._send("GET", "/health", iter([b""]), self._grace_seconds)
+        health = await self._send("GET", "/health", iter([b""]), self._grace_seconds)
+        if not isinstance(health, dict):
+            raise SandboxUnavailable(f"the service at {self.url} is not a sandbox: its health is no JSON object")
+        return health
 
     async def require_packages(self, names: Sequence[str]) -> dict[str, InstalledPackage]:
         """Check that the service has these packages; return them by name.
@@ -180,19 +190,25 @@ class AsyncSandboxClient:
 
         Raises:
             PackagesMissing: the service lacks one.
-            SandboxUnavailable: the service gave no answer.
+            SandboxUnavailable: the service gave no answer, or does not say which packages it has.
         """
         if not names:
             return {}
-        has = (await self.health()).get("packages", {})
+        try:
+            has = _Packages.model_validate((await self.health()).get("packages"))
+        except ValidationError:
+            raise SandboxUnavailable(
+                f"the service at {self.url} does not say which packages tools may import: give the address of an "
+                "`astra sandbox serve` of this version as --sandbox"
+            ) from None
         for name in names:
-            if name not in has.get("versions", {}):
+            if name not in has.versions or name not in has.modules:
                 raise PackagesMissing(
                     f"the sandbox at {self.url} lacks {name} of the packages that tools may import "
                     f"({', '.join(names)}): run `pip install --target FOLDER {' '.join(names)}`, then "
                     "`astra sandbox serve --packages FOLDER`, and give its address as --sandbox"
                 )
-        found = {name: InstalledPackage(version=has["versions"][name], modules=has["modules"][name]) for name in names}
+        found = {name: InstalledPackage(version=has.versions[name], modules=has.modules[name]) for name in names}
         self._headers[PACKAGES_HEADER] = written_packages({name: each.version for name, each in found.items()})
         return found
 
@@ -290,13 +306,16 @@ class AsyncSandboxClient:
         except TimeoutError:
             raise Lost("reply_late", f"no reply within {due_seconds:.3g} s") from None
         except aiohttp.ClientError as error:
-            # The text of an error of the connector speaks of TLS; the system's own error does not.
-            number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
-            said = os.strerror(number) if number else error
+            # The text of an error of the connector speaks of TLS; the system's own error does not. A resolver's errors
+            # have negative numbers, which `strerror` does not know.
+            said: Exception | str = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            if isinstance(said, OSError) and said.errno is not None and said.errno > 0:
+                said = os.strerror(said.errno)
             is_cut = isinstance(error, aiohttp.ClientPayloadError)
             why = f"{type(error).__name__}: {said}"
             raise Lost("reply_cut" if is_cut else "connection_lost", why) from None
-        if status == 200:
+        is_starting = path == "/health" and status == 503 and b'"workers"' in body
+        if status == 200 or is_starting:
             return _parsed(body)
         if status == 401:
             raise SandboxUnavailable(self._not_let_in())

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from sandbox import strict_json
 from sandbox.bearer_token import TOKEN_VARIABLE
@@ -27,6 +28,9 @@ from sandbox.self_test import Isolation
 from sandbox.web_pages import is_local_name
 
 log = logging.getLogger("sandbox")
+MOST_UNREAD_BYTES = 256 << 20
+READ_SECONDS = 60.0
+_PIECE_BYTES = 64 << 10
 _Result = TypeVar("_Result")
 _CALL, _BATCH = TypeAdapter(ExecuteRequest), TypeAdapter(list[ExecuteRequest])
 
@@ -39,6 +43,33 @@ class _JSON(Response):
         if isinstance(content, bytes):
             return content
         return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _Reply(_JSON):
+    """A reply to calls, written in pieces as its caller reads it, for at most `READ_SECONDS`.
+
+    Replies that are being written hold at most `MOST_UNREAD_BYTES` together; a further one is refused with 503.
+    """
+
+    unread_bytes = 0  # of all replies together
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = len(self.body)
+        if _Reply.unread_bytes + size > MOST_UNREAD_BYTES:
+            message = "too many replies wait for their callers to read them; send the call again"
+            raise Refused(message, status=503, code="unread_replies")
+        _Reply.unread_bytes += size
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                for start in range(0, size, _PIECE_BYTES):
+                    piece, more = bytes(self.body[start : start + _PIECE_BYTES]), start + _PIECE_BYTES < size
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+        except TimeoutError:
+            log.warning("a caller did not read its reply within %g s", READ_SECONDS)
+            raise  # uvicorn closes the connection
+        finally:
+            _Reply.unread_bytes -= size
 
 
 def _client(request: Request) -> str:
@@ -104,14 +135,14 @@ class _Service:
         self._admit(request)
         self._require_packages(request)
         call = _call(await _body(request))
-        return _JSON(await _while_connected(request, self._execution.execute_call(_client(request), call)))
+        return _Reply(await _while_connected(request, self._execution.execute_call(_client(request), call)))
 
     async def execute_batch(self, request: Request) -> Response:
         """Answer `POST /v1/execute_batch`: a list of calls."""
         self._admit(request)
         self._require_packages(request)
         calls = _validated(_BATCH, await _body(request, code="batch_too_large"), levels_around=2)
-        return _JSON(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
+        return _Reply(await _while_connected(request, self._execution.execute_batch(_client(request), calls)))
 
     async def health(self, request: Request) -> Response:
         """Answer `GET /health`: the isolation that holds, the workers, the queue, the limits."""

@@ -71,6 +71,8 @@ class Execution:
         self.metrics = Metrics()
         self.sources = BoundedStore(256 << 20)
         self._code = BoundedStore(256 << 20)
+        self._compiling: dict[tuple[str, str], asyncio.Event] = {}
+        """Event of each client and source; it is set when the source is compiled, or cannot be."""
 
     async def execute_call(self, client: str, request: ExecuteRequest) -> bytes:
         """Run one call in the pool and return the reply as JSON.
@@ -82,13 +84,17 @@ class Execution:
         _check_limits(request.limits)
         key, source = self._source(request)
         code, limits = self._code.get(key), request.limits
-        compiles = code is None  # then the process compiles the source first
+        if code is None and (client, key) in self._compiling:
+            # Calls of one source come together, as those of a group of episodes do: the first compiles it for the
+            # others. They wait for their own client's call only, which came before them in its line.
+            await self._compiling[client, key].wait()
+            code = self._code.get(key)
         # A byte of output takes at most six bytes of JSON; the rest is for one error message.
-        most_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10) + compiles * _MOST_CODE_BYTES
-        document = _document(request, compiles)
-        outcome = await self.pool.run(client, document, code or source, limits, most_bytes, compiles)
-        if outcome.compiled is not None and outcome.compiled[:1] == COMPILED:
-            self._code.put(key, outcome.compiled[1:])
+        most_bytes = 6 * limits.output_bytes + limits.result_bytes + (64 << 10)
+        if code is None:
+            outcome = await self._compile_and_run(client, key, source, request, most_bytes + _MOST_CODE_BYTES)
+        else:
+            outcome = await self.pool.run(client, _document(request), code, limits, most_bytes)
         kind, reply = _verdict(outcome, limits)
         self.metrics.count(kind, outcome.wall_seconds, outcome.cpu_seconds, max(0.0, outcome.queue_seconds))
         return reply
@@ -126,6 +132,27 @@ class Execution:
             await asyncio.gather(*tasks, return_exceptions=True)
         return b"[%b]" % b",".join(task.result() for task in tasks)
 
+    async def _compile_and_run(
+        self, client: str, key: str, source: bytes, request: ExecuteRequest, most_bytes: int
+    ) -> Outcome:
+        """Run a call whose process compiles its source first; keep the byte code as soon as it is known."""
+        done = asyncio.Event()
+        # If the source is not compiled, all calls that wait for it go on at once, each for itself.
+        self._compiling.setdefault((client, key), done)
+
+        def keep(compiled: bytes) -> None:
+            if compiled[:1] == COMPILED:
+                self._code.put(key, compiled[1:])
+            done.set()
+
+        try:
+            document = _document(request, compiles=True)
+            return await self.pool.run(client, document, source, request.limits, most_bytes, keep)
+        finally:
+            done.set()
+            if self._compiling.get((client, key)) is done:
+                del self._compiling[client, key]
+
     def _source(self, request: ExecuteRequest) -> tuple[str, bytes]:
         if request.source is not None:
             source = request.source.encode("utf-8", "surrogatepass")
@@ -146,7 +173,7 @@ def _check_limits(limits: Limits) -> None:
             raise Refused(f"limits.{name} is {asked}, this server's maximum is {most}")
 
 
-def _document(request: ExecuteRequest, compiles: bool) -> bytes:
+def _document(request: ExecuteRequest, *, compiles: bool = False) -> bytes:
     """Return the call as the harness reads it, without its source."""
     return _JSON.encode(
         {

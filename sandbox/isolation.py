@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sandbox.cgroup import available_threads
 from sandbox.interpreter import isolated_command, jailed_python
 from sandbox.jail.packages import FOLDER
 from sandbox.packages import Packages
@@ -36,6 +37,7 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
+        "most_threads": available_threads(),
         "python": vars(python) | {"libraries": libraries},
         "listed": listed,
         "readable": readable,

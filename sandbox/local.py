@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 
 from sandbox.client import SandboxUnavailable
 
@@ -65,7 +66,11 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
             raise SandboxUnavailable(
                 f"the sandbox service ended at start with exit status {process.returncode}; its log above says why"
             )
-        with contextlib.suppress(OSError), opener.open(f"{url}/health", timeout=1.0):  # 503 is an OSError, too
-            return
+        with contextlib.suppress(OSError):
+            try:
+                opener.open(f"{url}/health", timeout=1.0).close()
+                return
+            except HTTPError as error:  # 503: no worker is ready
+                error.close()
         time.sleep(0.02)
     raise SandboxUnavailable(f"the sandbox service was not healthy within {_START_SECONDS:g} s")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import Callable
 
 from sandbox.cgroup import available_memory_bytes
 from sandbox.errors import Refused, ServiceFault
@@ -93,9 +94,17 @@ class Pool:
         return sum(len(worker.flights) for worker in self.workers)
 
     async def run(
-        self, client: str, document: bytes, code: bytes, limits: Limits, max_reply_bytes: int, compiles: bool
+        self,
+        client: str,
+        document: bytes,
+        code: bytes,
+        limits: Limits,
+        max_reply_bytes: int,
+        on_code: Callable[[bytes], None] | None = None,
     ) -> Outcome:
         """Run one call; to cancel it takes it from the queue, or ends its process.
+
+        If `on_code` is given, `code` is a source, and the call's process compiles it first.
 
         Raises:
             Refused: too many calls are waiting, or the service failed.
@@ -103,7 +112,7 @@ class Pool:
         if len(self._queue) >= self.max_queue:
             raise Refused("too many calls are waiting", status=429, code="queue_full")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        job = Job(client, document, code, limits, max_reply_bytes, future, compiles)
+        job = Job(client, document, code, limits, max_reply_bytes, future, on_code)
         self._queue.put(client, job)
         self.dispatch()
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
-from sandbox.cgroup import available_cores
+from sandbox.cgroup import available_cores, has_version_1
 from sandbox.endpoints import application
 from sandbox.errors import SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
@@ -77,6 +77,11 @@ def serve(
         raise RefusedToStart(
             f"{host} can be reached by others, who could run code here: set a token (environment variable "
             f"{TOKEN_VARIABLE}) or listen on 127.0.0.1"
+        )
+    if has_version_1():
+        log.warning(
+            "this host has cgroups of version 1: a container's limits of memory, cores and threads are not read; in a "
+            "container set --workers to its cores"
         )
     isolation = asyncio.run(establish(min_tier, allowed))
     for tier, why in isolation.refused.items():

@@ -34,11 +34,12 @@ class Job:
     document: bytes
     """Request in JSON, in the form that the harness reads."""
     code: bytes
-    """Byte code of the tool; its source if the process compiles it first."""
+    """Byte code of the tool; its source if `on_code` is given."""
     limits: Limits
     max_reply_bytes: int
     future: asyncio.Future[Outcome]
-    compiles: bool
+    on_code: Callable[[bytes], None] | None = None
+    """Called with the result of `compile_source`, mostly while the tool still runs; if given, the process compiles."""
     enqueued: float = field(default_factory=time.monotonic)
 
 
@@ -68,6 +69,7 @@ class _Flight:
     to_send: memoryview
     chunks: list[bytes] = field(default_factory=list)
     received: int = 0
+    compiled: bytes | None = None
     ended: tuple[int, ...] | None = None
     """Figures of the zygote's `ENDED` message; None while the process runs."""
     reason: str = ""
@@ -231,6 +233,11 @@ class Worker:
                 self._finish_if_over(flight)
                 return
             flight.chunks.append(chunk)
+            if flight.compiled is None and flight.job.on_code is not None:
+                flight.compiled, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
+                flight.chunks = [rest]
+                if flight.compiled is not None:
+                    flight.job.on_code(flight.compiled)
 
     def _close_channel(self, flight: _Flight) -> None:
         if flight.is_read:
@@ -289,13 +296,10 @@ class Worker:
             self._finish(flight, ServiceFault(f"a call could not be isolated: {reason}"))
         else:
             # Any byte on the channel that is not one whole frame with this call's nonce comes from the tool.
-            data, compiled = b"".join(flight.chunks), None
-            if flight.job.compiles:
-                compiled, data = _first_frame(data, flight.nonce)
-            body, rest = _first_frame(data, flight.nonce)
-            too_long = flight.received > flight.job.max_reply_bytes
+            body, rest = _first_frame(b"".join(flight.chunks), flight.nonce)
+            forged, too_long = bool(rest), flight.received > flight.job.max_reply_bytes
             queued = time.monotonic() - flight.job.enqueued - wall  # the time in which it did not run
-            self._finish(flight, Outcome(body, compiled, bool(rest), too_long, status, why, wall, cpu, rss, queued))
+            self._finish(flight, Outcome(body, flight.compiled, forged, too_long, status, why, wall, cpu, rss, queued))
 
     def _finish(self, flight: _Flight, result: Outcome | ServiceFault) -> None:
         for timer in flight.timers:

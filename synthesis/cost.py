@@ -133,12 +133,14 @@ class MeteringTeacher:
 
     async def _answered(self, asked: Request[Any], requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
         """Answer each of some questions, which are `asked` in one call."""
+        kind = type(asked).__name__
+        self._roles[kind] = asked.role
+        self._asked[kind] += Questions(1, num_tokens(_read_by_a_model(asked, self.config)))  # also if the reply is bad
         replies: list[Reply] = [
             await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
         ]
-        kind, written = type(asked).__name__, sum(num_tokens(reply.model_dump_json()) for reply in replies)
-        self._asked[kind] += Questions(1, num_tokens(_read_by_a_model(asked, self.config)), written)
-        self._roles[kind] = asked.role
+        written = sum(num_tokens(reply.model_dump_json()) for reply in replies)
+        self._asked[kind] += Questions(completion_tokens=written)
         return replies
 
     def estimate(self) -> CostEstimate:

@@ -59,8 +59,12 @@ def limit_program(memory_bytes: int | None, cpu_seconds: int | None) -> None:
 class Threads:
     """Answers for every thread that a call wants to start."""
 
-    def __init__(self) -> None:
-        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread."""
+    def __init__(self, most_threads: int) -> None:
+        """Install the filter: this process and all that it forks wait for `decide` when they want a new thread.
+
+        `most_threads` is the number of threads that machine, user and container allow.
+        """
+        self._most_threads = most_threads
         self.listener = linux.listen(seccomp.thread_filter_program(linux.machine()))
 
     def decide(self) -> tuple[int, bool]:
@@ -71,19 +75,23 @@ class Threads:
         """
         call, thread = linux.hear(self.listener)
         try:
-            with open(f"/proc/{thread}/status") as file:
-                status = dict(line.split(":", 1) for line in file)
-        except OSError:  # it has ended, or /proc hides it, and then its threads cannot be counted
+            with open(f"/proc/{thread}/status", "rb") as file:  # bytes: the tool chooses the thread's name in it
+                status = dict(line.split() for line in file if line.startswith((b"Tgid:", b"Threads:")))
+            process, threads = int(status[b"Tgid:"]), int(status[b"Threads:"])
+        except (OSError, ValueError, KeyError) as error:  # then its threads cannot be counted
             linux.answer(self.listener, call, errno.EAGAIN)
-            raise
-        has_room = _has_room()
-        may_start = int(status["Threads"]) <= THREADS_OF_A_CALL and has_room
-        linux.answer(self.listener, call, 0 if may_start else errno.EAGAIN)
-        return int(status["Tgid"]), has_room
+            raise OSError(f"the threads of process {thread} cannot be counted: {error}") from error
+        has_room = _has_room(self._most_threads)
+        linux.answer(self.listener, call, 0 if threads <= THREADS_OF_A_CALL and has_room else errno.EAGAIN)
+        return process, has_room
 
 
-def _has_room() -> bool:
-    """Say whether another process can be had: the machine, this user and a container each allow a number."""
+def _has_room(most_threads: int) -> bool:
+    """Say whether another process can be had; one is forked only if the machine's threads are near `most_threads`."""
+    with open("/proc/loadavg") as file:
+        of_the_machine = int(file.read().split()[3].split("/")[1])
+    if of_the_machine + THREADS_OF_A_CALL < most_threads:
+        return True
     try:
         pid = linux.fork()
     except OSError:

@@ -113,7 +113,7 @@ def main() -> NoReturn:
         run, shared_bytes = _prepared(dict(plan), linux.filter_installer(filter_of_calls))
         zygote = Zygote(plan["control_fd"], plan["slots"], run, shared_bytes)
         if plan["tier"] != "namespaces":
-            zygote.threads = limits.Threads()
+            zygote.threads = limits.Threads(plan["most_threads"])
         linux.filter_installer(own_filter)()
         zygote.serve()
     except BaseException as error:  # noqa: BLE001  # any error belongs in the log

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.config import EnvironmentsConfig
@@ -40,8 +40,6 @@ from synthesis.records import Environment, Habit, NeededPackage, Provenance, Qua
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.replies import metered_item
-
-Made = TypeVar("Made")
 
 PROVEN_QUALITY: Final = QualityScore(
     dependency_consistency=1, atomicity=1, sequential_rationality=1, task_completeness=1

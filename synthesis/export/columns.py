@@ -115,6 +115,8 @@ def _stored(value: JsonValue, feature: JsonValue) -> JsonValue:
     if value is None:
         return None
     if isinstance(feature, list):
+        if unknown := sorted(value.keys() - {column["name"] for column in feature}):
+            raise ExportImpossible(f"a row has the keys {unknown}, which have no column; the format jsonl holds any")
         return {column["name"]: _stored(value.get(column["name"]), column) for column in feature}
     if isinstance(feature, dict):
         if "list" in feature:

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from synthesis.errors import SynthesisError
 from synthesis.run.row_digests import digest_in_sql, row_digest
@@ -48,25 +48,15 @@ class CachedReply:
         return Usage(self.prompt_tokens, self.completion_tokens, self.cost_usd)
 
 
-class ReplyCache(Protocol):
-    """Keeps accepted replies, on this machine or on another."""
-
-    async def get(self, key: str) -> CachedReply | None: ...
-
-    async def put(self, key: str, reply: CachedReply) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class ReplyFile:
-    """A reply cache in a file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
+    """The replies of a file; a killed process loses nothing that it wrote, a power cut perhaps the last rows."""
 
     def __init__(self, path: Path):
         """Open the file, or begin it, and check the digest of each reply in it.
 
         Raises:
-            ReplyFileError: the file, or a reply in it, is damaged; the file is of another kind, or cannot be written.
-                The methods raise it too.
+            ReplyFileError: the file, or a reply in it, is damaged; the file is of another kind or an older version, or
+                cannot be written. The methods raise it too.
         """
         self.path = path
         try:
@@ -80,6 +70,12 @@ class ReplyFile:
                 raise ReplyFileError(
                     f"{path}: not a file of a teacher's replies, but a database with the table {min(others)!r}; name "
                     "another file as teacher.cache"
+                )
+            columns = {row[1] for row in self._rows("PRAGMA table_info(replies)")}
+            if columns and "digest" not in columns:
+                raise ReplyFileError(
+                    f"{path}: the replies of an older version, which have no digests; move the file away, or name "
+                    "another file as teacher.cache: its replies are then asked and paid for again"
                 )
             for statement in _SCHEMA:
                 self._rows(statement)

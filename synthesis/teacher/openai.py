@@ -17,7 +17,7 @@ from dataclasses import astuple
 from typing import Any, Final, TypeVar, cast, get_args
 
 from synthesis.records import JsonObject
-from synthesis.teacher.cache import Budget, CachedReply, ReplyCache, ReplyFile
+from synthesis.teacher.cache import Budget, CachedReply, ReplyFile
 from synthesis.teacher.calls import Completion, call_of, name_of, turn_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
@@ -38,8 +38,8 @@ _LARGER: Final = 2
 class OpenAITeacher:
     """Answers every kind of request by asking a language model."""
 
-    def __init__(self, config: OpenAITeacherConfig, cache: ReplyCache | None = None):
-        """Open the client; without a `cache`, the file that the configuration names, if any, is opened as one.
+    def __init__(self, config: OpenAITeacherConfig):
+        """Open the client, and the file of replies that the configuration names, if any.
 
         Raises:
             TeacherUnavailable: the `openai` package or a key is missing, or an address is not one, or holds a key.
@@ -54,9 +54,8 @@ class OpenAITeacher:
             place = (asked.base_url, asked.api_key_env)
             if place not in self._endpoints:
                 self._endpoints[place] = Endpoint(*place, config)
-        file = ReplyFile(config.cache) if cache is None and config.cache is not None else None
-        self._cache = file if cache is None else cache
-        self.budget = Budget(config.max_usd, config.max_tokens, file)
+        self._cache = ReplyFile(config.cache) if config.cache is not None else None
+        self.budget = Budget(config.max_usd, config.max_tokens, self._cache)
         self._in_flight: dict[str, asyncio.Task[Any]] = {}
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
@@ -218,7 +217,15 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
 
 
 def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
-    return cast(Reply, kind.reply_type.model_validate_json(text))
+    """Return the typed reply that was kept as a text.
+
+    Raises:
+        BadReply: it is not valid, since it was kept under other rules.
+    """
+    try:
+        return cast(Reply, kind.reply_type.model_validate_json(text))
+    except ValueError as error:
+        raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
 
 
 def _whole(text: str) -> str:

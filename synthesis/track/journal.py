@@ -76,10 +76,11 @@ class Journal:
             database.execute("BEGIN")
             database.execute("CREATE TABLE IF NOT EXISTS purpose (text TEXT)")
             database.execute(f"CREATE TABLE IF NOT EXISTS {outcomes}")
-        damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
-        num_damaged, num_items = database.execute(
-            f"SELECT count(*) FILTER (WHERE {damaged}), count(*) FROM outcomes"
-        ).fetchone()
+        (num_items,) = database.execute("SELECT count(*) FROM outcomes").fetchone()
+        if num_items:
+            self._require_same(stage, fingerprint, afresh)
+        if "digest" not in {row[1] for row in database.execute("PRAGMA table_info(outcomes)")}:
+            raise MadeOtherwise(f"{path}: a journal of an older version, whose items have no digests. {afresh}")
         if not num_items:  # it has cost nothing, so it is taken over, even if it was another stage's
             purpose = json.dumps({"stage": stage, "fingerprint": dict(fingerprint)})
             with database:
@@ -87,19 +88,23 @@ class Journal:
                 database.execute("DELETE FROM purpose")
                 database.execute("INSERT INTO purpose VALUES (?)", (purpose,))
             return
-        row = database.execute("SELECT text FROM purpose").fetchone()
-        try:
-            found = json.loads(row[0]) if row else {}
-        except ValueError:
-            found = {}
-        if found.get("stage") != stage:
-            raise MadeOtherwise(f"{path}: not a journal of {stage!r}, but that of another version. {afresh}")
-        require_same(path, found.get("fingerprint", {}), fingerprint, advice=afresh)
+        damaged = f"digest IS NOT {digest_in_sql(database, ('item', 'outcome'))}"
+        (num_damaged,) = database.execute(f"SELECT count(*) FROM outcomes WHERE {damaged}").fetchone()
         if num_damaged:
             raise JournalError(
                 f"{path}: {num_damaged} of {num_items} finished items are damaged; put back an undamaged copy of the "
                 f"journal. {afresh}; items whose replies are kept cost nothing to make again"
             )
+
+    def _require_same(self, stage: str, fingerprint: Mapping[str, JsonValue], afresh: str) -> None:
+        row = self._database.execute("SELECT text FROM purpose").fetchone()
+        try:
+            found = json.loads(row[0]) if row else {}
+        except ValueError:
+            found = {}
+        if found.get("stage") != stage:
+            raise MadeOtherwise(f"{self._path}: not a journal of {stage!r}, but that of another version. {afresh}")
+        require_same(self._path, found.get("fingerprint", {}), fingerprint, advice=afresh)
 
     @contextlib.contextmanager
     def _faults_told(self) -> Iterator[None]:

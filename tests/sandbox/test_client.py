@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
+from sandbox import local
 from sandbox.bearer_token import InvalidToken
 from sandbox.client import AsyncSandboxClient, SandboxClient, SandboxUnavailable, first_contact
 from sandbox.protocol import ExecuteReply, ExecuteRequest, Limits
@@ -129,11 +132,44 @@ def test_the_blocking_client_retries_gives_up_and_refuses_like_the_other_one() -
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [((200, b"{}"), "the service at .* is not a sandbox"), ((404, b"{}"), "no sandbox answers at .* HTTP 404")],
+    [
+        ((200, b"{}"), "the service at .* is not a sandbox"),
+        ((200, b"[]"), "the service at .* is not a sandbox: its health is no JSON object"),
+        ((404, b"{}"), "no sandbox answers at .* HTTP 404"),
+    ],
 )
 def test_a_service_that_is_no_sandbox_is_told_at_the_first_contact(answer: Answer, words: str) -> None:
     with fake_service(lambda *_: answer) as (url, _), pytest.raises(SandboxUnavailable, match=words):
         first_contact(url)
+
+
+def test_a_sandbox_whose_workers_start_is_found_at_the_first_contact() -> None:
+    with fake_service(lambda *_: (503, b'{"status": "starting", "workers": {"ready": 0}}')) as (url, asked):
+        first_contact(url)
+        assert len(asked) == 1
+
+
+def test_every_answer_of_a_service_that_starts_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(HTTPError, "close", lambda self: closed.append(self.code), raising=False)
+    process: Any = SimpleNamespace(poll=lambda: None)
+    with fake_service(lambda count, _: (503 if count < 3 else 200, b"{}")) as (url, _):
+        local._wait_until_healthy(url, process)
+    assert closed[:2] == [503, 503]
+
+
+@pytest.mark.parametrize("packages", [b"null", b"3", b'{"versions": ["numpy"], "modules": {}}', b'{"versions": {}}'])
+async def test_a_service_that_does_not_say_which_packages_it_has_is_refused(packages: bytes) -> None:
+    with fake_service(lambda *_: (200, b'{"packages": %b}' % packages)) as (url, _):
+        async with AsyncSandboxClient(url) as client:
+            with pytest.raises(SandboxUnavailable, match="does not say which packages tools may import"):
+                await client.require_packages(["numpy"])
+
+
+async def test_a_name_that_is_not_resolved_is_told_in_the_resolvers_words() -> None:
+    with pytest.raises(SandboxUnavailable, match=r"known|resolution") as found:
+        await execute("http://sandbox.invalid:1", deadline_seconds=0.3)
+    assert "Unknown error" not in str(found.value)
 
 
 def late(asked_at: list[float], times: int, hang_seconds: float = 10.0) -> Callable[[int, dict], Answer | None]:

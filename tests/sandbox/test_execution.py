@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,11 +25,27 @@ class ScriptedPool:
     def __init__(self, body: bytes | None, compiled: bytes = b"\x01code") -> None:
         self.body, self.compiled = body, compiled
         self.code: list[bytes] = []
+        self.tool_runs = asyncio.Event()
+        """If it is not set, a call whose process compiles does not end."""
+        self.tool_runs.set()
 
-    async def run(self, client: str, document: bytes, code: bytes, limits: Any, most: int, compiles: bool) -> Outcome:
-        assert json.loads(document)["compiles"] == compiles
+    async def run(
+        self,
+        client: str,
+        document: bytes,
+        code: bytes,
+        limits: Any,
+        most: int,
+        on_code: Callable[[bytes], None] | None = None,
+    ) -> Outcome:
+        assert json.loads(document)["compiles"] == (on_code is not None)
         self.code.append(code)
-        compiled = self.compiled if compiles else None
+        await asyncio.sleep(0)
+        compiled = None
+        if on_code is not None:
+            compiled = self.compiled
+            on_code(compiled)
+            await self.tool_runs.wait()
         return Outcome(self.body, compiled, False, False, 0, BY_ITSELF, 0.0, 0.0, 0, 0.0)
 
 
@@ -37,6 +55,28 @@ async def test_a_source_is_compiled_by_its_first_call_and_its_byte_code_is_kept(
     for _ in range(2):
         assert json.loads(await once.execute_call("a", CALL))["value"] == 1
     assert pool.code == [b"def f(): return 1", b"code"]
+
+
+async def test_calls_of_one_client_wait_for_the_first_that_compiles_and_not_for_its_end() -> None:
+    pool = ScriptedPool(b'{"status":"ok","value":1,"state":null,"stdout":""}')
+    pool.tool_runs.clear()
+    execution = Execution(pool)  # type: ignore[arg-type]
+    first, *others, of_another_client = [
+        asyncio.ensure_future(execution.execute_call(client, CALL)) for client in ("a", "a", "a", "b")
+    ]
+    await asyncio.wait_for(asyncio.gather(*others), 10)
+    assert not first.done()
+    pool.tool_runs.set()
+    await asyncio.gather(first, of_another_client)
+    source = b"def f(): return 1"
+    assert pool.code == [source, source, b"code", b"code"]
+
+
+async def test_calls_whose_first_does_not_compile_go_on_for_themselves() -> None:
+    pool = ScriptedPool(None, b'\x00{"kind":"invalid_source","message":"SyntaxError"}')
+    execution = Execution(pool)  # type: ignore[arg-type]
+    replies = await asyncio.gather(*(execution.execute_call("a", CALL) for _ in range(3)))
+    assert [json.loads(reply)["error"]["kind"] for reply in replies] == ["invalid_source"] * 3
 
 
 async def test_a_source_that_does_not_compile_is_invalid_also_without_a_result() -> None:

@@ -1,12 +1,13 @@
 """Calls start only while all that are in flight may use the memory that they were promised."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from sandbox import cgroup, pool
-from sandbox.cgroup import available_cores, available_memory_bytes
+from sandbox import cgroup, pool, server
+from sandbox.cgroup import available_cores, available_memory_bytes, available_threads, has_version_1
 from sandbox.isolation import Tier
 from sandbox.pool import Pool
 from sandbox.protocol import Limits
@@ -46,7 +47,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
     """Ask for a call of the client that the name begins with."""
     limits = Limits(memory_bytes=megabytes * MB)
-    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1, False))
+    task = asyncio.ensure_future(worker.owner.run(name[0], name.encode(), b"", limits, 1))
     await asyncio.sleep(0)
     return task
 
@@ -92,11 +93,29 @@ def test_memory_and_cores_are_the_least_that_the_containers_around_allow(
     monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
     own, root = tmp_path / "own", tmp_path / "fs"
     (root / "pod" / "box").mkdir(parents=True)
-    own.write_text("1:cpu:/\n0::/pod/box\n")
+    own.write_text("1:name=systemd:/\n0::/pod/box\n")
+    assert not has_version_1(own)
     machine = available_memory_bytes(root, own)
     assert available_cores(root, own) == 8
     (root / "pod" / "box" / "memory.max").write_text("max\n")
     assert available_memory_bytes(root, own) == machine
     (root / "pod" / "memory.max").write_text(f"{512 * MB}\n")
+    (root / "pod" / "pids.max").write_text("300\n")
     (root / "pod" / "cpu.max").write_text(f"{limit}\n")  # of the pod around the container
     assert (available_memory_bytes(root, own), available_cores(root, own)) == (512 * MB, cores)
+    assert available_threads(root, own) == 300
+
+
+def test_a_host_with_cgroups_of_version_1_is_warned_of_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:cpu,cpuacct:/docker/0123\n1:name=systemd:/\n0::/\n")
+    monkeypatch.setattr(server, "has_version_1", lambda: has_version_1(own))
+    monkeypatch.setattr(server, "establish", lambda *_: 1 / 0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(server, "_listen", lambda *_: listener)
+        with pytest.raises(ZeroDivisionError):
+            server.serve(port=0, workers=1)
+    (warning,) = caplog.messages
+    assert "a container's limits of memory, cores and threads are not read" in warning

@@ -18,6 +18,7 @@ from sandbox.contract.bounds import PROCESSES
 from sandbox.contract.promises import PROMISES
 from sandbox.contract.walls import CHANGES, LEFTOVERS, NETWORK, SECRETS
 from sandbox.isolation import Tier
+from sandbox.jail import limits, linux
 from sandbox.jail.limits import THREADS_OF_A_CALL
 from sandbox.local import local_sandbox
 from tests.sandbox.services import (
@@ -89,6 +90,16 @@ def f():
         while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     except RuntimeError: return threading.active_count()
 """
+NAMED_THREADS = """
+import ctypes, threading
+def f(name):
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(15, name.encode("latin-1"), 0, 0, 0) == 0, ctypes.get_errno()  # PR_SET_NAME
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    return "started"
+"""
 
 
 @x86_only
@@ -98,6 +109,18 @@ def test_the_threads_of_others_are_never_counted_against_a_tool() -> None:
         assert client.execute(HONEST_THREADS, "f", {}).value == 45
         assert 32 < client.execute(ENDLESS_THREADS, "f", {}).value <= 128  # its own are
         assert client.execute(HONEST_THREADS, "f", {}).value == 45
+        for name in ("\xff", "a\rThreads:\t900", "a\nThreads:\t900"):
+            assert client.execute(NAMED_THREADS, "f", {"name": name}).value == "started"
+        assert httpx.get(f"{url}/health").json()["workers"]["restarts"] == 0
+
+
+def test_a_process_is_tried_only_if_the_machine_has_few_threads_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> int:
+        raise OSError
+
+    monkeypatch.setattr(linux, "fork", none_left)
+    assert limits._has_room(most_threads=1 << 30)
+    assert not limits._has_room(most_threads=1)
 
 
 def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:

@@ -27,7 +27,10 @@ DAMAGE = {
 
 def changed(path, statement):
     with closing(sqlite3.connect(path)) as database, database:
-        return database.execute(statement).fetchall()
+        *earlier, last = statement.split(";")
+        for each in earlier:
+            database.execute(each)
+        return database.execute(last).fetchall()
 
 
 @pytest.mark.parametrize("change", DAMAGE.values(), ids=DAMAGE)
@@ -79,9 +82,16 @@ def test_a_journal_with_a_damaged_item_is_refused_and_left_as_it_is(tmp_path, ch
         ("DELETE FROM purpose", "but that of another version"),
         ("UPDATE purpose SET text = 'made 1f0c procedural'", "but that of another version"),  # as older ones have it
         ("UPDATE purpose SET text = replace(text, 'fingerprint', 'fingerprinu')", "seed: absent before, 0 now"),
+        ("ALTER TABLE outcomes DROP COLUMN digest", "a journal of an older version"),
+        (
+            "ALTER TABLE outcomes DROP COLUMN digest; UPDATE purpose SET text = replace(text, '0', '1')",
+            "seed: 1 before, 0 now",
+        ),
     ],
 )
-def test_a_journal_without_a_readable_purpose_is_refused_and_keeps_its_items(tmp_path, statement, said):
+def test_a_journal_without_a_readable_purpose_or_of_an_older_version_is_refused_and_keeps_its_items(
+    tmp_path, statement, said
+):
     path = tmp_path / "made.sqlite"
     journal_of(path, 1)
     changed(path, statement)

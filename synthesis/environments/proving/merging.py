@@ -9,6 +9,7 @@ tools cannot be joined they stay apart under distinct names; the instance is not
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,7 +61,9 @@ async def merge_sub_environments(
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
         EmbeddingModelMissing: the local embedding model is not there.
     """
-    merging = _Merging(teacher, sandbox, seed, packages, _cosines(sub_environments, embedding))
+    # In a thread: a local model takes seconds, and other environments wait on this event loop.
+    cosines = await asyncio.to_thread(_cosines, sub_environments, embedding)
+    merging = _Merging(teacher, sandbox, seed, packages, cosines)
     sub_questions: list[SubQuestion] = []
     for index, sub_environment in enumerate(sub_environments):
         sub_question, tool = sub_environment.sub_question, sub_environment.tool

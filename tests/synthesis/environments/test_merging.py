@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -149,10 +150,10 @@ def test_the_embedding_of_the_config_says_which_tools_are_similar(monkeypatch: p
     asked = []
 
     def far_apart(documents: Sequence[ToolDocument], embedding: object) -> object:
-        asked.append(embedding)
+        asked.append((embedding, threading.current_thread() is threading.main_thread()))
         return embed([ToolDocument(name=f"a{n}", description="", parameters={}) for n, _ in enumerate(documents)]) * 0.5
 
     monkeypatch.setattr(merging, "embed", far_apart)
     sub_questions = merge_sub_environments(ScriptedTeacher({}), InThisProcess(), [FOX, ELK], seed=1, embedding=named)
     _, tools = asyncio.run(sub_questions)
-    assert (len(tools), asked) == (2, [named])
+    assert (len(tools), asked) == (2, [(named, False)])  # a local model holds up no event loop

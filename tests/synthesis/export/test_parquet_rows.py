@@ -55,6 +55,15 @@ def test_a_number_that_its_column_cannot_hold_is_refused_and_not_rounded(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_key_without_a_column_is_refused_and_not_dropped(tmp_path):
+    class TimedCall(ToolCall):
+        seconds: float = 1.0
+
+    pytest.importorskip("pyarrow", reason="needs the extra `tables`")
+    with pytest.raises(ExportImpossible, match=r"the keys \['seconds'\], which have no column"):
+        write_parquet(tmp_path, "a", ToolCall, [TimedCall(id="1", name="f", arguments={})])
+
+
 def test_without_pyarrow_one_line_names_the_extra(directories, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tables\]'"):

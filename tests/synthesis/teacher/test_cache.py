@@ -32,7 +32,11 @@ def test_a_file_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path):
     text.write_text("My notes. " * 200)
     with closing(sqlite3.connect(other)) as database, database:
         database.execute("CREATE TABLE customers (name TEXT)")
+    older = tmp_path / "older.sqlite"
+    with closing(sqlite3.connect(older)) as database, database:
+        database.execute("CREATE TABLE replies (key TEXT PRIMARY KEY, text TEXT)")
     for path, fault in (
+        (older, r"older\.sqlite: the replies of an older version, .*; move the file away"),
         (text, r"notes\.sqlite: file is not a database; .*move it away"),
         (other, r"not a file of a teacher's replies, but a database with the table 'customers'; name another file"),
         (tmp_path, "cannot keep the teacher's replies in"),

@@ -10,8 +10,8 @@ from synthesis.prompts.tool_writing import CallArguments, WriteToolCall
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
-from synthesis.teacher.config import OpenAITeacherConfig
-from synthesis.teacher.openai import OpenAITeacher
+from synthesis.teacher.cache import CachedReply
+from synthesis.teacher.calls import name_of
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.usage import metered_usage
 from tests.synthesis.teacher.asking import KEY, SCORES, asking, question, scored, teacher_of
@@ -128,6 +128,14 @@ async def test_a_reply_that_the_sandbox_or_a_double_cannot_hold_is_a_bad_reply_a
         await again.close()
 
 
+async def test_a_kept_reply_that_is_not_valid_is_a_bad_reply(tmp_path):
+    async with asking(cache=tmp_path / "replies.sqlite") as (endpoint, teacher):
+        await teacher._cache.put(name_of(question(), teacher.config, seed=0), CachedReply('{"clarity": 3}', 1, 1, 0.0))
+        with pytest.raises(BadReply, match="ScoreTask: the reply that was kept cannot be used"):
+            await teacher.ask(question(), seed=0)
+        assert not endpoint.bodies
+
+
 async def test_a_question_ends_at_its_deadline():
     async with asking(latency_seconds=5, request_seconds=10, deadline_seconds=0.2) as (_, teacher):
         with pytest.raises(BadReply, match=r"within 0\.2 s"):
@@ -153,14 +161,12 @@ class FarCache:
 
 async def test_a_question_of_two_tasks_is_asked_once_although_the_cache_is_far_away():
     cache = FarCache()
-    async with MockEndpoint(scored).serving() as endpoint, asyncio.timeout(10):
-        config = OpenAITeacherConfig(model="mock", base_url=endpoint.url, api_key_env="TEST_KEY")
-        teacher = OpenAITeacher(config, cache)
+    async with asking() as (endpoint, teacher), asyncio.timeout(10):
+        teacher._cache = cache
         asked = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(2)]
         await cache.has_reply.wait()  # which no asker may see yet
         asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
         await asyncio.sleep(0.05)  # enough for one more to ask the endpoint, if it would
         cache.may_keep_it.set()
         assert await asyncio.gather(*asked) == [SCORES] * 3
-        await teacher.close()
     assert len(endpoint.bodies) == 1

@@ -7,8 +7,10 @@ import pytest
 
 from synthesis.cost import MeteringTeacher, estimate_trajectories
 from synthesis.prompts.chains import ProposeChains
+from synthesis.prompts.parameter_completion import CompleteParameters
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
-from synthesis.records import Message, ToolCall, Trajectory
+from synthesis.records import Message, ToolCall, ToolDocument, Trajectory
+from synthesis.teacher.protocol import BadReply
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.altered import altered
 from tests.synthesis.otherwise import Otherwise
@@ -65,6 +67,16 @@ async def test_an_estimate_grows_with_the_trajectories_wanted_and_leaves_nothing
     assert large["TakeTurn"].calls >= 200
     assert large["ProposeChains"].calls == small["ProposeChains"].calls == 15
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_question_that_the_embedded_teacher_cannot_answer_is_in_the_estimate():
+    tool = ToolDocument(name="get_length", description="Length of a kite", parameters={})
+    teacher = MeteringTeacher()
+    with pytest.raises(BadReply):
+        await teacher.ask(CompleteParameters(language="en", server="s", known_parameters={}, tool=tool), seed=0)
+    asked = teacher.estimate().questions["CompleteParameters"]
+    assert (asked.calls, asked.completion_tokens) == (1, 0)
+    assert asked.prompt_tokens > 300
 
 
 @pytest.mark.slow
