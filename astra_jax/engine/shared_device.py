@@ -111,7 +111,7 @@ class SharedDevice:
 
     @property
     def row_steps(self) -> int:
-        """As of this host's device, with calls that only other hosts needed."""
+        """Row-steps of this host's device, those of calls that only other hosts needed included."""
         return self._device.row_steps
 
     def close(self) -> None:

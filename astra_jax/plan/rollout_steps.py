@@ -1,8 +1,8 @@
 """Programs of a rollout of `astra rl` in their largest shapes: reading prompts and tool responses, sampling.
 
 A rollout has as many episodes at once as it may have, each of full length. An evaluation on held-out environments calls
-the same programs with pages of its own, when those of a rollout are gone. The weights have been laid out for decoding
-by then; that takes no more memory than sampling does.
+the same programs with pages of its own, when those of a rollout are gone. The step that lays out the weights for
+decoding is not planned: it holds the weights of both layouts, and one layer or the embeddings whole.
 """
 
 from __future__ import annotations

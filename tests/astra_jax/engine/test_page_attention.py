@@ -110,7 +110,7 @@ def test_a_row_computes_the_same_to_the_bit_beside_any_other_rows(pages, others)
 
 
 def test_every_device_of_a_mesh_attends_to_its_own_pages(pages, monkeypatch):
-    """By the kernel: two shards, whose tables name the same numbers; and the heads of each on two devices."""
+    """The kernel reads two shards, whose tables name the same numbers, with the heads of each on two devices."""
     monkeypatch.setattr(page_attention, "has_kernel", lambda *_: True)
     starts, other = np.array([[9, 80, 0, 33]], np.int32), jax.tree.map(lambda x: x[:, ::-1], pages)
 
