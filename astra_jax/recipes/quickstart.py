@@ -6,7 +6,8 @@
     further environments ─────────────┘
     held-out environments
 
-The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`.
+The stages are the ones that the single commands run, with the configs of `configs/tiny_*.toml`. Evaluations run in a
+thread of their own beside the next stage, since no stage waits for them.
 
 Decided: docs/decisions/tiny.md, “The quickstart starts from a shipped base that was pre-trained on made-up worlds”.
 """
@@ -22,12 +23,14 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from anyio.from_thread import start_blocking_portal
 from pydantic import BaseModel
 
 from astra_jax.chat.template import require_chat_template
@@ -108,11 +111,19 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
     stages, config_path = Stages(out / "stages"), CONFIGS / "tiny_evaluation.toml"
+    folders = {"untrained": out / "untrained", "base": out / "base", "sft": out / "sft/policy", "rl": out / "rl/policy"}
 
-    def evaluation_of(name: str, folder: Path) -> dict[str, Any]:
-        return dataclasses.asdict(evaluate_policy(load_policy(folder), name, out, config_path, seed=seed, url=url))
+    # If a stage fails or is interrupted, the portal ends the evaluation that runs beside it.
+    with local_sandbox(workers=2) as url, start_blocking_portal() as portal:
 
-    with local_sandbox(workers=2) as url:
+        async def evaluation_of(name: str) -> dict[str, Any]:
+            evaluation = await evaluate_policy(load_policy(folders[name]), name, out, config_path, seed=seed, url=url)
+            print(f"{name}: {evaluation.closing_line()}", file=sys.stderr, flush=True)
+            return dataclasses.asdict(evaluation)
+
+        def evaluated(name: str) -> Future[Any]:
+            return stages.run_beside(portal, f"evaluate_{name}", functools.partial(evaluation_of, name))
+
         stages.run("tools", lambda: _ingest_tools(out, tool_documents), makes=[out / "tools" / _CARD])
         stages.run(
             "trajectories",
@@ -124,37 +135,34 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             lambda: _synthesize_environments(out, seed, url),
             makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
         )
-        beginnings = {name: out / name for name in ("untrained", "base")}
+        beginnings = {name: folders[name] for name in ("untrained", "base")}
         makes = [*(folder / _WEIGHTS for folder in beginnings.values()), out / _REPLAY]
         stages.run("base", lambda: _begin(**beginnings, replay=out / _REPLAY, seed=seed), makes=makes)
-        baselines = stages.run("evaluate_baselines", lambda: evaluate_baselines(out, config_path, seed=seed, url=url))
-        evaluations = {}
-        for name, folder in (*beginnings.items(), ("sft", out / "sft/policy"), ("rl", out / "rl/policy")):
-            if name == "sft":
-                stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folder / _WEIGHTS])
-            if name == "rl":
-                stages.run("rl", lambda: asyncio.run(_run_rl(out, seed, url)), makes=[folder / _WEIGHTS])
-            evaluated = stages.run(f"evaluate_{name}", functools.partial(evaluation_of, name, folder))
-            evaluations[name] = PolicyEvaluation(**evaluated)
-            print(f"{name}: {evaluations[name].closing_line()}", file=sys.stderr, flush=True)
-    export = stages.run(
-        "export", lambda: export_and_compare(out / "rl" / "policy", out / "hf"), makes=[out / "hf" / "config.json"]
-    )
-    write_episodes(out / "episodes.jsonl", [line for each in evaluations.values() for line in each.shown])
+        of_programs = functools.partial(evaluate_baselines, out, config_path, seed=seed, url=url)
+        baselines = stages.run_beside(portal, "evaluate_baselines", of_programs)
+        evaluations = {name: evaluated(name) for name in beginnings}
+        stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folders["sft"] / _WEIGHTS])
+        evaluations["sft"] = evaluated("sft")
+        stages.run("rl", lambda: asyncio.run(_run_rl(out, seed, url)), makes=[folders["rl"] / _WEIGHTS])
+        evaluations["rl"] = evaluated("rl")
+        makes = [out / "hf" / "config.json"]
+        export = stages.run("export", lambda: export_and_compare(folders["rl"], out / "hf"), makes=makes)
+        found = {name: PolicyEvaluation(**evaluation.result()) for name, evaluation in evaluations.items()}
+    write_episodes(out / "episodes.jsonl", [line for each in found.values() for line in each.shown])
     splits = {"train": "environments"} | {name: name for name in (RL_SPLIT, *HELD_OUT_SPLITS)}
     summary = {
         "seed": seed,
-        "seconds": {"total": round(sum(stages.seconds.values()), 2), **stages.seconds},
+        "seconds": {"total": round(stages.total_seconds, 2), **stages.seconds},
         "peak_rss_bytes": max(stages.peak_rss_bytes.values()),
         "stage_peak_rss_bytes": stages.peak_rss_bytes,
         "trajectories": len(RecordSource(out / "trajectories", Trajectory)),
         "environments": {name: len(RecordSource(out / split, Environment)) for name, split in splits.items()},
-        **summarised(evaluations, baselines),
+        **summarised(found, baselines.result()),
         "export": export,
     }
     _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
-    card = model_card(out / "rl" / "policy", read_model(out / "rl" / "policy").num_parameters)
+    card = model_card(folders["rl"], read_model(folders["rl"]).num_parameters)
     _write(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
     _write(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")

@@ -14,7 +14,6 @@ Decided: docs/decisions/figures.md, “Policies are compared at three temperatur
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,31 +66,20 @@ class PolicyEvaluation:
         )
 
 
-def evaluate_policy(
-    policy: Policy, name: str, out: Path, config_path: Path, *, seed: int, url: str
-) -> PolicyEvaluation:
-    """Evaluate one policy of a quickstart in `out` on its splits."""
-    config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
-    return asyncio.run(_evaluate(policy, name, out, config, seed=seed, url=url))
-
-
-def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
+async def evaluate_baselines(out: Path, config_path: Path, *, seed: int, url: str) -> dict[str, JsonObject]:
     """Return the figures of the program `lexical`, by its name, on the environments of the policies' figures.
 
     An environment whose prompt is too long for the policy in `out/base` is left out for the program as well.
     """
     config = load_config(EvaluationConfig, config_path).model_copy(update={"seed": seed})
 
-    async def run() -> JsonObject:
-        by_split = {}
-        async with AsyncSandboxClient(url) as sandbox:
-            engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
-            for split in ("heldout", *UNSEEN.values()):
-                environments = list(RecordSource(out / split, Environment))
-                by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)
-        return _figures(by_split.pop("heldout"), by_split, seed=seed)
-
-    return {"lexical": asyncio.run(run())}
+    by_split = {}
+    async with AsyncSandboxClient(url) as sandbox:
+        engine = RolloutEngine(*read_policy(out / "base"), sandbox, config.rollout)
+        for split in ("heldout", *UNSEEN.values()):
+            environments = list(RecordSource(out / split, Environment))
+            by_split[split] = await evaluate_program(lexical, environments, config, sandbox, can_run=engine.can_run)
+    return {"lexical": _figures(by_split.pop("heldout"), by_split, seed=seed)}
 
 
 def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: int) -> JsonObject:
@@ -108,9 +96,11 @@ def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: in
     return figures
 
 
-async def _evaluate(
-    policy: Policy, name: str, out: Path, config: EvaluationConfig, *, seed: int, url: str
+async def evaluate_policy(
+    policy: Policy, name: str, out: Path, config_path: Path, *, seed: int, url: str
 ) -> PolicyEvaluation:
+    """Evaluate one policy of a quickstart in `out` on its splits."""
+    config = load_config(EvaluationConfig, config_path).model_copy(update={"policy": out / name, "out": out})
     found = PolicyEvaluation()
     async with AsyncSandboxClient(url) as sandbox:
         engine = RolloutEngine(policy.model_config, policy.tokenizer, sandbox, config.rollout)

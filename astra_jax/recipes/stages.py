@@ -1,7 +1,7 @@
-"""The stages of a quickstart, measured and finished one by one, and the folder that they work in.
+"""The stages of a quickstart, each measured, and the folder that they work in.
 
 A stage is whole when `stages/NAME.json`, which is written last, and the stage's products exist. A resumed quickstart
-runs the first stage that is not whole and all after it.
+runs the first stage that is not whole and all after it. A stage that no other needs may run beside the others.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from anyio import Lock
+from anyio.from_thread import BlockingPortal
 
 from synthesis.run.destination import Result, is_earlier_result, require_destination, whole_file
 from synthesis.run.fingerprint import Fingerprint
@@ -64,38 +67,101 @@ def _tree_bytes(root: psutil.Process) -> int:
 
 
 class Stages:
-    """Runs stages one after the other; keeps the result, time and memory of each also for a later process."""
+    """Runs stages; keeps the result, time and memory of each also for a later process.
+
+    Stages that run beside one another are measured in one process: the memory of each counts the other as well.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Begin with no finished stage; the files of finished ones are in `folder`."""
         self.seconds: dict[str, float] = {}
         self.peak_rss_bytes: dict[str, int] = {}
+        self._began: dict[str, float] = {}
         self._folder = folder
         self._is_resuming = True
+        self._one_beside = Lock()
+        self._beside: list[Future[Any]] = []
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds in which at least one stage ran."""
+        return covered((began, began + self.seconds[name]) for name, began in self._began.items())
 
     def run(self, name: str, work: Callable[[], Any], *, makes: Iterable[Path] = ()) -> Any:
         """Run a stage, unless it is whole already, and return its result as JSON.
 
-        `makes` are the stage's products. After the first stage that is run, all later ones are run as well.
+        `makes` are the stage's products. After the first stage that is run, all later ones are run as well. Raises
+        the error of a stage beside that has failed.
         """
-        path = self._folder / f"{name}.json"
-        self._is_resuming &= all(file.is_file() for file in (path, *makes))
+        for future in self._beside:
+            if future.done():
+                future.result()
+        self._is_resuming &= all(file.is_file() for file in (self._file(name), *makes))
         if self._is_resuming:
-            print(f"[{name}] already complete", file=sys.stderr, flush=True)
-            done = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            path.unlink(missing_ok=True)  # it would describe an earlier result
-            print(f"[{name}]", file=sys.stderr, flush=True)
-            started = time.monotonic()
-            with PeakMemory() as memory:
-                result = work()
-            seconds = round(time.monotonic() - started, 2)
-            done = {"seconds": seconds, "peak_rss_bytes": memory.peak_bytes, "result": result}
-            self._folder.mkdir(exist_ok=True)
-            with whole_file(path) as file:
-                file.write_text(json.dumps(done, ensure_ascii=False) + "\n", encoding="utf-8")
+            return self._earlier(name)
+        began = self._begin(name)
+        with PeakMemory() as memory:
+            result = work()
+        return self._finish(name, began, memory, result)
+
+    def run_beside(self, portal: BlockingPortal, name: str, work: Callable[[], Awaitable[Any]]) -> Future[Any]:
+        """Run a stage in the portal's thread, after the earlier ones there; the future gives its result as JSON.
+
+        No other stage needs its result: if it is not whole, a resumed quickstart runs it alone.
+        """
+        if self._is_resuming and self._file(name).is_file():
+            done: Future[Any] = Future()
+            done.set_result(self._earlier(name))
+            return done
+        self._file(name).unlink(missing_ok=True)
+
+        async def run() -> Any:
+            async with self._one_beside:
+                began = self._begin(name)
+                with PeakMemory() as memory:
+                    result = await work()
+                return self._finish(name, began, memory, result)
+
+        self._beside.append(portal.start_task_soon(run))
+        return self._beside[-1]
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _earlier(self, name: str) -> Any:
+        print(f"[{name}] already complete", file=sys.stderr, flush=True)
+        return self._kept(name, json.loads(self._file(name).read_text(encoding="utf-8")))
+
+    def _begin(self, name: str) -> float:
+        self._file(name).unlink(missing_ok=True)  # it would describe an earlier result
+        print(f"[{name}]", file=sys.stderr, flush=True)
+        return time.time()
+
+    def _finish(self, name: str, began: float, memory: PeakMemory, result: Any) -> Any:
+        seconds = round(time.time() - began, 2)
+        done = {"began": began, "seconds": seconds, "peak_rss_bytes": memory.peak_bytes, "result": result}
+        self._folder.mkdir(exist_ok=True)
+        with whole_file(self._file(name)) as file:
+            file.write_text(json.dumps(done, ensure_ascii=False) + "\n", encoding="utf-8")
+        return self._kept(name, done)
+
+    def _kept(self, name: str, done: dict[str, Any]) -> Any:
         self.seconds[name], self.peak_rss_bytes[name] = done["seconds"], done["peak_rss_bytes"]
+        self._began[name] = done["began"]
         return done["result"]
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of spans, each given by its two ends.
+
+    >>> covered([(0, 10), (5, 12), (20, 21)])
+    13.0
+    """
+    total, end = 0.0, float("-inf")
+    for first, last in sorted(spans):
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total
 
 
 def make_room(out: Path, inputs: Fingerprint, *, sources: Iterable[Path] = (), resume: bool = False) -> None:

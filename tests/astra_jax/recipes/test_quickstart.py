@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from concurrent.futures import wait
 from pathlib import Path
+from threading import Event
 
+import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from astra_jax.checkpoints.hf import load_hf
 from astra_jax.checkpoints.policy import load_policy, save_policy
@@ -105,6 +109,56 @@ def test_a_stage_whose_product_is_gone_is_done_again_and_so_are_those_after_it(t
         stages.run("second", second, makes=[second.product])
         first.product.unlink(missing_ok=True)
     assert (first.times, second.times) == (2, 2)
+
+
+def test_a_stage_beside_the_others_is_resumed_alone_and_its_failure_ends_the_next_stage(tmp_path):
+    first, beside, last = Work(tmp_path / "a"), Work(tmp_path / "b", 3), Work(tmp_path / "c")
+
+    async def works() -> object:
+        return beside()
+
+    async def fails() -> object:
+        raise QuickstartFailed("no figures")
+
+    with start_blocking_portal() as portal:
+        stages = Stages(tmp_path / "stages")
+        stages.run("first", first, makes=[first.product])
+        wait([stages.run_beside(portal, "beside", fails)])
+        with pytest.raises(QuickstartFailed):
+            stages.run("last", last)
+        for _ in range(2):
+            stages = Stages(tmp_path / "stages")
+            stages.run("first", first, makes=[first.product])
+            evaluation = stages.run_beside(portal, "beside", works)
+            stages.run("last", last)
+            assert evaluation.result() == 3
+    assert (first.times, beside.times, last.times) == (1, 1, 1)
+    assert set(stages.seconds) == {"first", "beside", "last"}
+
+
+def test_an_interrupted_stage_ends_the_one_beside_it(tmp_path):
+    started = Event()
+
+    async def never_ends() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    def interrupted() -> None:
+        started.wait()
+        raise KeyboardInterrupt
+
+    stages = Stages(tmp_path / "stages")
+    evaluations = []
+
+    def both() -> None:
+        with start_blocking_portal() as portal:
+            evaluations.append(stages.run_beside(portal, "beside", never_ends))
+            stages.run("last", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        both()
+    assert evaluations[0].cancelled()
+    assert not list((tmp_path / "stages").glob("*"))
 
 
 def test_the_question_to_talk_with_is_a_chat_request_in_english_with_its_tools():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from astra_jax.checkpoints.policy import save_policy
@@ -43,9 +45,9 @@ def summary(taught, tmp_path_factory):
     (out / "evaluation.toml").write_text(CONFIG)
     with local_sandbox(workers=1) as url:
         # One policy stands for all four.
-        evaluated = evaluate_policy(taught, "sft", out, out / "evaluation.toml", seed=0, url=url)
+        evaluated = asyncio.run(evaluate_policy(taught, "sft", out, out / "evaluation.toml", seed=0, url=url))
         save_policy(taught, out / "base")
-        baselines = evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url)
+        baselines = asyncio.run(evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url))
     return summarised(dict.fromkeys(POLICIES, evaluated), baselines), evaluated
 
 

@@ -62,9 +62,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path) -> None:
     summary = quickstart(small, seed=3, tool_documents=[])
     assert summary == json.loads((small / "summary.json").read_text())
-    assert summary["seconds"]["total"] == pytest.approx(
-        sum(value for stage, value in summary["seconds"].items() if stage != "total"), abs=0.1
-    )
+    stages = [value for stage, value in summary["seconds"].items() if stage != "total"]
+    assert max(stages) < summary["seconds"]["total"] < sum(stages), "evaluations run beside other stages"
     assert summary["environments"] == {
         "train": 24,
         "rl_environments": 12,
