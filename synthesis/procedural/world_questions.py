@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final, TypeVar
 
 from synthesis.procedural.hard_questions import changed, hard_question, series
@@ -20,6 +20,8 @@ from synthesis.teacher.protocol import BadReply
 
 MAX_DRAWS: Final = 200
 MAX_WALKS: Final = 6
+OTHER_SETTINGS: Final = 0.6
+"""Share of the facts with an option that ask for another setting than the plain one."""
 
 Walk = tuple[Fact, ...]
 Option = TypeVar("Option")
@@ -86,7 +88,7 @@ def lookup_question(world: World, fact: Fact) -> str:
     >>> lookup_question(world, world.fact("book", world.entities["book"][0], "author")).endswith("?")
     True
     """
-    asked = _of(world, _label(world, fact), _root(world, fact))
+    asked = fact.phrase.format(x=_of(world, _label(world, fact), _root(world, fact)))
     return f"{asked}是什么？" if world.language == "zh" else f"What is {asked}?"
 
 
@@ -96,8 +98,8 @@ def facts_by_question(world: World) -> Mapping[str, Fact]:
     for (entity_type, property_name), rows in world.values.items():
         years = YEARS if world.kind(entity_type, property_name) == "yearly" else (None,)
         for entity in rows:
-            for year in years:
-                fact = world.fact(entity_type, entity, property_name, year)
+            for year, setting in product(years, world.settings(entity_type, property_name)):
+                fact = world.fact(entity_type, entity, property_name, year, setting)
                 facts[lookup_question(world, fact)] = fact
     return facts
 
@@ -197,7 +199,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
         if not comparable or world.kind(entity_type, name) in {*NUMERIC_KINDS, "date"}
     ]
     entity_type, asked = _pick(rng, properties)
-    year = rng.choice(YEARS) if world.kind(entity_type, asked) == "yearly" else None
+    year, setting = _draw_year_and_setting(world, rng, entity_type, asked)
     walks = []
     for length in lengths:
         # The types are found backwards from the property, for not every way from some entity leads there.
@@ -210,7 +212,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
         for here, there in pairwise(types):
             walk.append(world.fact(here, entity, there))
             entity = str(walk[-1].value)
-        walks.append((*walk, world.fact(entity_type, entity, asked, year)))
+        walks.append((*walk, world.fact(entity_type, entity, asked, year, setting)))
     return walks
 
 
@@ -224,8 +226,16 @@ def _follow(world: World, rng: random.Random, entity_type: str, entity: str, len
 
 
 def _draw_fact(world: World, rng: random.Random, entity_type: str, entity: str, name: str) -> Fact:
+    year, setting = _draw_year_and_setting(world, rng, entity_type, name)
+    return world.fact(entity_type, entity, name, year, setting)
+
+
+def _draw_year_and_setting(
+    world: World, rng: random.Random, entity_type: str, name: str
+) -> tuple[str | None, JsonValue]:
     year = rng.choice(YEARS) if world.kind(entity_type, name) == "yearly" else None
-    return world.fact(entity_type, entity, name, year)
+    plain, *others = world.settings(entity_type, name)
+    return year, rng.choice(others) if others and rng.random() < OTHER_SETTINGS else plain
 
 
 def _instance(
@@ -275,7 +285,9 @@ def _draw_composition(
 ) -> Composition:
     inputs = tuple(ids)
     if not with_computation:
-        change = changed(world, asked[0], rng) if world.hard is not None and len(ids) == 1 else None
+        # A year or a month alone has no day some days later.
+        is_whole = asked[0].setting not in ("month", "year")
+        change = changed(world, asked[0], rng) if world.hard is not None and is_whole and len(ids) == 1 else None
         if change is not None:
             return Composition(operation=change[0], inputs=inputs, operand=change[1])
         return Composition(operation="same" if len(ids) == 1 else "list", inputs=inputs)
