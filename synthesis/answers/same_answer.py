@@ -8,6 +8,7 @@ Decided: docs/decisions/figures.md, “Answers are compared by value: numbers, q
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -46,12 +47,26 @@ def is_answered(sub_question: SubQuestion, reply: JsonValue) -> bool:
 def stands_in(reply: JsonValue, gold: JsonValue) -> bool:
     """Say whether a reply is an answer or has it anywhere inside; a Boolean or null stands nowhere.
 
-    >>> stands_in({"owner": {"name": "Amber Fox"}}, "amber fox"), stands_in([{"open": True}], True)
-    (True, False)
+    Here a numeral is also its number, and words stand in a longer text.
+
+    >>> stands_in({"owner": {"name": "Amber Fox"}}, "amber fox"), stands_in(["sold by Amber Fox"], "Amber Fox")
+    (True, True)
+    >>> stands_in([{"open": True}], True), stands_in({"rent": "3050"}, 3050), stands_in("Oakland", "Oak")
+    (False, True, False)
     """
     if gold is None or isinstance(gold, bool):
         return False
-    return any(same_answer(gold, value) for value in _values_in(reply))
+    said = _normalised_text(str(gold))
+    # A date or a quantity stands in no longer text: 2024 is not told by 2024-05-01.
+    are_words = isinstance(gold, str) and value_of(gold) is None
+    word = re.compile(rf"(?<![0-9a-z]){re.escape(said)}(?![0-9a-z])") if are_words and said else None
+    return any(
+        same_answer(gold, value)
+        or (
+            isinstance(value, str) and (said == value.casefold() or bool(word and word.search(_normalised_text(value))))
+        )
+        for value in _values_in(reply)
+    )
 
 
 def _values_in(value: JsonValue) -> Iterator[JsonValue]:

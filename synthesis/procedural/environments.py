@@ -187,8 +187,9 @@ def implemented(
 
     `rows` has the value of each entity, by year for a property that changes by year.
     """
-    kind, unit, seed = world.kind(entity_type, asked), world.unit(entity_type, asked), f"{world.seed}/{document.name}"
-    shape = shape_of(world.seed, document, kind, has_unit=bool(unit))
+    kind, given = world.kind(entity_type, asked), world.value_range(entity_type, asked)
+    unit, seed = given[2] if given else "", f"{world.seed}/{document.name}"
+    shape = shape_of(world.seed, document, kind, unit)
     table = document.name.partition("_")[2]
     cells = {
         name: {year: _cell(world, shape, entity_type, asked, name, value, year) for year, value in row.items()}

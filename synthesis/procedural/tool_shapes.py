@@ -14,7 +14,7 @@ one code and can be merged, and a sibling cannot be told from an own tool.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,7 +22,9 @@ from synthesis.procedural.hard_options import CODE
 from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_json
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
+Storage = Literal["keyed", "listed", "indexed"]
 Reply = Literal["value", "flat", "nested", "list", "page"]
+Miss = Literal["raise", "error", "body", "empty"]
 
 _VALUE_SHARE: Final = 0.2
 """Share of the lookups and computations that reply with the bare value."""
@@ -51,13 +53,13 @@ class Shape:
     """The code and the reply of one tool."""
 
     family: Family
-    storage: Literal["keyed", "listed", "indexed"]
+    storage: Storage
     is_reversed: bool
     """Whether a search lists its candidates from the last name to the first."""
     reply: Reply
     around: str
     """Name of the field that holds the record, or the list of records."""
-    miss: Literal["raise", "error", "body", "empty"]
+    miss: Miss
     """Reply where nothing is found: an exception, an error in words or as an object, or an empty list."""
     is_copied: bool
     """Whether a record is a copy of the row, and not built field by field."""
@@ -87,7 +89,7 @@ class Shape:
         return (self.around, index, self.field)
 
 
-def shape_of(seed: int, document: ToolDocument, kind: str, *, has_unit: bool) -> Shape:
+def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
     """Draw the shape of a tool; its required parameters are the entity and, for a yearly value, the year."""
     rng = random.Random(f"shape/{seed}/{document.name}")
     entity, year = (*document.required, None)[:2]
@@ -104,8 +106,13 @@ def shape_of(seed: int, document: ToolDocument, kind: str, *, has_unit: bool) ->
     reply: Reply = rng.choice(replies)
     if family not in ("search", "filter") and rng.random() < _VALUE_SHARE:
         reply = "value"
-    misses = {"value": ("raise",), "list": ("empty", "raise"), "page": ("empty", "body", "raise")}
-    known = _NUMBER_FURTHER[: 3 if has_unit else 2] if is_number else _FURTHER[kind]
+    storages: list[Storage] = ["keyed", "listed", "indexed"]
+    misses: Mapping[Reply, Sequence[Miss]] = {
+        "value": ("raise",),
+        "list": ("empty", "raise"),
+        "page": ("empty", "body", "raise"),
+    }
+    known = _NUMBER_FURTHER[: 3 if unit else 2] if is_number else _FURTHER[kind]
     names = [*known, *_COMMON]
     further = tuple(name for name in rng.sample(names, rng.randint(2, 4)) if name not in document.required)
     stem = document.name.partition("_")[2]
@@ -113,11 +120,11 @@ def shape_of(seed: int, document: ToolDocument, kind: str, *, has_unit: bool) ->
     taken = {*document.required, *further, "base", "extra", "rebate", "page", "pages", "since"}
     return Shape(
         family=family,
-        storage=rng.choice(["keyed", "listed", "indexed"]) if family == "lookup" else _STORAGES[family],
+        storage=rng.choice(storages if family == "lookup" else storages[:1] if family == "compute" else storages[1:2]),
         is_reversed=rng.random() < 0.5,
         reply=reply,
         around=rng.choice(_AROUND["page" if reply == "page" else "nested"]),
-        miss=rng.choice(misses.get(reply, ("raise", "error", "body"))),  # type: ignore[arg-type]
+        miss=rng.choice(misses.get(reply, ("raise", "error", "body"))),
         is_copied=rng.random() < 0.5,
         field=rng.choice([name for name in fields if name not in taken] or ["value"]),
         further=further,
@@ -126,11 +133,6 @@ def shape_of(seed: int, document: ToolDocument, kind: str, *, has_unit: bool) ->
         option=option,
         is_number=is_number,
     )
-
-
-_STORAGES: Final[Mapping[Family, Literal["keyed", "listed", "indexed"]]] = {
-    "search": "listed", "filter": "listed", "total": "listed", "latest": "listed", "compute": "keyed",
-}  # fmt: skip
 
 
 def source_of(shape: Shape, document: ToolDocument, table: str) -> str:
@@ -262,7 +264,7 @@ def tables_of(
     for name, cell in sorted(cells.items()):
         rng = random.Random(f"row/{seed}/{name}")
         further = {field: _further(rng, field, kind, unit, stranger) for field in shape.further}
-        ids[name] = _identifier(rng)
+        ids[name] = further.get("id") or _identifier(rng)
         if shape.family == "compute":
             extra, rebate = (_part(cell, rng.uniform(0.1, 0.3)) for _ in range(2))
             base = round(cell - extra + rebate, 2) if isinstance(cell, float) else cell - extra + rebate
@@ -307,7 +309,9 @@ def _further(rng: random.Random, field: str, kind: str, unit: str, stranger: Str
     match field:
         case "id":
             return _identifier(rng)
-        case "updated_at" | "since" | "issued_at":
+        case "updated_at":
+            return f"2026-{_date(rng).partition('-')[2]}"
+        case "since" | "issued_at":
             return _date(rng)
         case "status":
             return rng.choice(["active", "pending", "archived"])

@@ -8,7 +8,10 @@ label, an entity that the question starts from by its type and name. A hard worl
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from itertools import pairwise, product
 from typing import Any, Final, TypeVar
 
@@ -26,58 +29,17 @@ OTHER_SETTINGS: Final = 0.6
 Walk = tuple[Fact, ...]
 Option = TypeVar("Option")
 
-MAIN_QUESTIONS: Final[Mapping[Language, Mapping[str, tuple[str, ...]]]] = {
-    "en": {
-        "same": (
-            "What is {facts}?",
-            "Tell me {facts}.",
-            "Please look up {facts}.",
-            "I need to know {facts}.",
-            "Could you find {facts}?",
-        ),
-        "list": ("What are {facts}?", "Tell me {facts}.", "Please look up {facts}.", "I need to know {facts}."),
-        "sum": ("What is the total of {facts}?", "How much do {facts} add up to?"),
-        "difference": ("What is the difference between {facts}?", "How far apart are {facts}?"),
-        "largest": ("What is the highest among {facts}?", "Find the highest among {facts}."),
-        "smallest": ("What is the lowest among {facts}?", "Find the lowest among {facts}."),
-        "which_largest": ("Which has the {more} {label}: {subjects}?", "Of {subjects}, which has the {more} {label}?"),
-        "which_smallest": ("Which has the {less} {label}: {subjects}?", "Of {subjects}, which has the {less} {label}?"),
-    },
-    "zh": {
-        "same": ("{facts}是什么？", "请查一下{facts}。", "我想知道{facts}。", "帮我查{facts}。"),
-        "list": ("{facts}分别是什么？", "请查一下{facts}。", "我想知道{facts}。"),
-        "sum": ("{facts}加起来是多少？", "{facts}的总和是多少？"),
-        "difference": ("{facts}相差多少？", "{facts}的差是多少？"),
-        "largest": ("{facts}中最高的是多少？", "请找出{facts}中最高的。"),
-        "smallest": ("{facts}中最低的是多少？", "请找出{facts}中最低的。"),
-        "which_largest": ("{subjects}，谁的{label}最{more}？", "比较{subjects}：谁的{label}最{more}？"),
-        "which_smallest": ("{subjects}，谁的{label}最{less}？", "比较{subjects}：谁的{label}最{less}？"),
-    },
-}
-MORE_AND_LESS: Final = {
-    ("en", False): ("highest", "lowest"),
-    ("en", True): ("latest", "earliest"),
-    ("zh", False): ("高", "低"),
-    ("zh", True): ("晚", "早"),
-}
-COMPUTATIONS: Final[Mapping[Language, Mapping[str, str]]] = {
-    "en": {
-        "sum": "What is the total of {values}?",
-        "difference": "What is the difference between {values}?",
-        "largest": "What is the highest among {values}?",
-        "smallest": "What is the lowest among {values}?",
-        "which_largest": "Which is the {more} of {values}?",
-        "which_smallest": "Which is the {less} of {values}?",
-    },
-    "zh": {
-        "sum": "{values}的总和是多少？",
-        "difference": "{values}的差是多少？",
-        "largest": "{values}中最高的是多少？",
-        "smallest": "{values}中最低的是多少？",
-        "which_largest": "{values}中最{more}的是哪个？",
-        "which_smallest": "{values}中最{less}的是哪个？",
-    },
-}
+
+@cache
+def plain_frames(language: Language) -> Mapping[str, Any]:
+    """Return the sentence frames of plain questions: `main`, `computations`, and the words `more_and_less`."""
+    return tomllib.loads(files(__package__).joinpath("plain_frames.toml").read_text(encoding="utf-8"))[language]
+
+
+def _more_and_less(world: World, fact: Fact) -> tuple[str, str]:
+    is_date = world.kind(fact.entity_type, fact.property) == "date"
+    more, less = plain_frames(world.language)["more_and_less"]["dates" if is_date else "numbers"]
+    return more, less
 
 
 def lookup_question(world: World, fact: Fact) -> str:
@@ -300,7 +262,7 @@ def _draw_composition(
 
 
 def _main_question(world: World, rng: random.Random, operation: str, walks: Sequence[Walk]) -> str:
-    template = rng.choice(MAIN_QUESTIONS[world.language][operation])
+    template = rng.choice(plain_frames(world.language)["main"][operation])
     asked = [walk[-1] for walk in walks]
     subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
     labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
@@ -308,7 +270,7 @@ def _main_question(world: World, rng: random.Random, operation: str, walks: Sequ
         facts = f"{_series('zh', subjects)}的{_series('zh', labels)}"
     else:
         facts = f"the {_series('en', labels)} {_series('en', [f'of {subject}' for subject in subjects])}"
-    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
+    more, less = _more_and_less(world, asked[0])
     joined = _series(world.language, subjects, "and" if "Of {" in template else "or")
     return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
 
@@ -319,8 +281,10 @@ def _computation_question(world: World, composition: Composition, asked: Sequenc
         form = "{}（{}）" if world.language == "zh" else "{} ({})"
         values = [form.format(choice, value) for choice, value in zip(composition.choices, values, strict=True)]
     joined = _series(world.language, values)
-    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
-    return COMPUTATIONS[world.language][composition.operation].format(values=joined, more=more, less=less)
+    more, less = _more_and_less(world, asked[0])
+    return plain_frames(world.language)["computations"][composition.operation].format(
+        values=joined, more=more, less=less
+    )
 
 
 def _subject(world: World, walk: Walk) -> str:

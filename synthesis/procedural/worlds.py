@@ -147,11 +147,6 @@ class World:
         """Add an option to a tool's document, with a default of the world's own."""
         return with_hard_option(document, option, random.Random(f"default/{self.seed}/{document.name}"), self.language)
 
-    def unit(self, entity_type: str, property_name: str) -> str:
-        """Return the unit of a hard world's numbers, such as USD; empty for what is no number."""
-        given = self.value_range(entity_type, property_name)
-        return given[2] if given else ""
-
     def value_range(self, entity_type: str, property_name: str) -> ValueRange | None:
         """Return the range of a hard world's numbers or dates; None for other properties."""
         return ranges(self.domain).get(entity_type, {}).get(property_name)

@@ -237,13 +237,15 @@ def check_apart(sub_questions: Sequence[SubQuestion]) -> None:
         if task.call is None or not task.path:
             continue
         for other in sub_questions:
-            if _tells(task, task.reply, other):
+            # The answer of a computation may be one of those it chooses from.
+            is_chosen = other.call is None and same_answer(task.answer, other.answer)
+            if other is not task and not is_chosen and _tells(task, task.reply, other):
                 raise Rejected("reply tells another answer", f"{task.id} has {other.answer!r} of {other.id}")
 
 
 def _tells(asked: SubQuestion, reply: JsonValue, other: SubQuestion) -> bool:
     """Say whether the reply to a sub-question's call tells the answer of another one that was not known before."""
-    known = [*(asked.call.arguments.values() if asked.call else ()), *ways_to_answer(asked)]
+    known = list(asked.call.arguments.values()) if asked.call else []
     return any(stands_in(reply, way) and not stands_in(known, way) for way in ways_to_answer(other))
 
 
