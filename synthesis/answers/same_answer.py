@@ -57,8 +57,8 @@ def stands_in(reply: JsonValue, gold: JsonValue) -> bool:
     if gold is None or isinstance(gold, bool):
         return False
     said = _normalised_text(str(gold))
-    # A date or a quantity stands in no longer text: 2024 is not told by 2024-05-01.
-    are_words = isinstance(gold, str) and value_of(gold) is None
+    # Digits stand in no longer text: 2024 is not told by 2024-05-01.
+    are_words = isinstance(gold, str) and any(map(str.isalpha, gold))
     word = re.compile(rf"(?<![0-9a-z]){re.escape(said)}(?![0-9a-z])") if are_words and said else None
     return any(
         same_answer(gold, value)

@@ -6,7 +6,7 @@ An answer that needs a world is a `BadReply` if the knowledge cannot be read by 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from synthesis.procedural.tool_options import (
     tables_of,
     with_option,
 )
-from synthesis.procedural.tool_shapes import Shape, shape_of, source_of
+from synthesis.procedural.tool_shapes import shape_of, source_of
 from synthesis.procedural.tool_shapes import tables_of as shaped_tables
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import YEARS, Fact, World
@@ -191,27 +191,19 @@ def implemented(
     unit, seed = given[2] if given else "", f"{world.seed}/{document.name}"
     shape = shape_of(world.seed, document, kind, unit)
     table = document.name.partition("_")[2]
-    cells = {
-        name: {year: _cell(world, shape, entity_type, asked, name, value, year) for year, value in row.items()}
-        if isinstance(row, dict)
-        else _cell(world, shape, entity_type, asked, name, row, None)
-        for name, row in rows.items()
-    }
+
+    def cell(value: JsonValue) -> JsonValue:
+        if isinstance(value, dict):
+            return {year: cell(each) for year, each in value.items()}
+        return paged(value, world.seed) if shape.option == "page" else value
 
     def stranger(rng: random.Random, kind: str) -> JsonValue:
         return world.stranger(rng, kind, entity_type, asked)
 
+    cells = {name: cell(row) for name, row in rows.items()}
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
-    further = hard_options()[shape.option].tables if shape.option else {}
+    further = hard_options()[shape.option]["tables"] if shape.option else {}
     return ToolImplementation(source=source_of(shape, document, table), tables={**tables, **further}, path=shape.path)
-
-
-def _cell(
-    world: World, shape: Shape, entity_type: str, asked: str, name: str, value: JsonValue, year: str | None
-) -> JsonValue:
-    if shape.option != "page":
-        return value
-    return list(paged(value, world.cell(Fact(name, entity_type, asked, year, value))))
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
@@ -233,16 +225,20 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         document = document if option is None else world.with_option(document, option)
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
-        kind = world.kind(*key)
-        rows = {
-            name: world.stranger(rng, kind, *key)
-            if fact.year is None
-            else {year: world.stranger(rng, kind, *key) for year in YEARS}
-            for name in names
-        }
-        made = implemented(world, document, *key, rows)
+        made = implemented(world, document, *key, {name: _other_value(world, fact, asked, rng) for name in names})
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return SiblingTools(tools=tuple(tools))
+
+
+def _other_value(world: World, fact: Fact, asked: Sequence[str], rng: random.Random) -> JsonValue:
+    """Draw a value that is no answer for the entities asked about; a relation leads to another entity of the world."""
+    key = fact.entity_type, fact.property
+    if fact.year is not None:
+        return {year: world.stranger(rng, world.kind(*key), *key) for year in YEARS}
+    if world.kind(*key) != "relation":
+        return world.stranger(rng, world.kind(*key), *key)
+    answers = [world.values[key][name] for name in asked]
+    return rng.choice([name for name in world.entities[fact.property] if name not in answers])
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import random
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
-
-from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
+from synthesis.records import JsonValue, Language, ToolDocument
 
 OPTION_SHARE: Final = 0.6
 """Share of the tools of attributes that have an option."""
@@ -25,44 +23,10 @@ ValueRange: TypeAlias = tuple[float, float, str, float]
 """Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
 
 
-class OptionWords(BaseModel):
-    """The words for an option in one language."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    described: str
-    phrases: tuple[str, ...]
-    """Words around a property {x}, by setting."""
-
-
-class HardOption(BaseModel):
-    """An optional parameter of a lookup."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    settings: tuple[bool | int | str, ...]
-    """The settings a question may ask for, the plain one first."""
-    tables: JsonObject
-    """Data that the code reads."""
-    en: OptionWords
-    zh: OptionWords
-
-    @property
-    def schema_of_parameter(self) -> JsonObject:
-        """JSON Schema of the parameter."""
-        match self.settings[0]:
-            case bool():
-                return {"type": "boolean"}
-            case int():
-                return {"type": "integer", "minimum": 1}
-        return {"type": "string", "enum": list(self.settings)}
-
-
 @cache
-def hard_options() -> Mapping[str, HardOption]:
-    """Return the options by name."""
-    text = files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8")
-    return {name: HardOption.model_validate(fields) for name, fields in tomllib.loads(text).items()}
+def hard_options() -> Mapping[str, Any]:
+    """Return the options by name: `settings` (the plain one first), `schema` and `tables`; `en` and `zh` have words."""
+    return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
 
 
 CODE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -107,36 +71,35 @@ def option_for(rng: random.Random, kind: str, given: ValueRange | None) -> str |
 def with_hard_option(document: ToolDocument, option: str, rng: random.Random, language: Language) -> ToolDocument:
     """Add an option to a document, with a default that is drawn; a page's is the first."""
     of = hard_options()[option]
-    default = 1 if option == "page" else rng.choice(of.settings)
-    words = of.zh if language == "zh" else of.en
-    written = {**of.schema_of_parameter, "description": words.described, "default": default}
+    default = 1 if option == "page" else rng.choice(of["settings"])
+    written = {**of["schema"], "description": of[language]["described"], "default": default}
     properties = {**document.parameters["properties"], option: written}
     return document.model_copy(update={"parameters": {**document.parameters, "properties": properties}})
 
 
-def set_value(option: str, setting: JsonValue, cell: JsonValue, key: str) -> JsonValue:
-    """Return the value of a property at a setting; `key` names the cell, whose earlier pages are drawn from it.
+def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> JsonValue:
+    """Return the value of a property at a setting; earlier pages depend on the world's seed and the value alone.
 
-    >>> set_value("precision", "month", "2024-05-01", ""), set_value("unit", "thousand", 4210, "")
+    >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
     ('2024-05', 4.21)
     """
     match option, setting:
         case "unit", "thousand":
             return cell / 1000
         case "currency", "EUR":
-            return round(cell * hard_options()[option].tables["rates"][setting], 2)
+            return round(cell * hard_options()[option]["tables"]["rates"][setting], 2)
         case "page", _:
-            return paged(cell, key)[setting - 1]
+            return paged(cell, seed)[setting - 1]
         case "precision", _:
-            return cell[: hard_options()[option].tables["precision_lengths"][setting]]
+            return cell[: hard_options()[option]["tables"]["precision_lengths"][setting]]
         case "last_four", True:
             return cell[-4:]
     return cell
 
 
-def paged(number: float, key: str) -> Sequence[float]:
+def paged(number: float, seed: int) -> list[float]:
     """Return a number and earlier, smaller ones, each at least a twentieth smaller than the one before."""
-    rng = random.Random(f"pages/{key}")
+    rng = random.Random(f"pages/{seed}/{number}")
     pages = [number]
     while len(pages) < PAGES:
         pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(number, float) else None))

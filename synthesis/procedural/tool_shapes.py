@@ -65,8 +65,8 @@ class Shape:
     """Whether a record is a copy of the row, and not built field by field."""
     field: str
     """Name of the field with the answer."""
-    further: tuple[str, ...]
-    """Names of the other fields of a row."""
+    fields: tuple[str, ...]
+    """Names of a record's fields in order, that one among them."""
     entity: str
     year: str | None
     option: str | None
@@ -118,6 +118,7 @@ def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
     stem = document.name.partition("_")[2]
     fields = [stem, stem, *(_NUMBER_FIELDS if is_number else _FIELDS[kind])]
     taken = {*document.required, *further, "base", "extra", "rebate", "page", "pages", "since"}
+    field = rng.choice([name for name in fields if name not in taken] or ["value"])
     return Shape(
         family=family,
         storage=rng.choice(storages if family == "lookup" else storages[:1] if family == "compute" else storages[1:2]),
@@ -126,8 +127,8 @@ def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
         around=rng.choice(_AROUND["page" if reply == "page" else "nested"]),
         miss=rng.choice(misses.get(reply, ("raise", "error", "body"))),
         is_copied=rng.random() < 0.5,
-        field=rng.choice([name for name in fields if name not in taken] or ["value"]),
-        further=further,
+        field=field,
+        fields=tuple(rng.sample([*further, field], len(further) + 1)),
         entity=entity,
         year=year,
         option=option,
@@ -220,13 +221,14 @@ def _record(shape: Shape) -> str:
         named = f'"{shape.entity}": row["{shape.entity}"], '
     following = "page + 1 if page < len(pages) else None"
     page = f'"page": page, "pages": len(pages), "next_page": {following}, ' if shape.option == "page" else ""
+    answer = f'"{shape.field}": value'
     if shape.family == "total":
-        fields = f'"parts": len(found), "largest_part": max(each["{shape.field}"] for each in found), '
-    elif shape.is_copied:
-        fields, named = "**row, ", "" if shape.storage == "listed" else named
-    else:
-        fields = "".join(f'"{name}": row["{name}"], ' for name in shape.further)
-    return f'{{{named}{fields}{page}"{shape.field}": value}}'
+        others = f'"parts": len(found), "largest_part": max(each["{shape.field}"] for each in found)'
+        return f"{{{named}{answer}, {others}}}" if shape.is_copied else f"{{{named}{others}, {answer}}}"
+    if shape.is_copied:  # the answer stays in its place in the row
+        return f"{{{'' if shape.storage == 'listed' else named}**row, {page}{answer}}}"
+    fields = ", ".join(answer if name == shape.field else f'"{name}": row["{name}"]' for name in shape.fields)
+    return f"{{{named}{page}{fields}}}"
 
 
 def _replying(shape: Shape) -> list[str]:
@@ -263,7 +265,7 @@ def tables_of(
     twins: list[JsonObject] = []
     for name, cell in sorted(cells.items()):
         rng = random.Random(f"row/{seed}/{name}")
-        further = {field: _further(rng, field, kind, unit, stranger) for field in shape.further}
+        further = {field: _further(rng, field, kind, unit, stranger) for field in shape.fields if field != shape.field}
         ids[name] = further.get("id") or _identifier(rng)
         if shape.family == "compute":
             extra, rebate = (_part(cell, rng.uniform(0.1, 0.3)) for _ in range(2))
@@ -276,7 +278,9 @@ def tables_of(
             listed += [{**row, **rest} for rest in _entries(shape, rng, value, kind, stranger)]
         if shape.family == "search":
             twin = name + _TWIN["en" if name.isascii() else "zh"]
-            other = {field: _further(rng, field, kind, unit, stranger) for field in shape.further}
+            other = {
+                field: _further(rng, field, kind, unit, stranger) for field in shape.fields if field != shape.field
+            }
             value = [stranger(rng, kind) for _ in cell] if isinstance(cell, list) else stranger(rng, kind)
             twins.append({shape.entity: twin, **other, shape.field: value})
     if shape.storage == "listed":

@@ -151,10 +151,10 @@ class World:
         """Return the range of a hard world's numbers or dates; None for other properties."""
         return ranges(self.domain).get(entity_type, {}).get(property_name)
 
-    def settings(self, entity_type: str, property_name: str) -> tuple[JsonValue, ...]:
+    def settings(self, entity_type: str, property_name: str) -> Sequence[JsonValue]:
         """Return the settings of a tool's option that a question may ask for, the plain one first."""
         option = self.options.get((entity_type, property_name))
-        return (None,) if option is None else hard_options()[option].settings
+        return (None,) if option is None else hard_options()[option]["settings"]
 
     def fact(
         self, entity_type: str, entity: str, property_name: str, year: str | None = None, setting: JsonValue = None
@@ -169,14 +169,9 @@ class World:
         if option is None:
             return fact
         of = hard_options()[option]
-        setting = of.settings[0] if setting is None else setting
-        phrase = (of.zh if self.language == "zh" else of.en).phrases[of.settings.index(setting)]
-        value = set_value(option, setting, fact.value, self.cell(fact))
-        return replace(fact, value=value, setting=setting, phrase=phrase)
-
-    def cell(self, fact: Fact) -> str:
-        """Name the cell of the world that a fact stands in."""
-        return f"{self.seed}/{fact.entity_type}/{fact.property}/{fact.entity}/{fact.year}"
+        setting = of["settings"][0] if setting is None else setting
+        phrase = of[self.language]["phrases"][of["settings"].index(setting)]
+        return replace(fact, value=set_value(option, setting, fact.value, self.seed), setting=setting, phrase=phrase)
 
     @cached_property
     def known(self) -> frozenset[str]:

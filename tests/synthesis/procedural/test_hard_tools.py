@@ -148,9 +148,9 @@ def test_each_setting_of_an_option_is_asked_for_and_set_in_at_least_a_fifth_of_t
             num_set[option] += option in call.arguments
             words = fact.phrase.replace("{x}", "").strip()
             assert words in instance.question
-            assert (words == "") == (fact.setting == hard_options()[option].settings[0])
+            assert (words == "") == (fact.setting == hard_options()[option]["settings"][0])
     for option, of in hard_options().items():
-        total = sum(asked[option, setting] for setting in of.settings)
+        total = sum(asked[option, setting] for setting in of["settings"])
         assert total >= 20, option
         assert num_set[option] >= 0.2 * total, option
-        assert min(asked[option, setting] for setting in of.settings) >= 0.15 * total, (option, asked)
+        assert min(asked[option, setting] for setting in of["settings"]) >= 0.15 * total, (option, asked)
