@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeAlias
 
 from synthesis.procedural.hard_options import ValueRange
 from synthesis.records import JsonValue
 
-if TYPE_CHECKING:
-    from synthesis.procedural.worlds import AttributeKind, Domain
-
 Property = tuple[str, str]
+Types: TypeAlias = Mapping[str, Any]
+"""Entity types of a domain by name, each with its `relations` and `attributes` (`worlds.EntityType`)."""
 SIZES: Final = (16, 12, 10, 8)
 """Entities of a type, by the greatest number of relations that lead there."""
 _LARGEST_DRIFT: Final = 0.15
@@ -38,7 +37,7 @@ def ranges(domain: str) -> Mapping[str, Mapping[str, ValueRange]]:
     }
 
 
-def sizes_of(types: Domain) -> Mapping[str, int]:
+def sizes_of(types: Types) -> Mapping[str, int]:
     """Return the number of entities of each type."""
     onward, _ = _directed(types)
     level = dict.fromkeys(types, 0)
@@ -52,10 +51,10 @@ def sizes_of(types: Domain) -> Mapping[str, int]:
 def draw_hard_values(
     rng: random.Random,
     domain: str,
-    types: Domain,
+    types: Types,
     entities: Mapping[str, Sequence[str]],
     years: Sequence[str],
-    draw: Callable[[random.Random, AttributeKind], JsonValue],
+    draw: Callable[[random.Random, str], JsonValue],
 ) -> dict[Property, Mapping[str, JsonValue]]:
     """Draw the value of every property of every entity; no number, date or code stands twice in the world.
 
@@ -97,10 +96,14 @@ def draw_hard_values(
                     rows[entity] = fresh(partial(within, rng, given, kind))
             values[source, attribute] = rows
     # In the order of the types, as elsewhere.
-    return {(name, asked): values[name, asked] for name in types for asked in _properties(types, name)}
+    return {
+        (name, asked): values[name, asked]
+        for name, entity_type in types.items()
+        for asked in (*entity_type.relations, *entity_type.attributes)
+    }
 
 
-def within(rng: random.Random, given: ValueRange, kind: AttributeKind) -> JsonValue:
+def within(rng: random.Random, given: ValueRange, kind: str) -> JsonValue:
     """Draw a value within a range; a whole number never looks like a year."""
     least, greatest, _, step = given
     if kind == "date":  # every month has a 28th
@@ -129,7 +132,7 @@ def _series(
     return series
 
 
-def _directed(types: Domain) -> tuple[dict[str, list[str]], dict[Property, tuple[str, ...]]]:
+def _directed(types: Types) -> tuple[dict[str, list[str]], dict[Property, tuple[str, ...]]]:
     """Return the relations that lead onward, and for each that closes a circle the shortest way back to its source."""
     onward: dict[str, list[str]] = {name: [] for name in types}
     back: dict[Property, tuple[str, ...]] = {}
@@ -150,7 +153,3 @@ def _way(onward: Mapping[str, Sequence[str]], start: str, end: str) -> tuple[str
             return way
         ways += [(*way, target) for target in onward[way[-1]] if target not in way]
     return None
-
-
-def _properties(types: Domain, name: str) -> tuple[str, ...]:
-    return (*types[name].relations, *types[name].attributes)

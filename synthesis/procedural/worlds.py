@@ -188,9 +188,9 @@ class World:
             if kind == "relation":
                 drawn: JsonValue = _entity_names(rng, self.language, 1, None)[0]
             elif given is None or kind in ("phone", "code"):
-                drawn = _draw(rng, kind)  # type: ignore[arg-type]
+                drawn = _draw(rng, kind)
             else:
-                drawn = within(rng, given, kind)  # type: ignore[arg-type]
+                drawn = within(rng, given, kind)
             if str(drawn) not in self.known:
                 return drawn
 
@@ -302,7 +302,7 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
     return list(values)
 
 
-def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
+def _draw(rng: random.Random, kind: str) -> JsonValue:
     match kind:
         case "amount" | "funds" | "yearly":
             return rng.randrange(3000, 100_000)  # no amount looks like a year
@@ -316,6 +316,7 @@ def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
         case "code":
             letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
             return f"{letters}{rng.randrange(1000, 10_000)}"
+    raise ValueError(f"expected the kind of an attribute, found {kind!r}")
 
 
 def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:
