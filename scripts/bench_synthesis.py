@@ -59,6 +59,7 @@ from synthesis.prompts.judges import JudgeTogether
 from synthesis.prompts.tasks import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
+from synthesis.run.json_values import texts_in
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
@@ -385,7 +386,7 @@ def told_names(environments: Sequence[Environment], choose: Callable[[Sequence[T
 
     def decide(question: str, documents: Sequence[ToolDocument], returned: Any) -> Calls:
         values = [name for name in names[question] if name in question]
-        values += [value for _, value in returned if isinstance(value, str)]
+        values += [text for _, value in returned for text in texts_in(value)]
         years = dict.fromkeys(_YEAR.findall(question))
         calls: Calls = []
         for document in (documents[index] for index in choose(documents)):

@@ -25,6 +25,7 @@ from astra_jax.evaluate.environments import Evaluation, EvaluationConfig, sum_up
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument
+from synthesis.run.json_values import texts_in
 
 Calls = list[tuple[str, JsonObject]]
 """Names and arguments of the calls of one turn."""
@@ -174,7 +175,10 @@ def _values(
         if not kind.isascii():
             # "the agent and agent X": a name may begin with 和, but not with 和 and the kind again.
             found += re.findall(f"{re.escape(kind)}(?!和{re.escape(kind)}){_CHINESE_NAME}", question)
-        found += [
+        of_kind = [
             value for tool, value in returned if kind in (_property(tool), " ".join(sorted(_words(_property(tool)))))
+        ]
+        found += [
+            each for value in of_kind for each in (texts_in(value) if isinstance(value, dict | list) else [value])
         ]
     return list(dict.fromkeys(value for value in found if isinstance(value, str | int | float)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import is_answered, same_answer
 from synthesis.answers.state_conditions import meets_conditions
 from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 
@@ -16,11 +16,12 @@ from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
     """Say whether the value that `tool` returned solves a sub-task.
 
-    It does if `tool` is the tool of the sub-task's gold call, and the value is the same answer as the gold answer.
+    It does if `tool` is the tool of the sub-task's gold call, and the same answer as the gold one stands in the value
+    at the sub-task's path.
     Synthesis, `astra records verify` and the reward share this rule.
     """
     is_own = sub_task.call is not None and tool == sub_task.call.name
-    return is_own and same_answer(sub_task.answer, value, sub_task.aliases)
+    return is_own and is_answered(sub_task, value)
 
 
 def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str, JsonValue]]) -> int:
@@ -38,7 +39,7 @@ def count_solved(sub_tasks: Sequence[SubQuestion], outcomes: Sequence[tuple[str,
     0
     """
     open_tasks = list(sub_tasks)
-    # The first match is enough: sub-tasks that one outcome can solve have the same tool and the same answer.
+    # The first match is enough: no gold reply has the answer of another sub-task (`proving.proof.check_apart`).
     for tool, value in outcomes:
         for index, sub_task in enumerate(open_tasks):
             if is_solved(sub_task, tool, value):

@@ -1,18 +1,78 @@
 """The one rule of "the same answer": the same value in any notation, or a stated alias; no substring.
 
+A tool may reply with a record; the path of a sub-question leads to the value in it that is compared.
+
 Decided: docs/decisions/figures.md, “Answers are compared by value: numbers, quantities with units, dates”.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
+from typing import Final
 
 from synthesis.answers.written_values import POWER_OR_FRACTION, Quantity, value_of
 from synthesis.nfkc import nfkc
-from synthesis.records import JsonValue
+from synthesis.records import JsonValue, SubQuestion
+
+ABSENT: Final = object()
+"""The result of `value_at` where a path leads nowhere; it is the same answer as no JSON value."""
+
+
+def value_at(value: JsonValue, path: Sequence[str | int]) -> JsonValue:
+    """Return the value to which a path of keys and list indices leads; `ABSENT` if it leads nowhere.
+
+    >>> value_at({"items": [{"rent": 900}]}, ("items", 0, "rent")), value_at(900, ())
+    (900, 900)
+    >>> value_at({"items": []}, ("items", 0, "rent")) is ABSENT
+    True
+    """
+    for key in path:
+        in_object = isinstance(value, dict) and isinstance(key, str) and key in value
+        in_list = isinstance(value, list) and isinstance(key, int) and 0 <= key < len(value)
+        if not in_object and not in_list:
+            return ABSENT
+        value = value[key]
+    return value
+
+
+def is_answered(sub_question: SubQuestion, reply: JsonValue) -> bool:
+    """Say whether a tool's reply has the gold answer of a sub-question, or an alias of it, at its path."""
+    return same_answer(sub_question.answer, value_at(reply, sub_question.path), sub_question.aliases)
+
+
+def stands_in(reply: JsonValue, gold: JsonValue) -> bool:
+    """Say whether a reply is an answer or has it anywhere inside; a Boolean or null stands nowhere.
+
+    Here a numeral is also its number, and words stand in a longer text.
+
+    >>> stands_in({"owner": {"name": "Amber Fox"}}, "amber fox"), stands_in(["sold by Amber Fox"], "Amber Fox")
+    (True, True)
+    >>> stands_in([{"open": True}], True), stands_in({"rent": "3050"}, 3050), stands_in("Oakland", "Oak")
+    (False, True, False)
+    """
+    if gold is None or isinstance(gold, bool):
+        return False
+    said = _normalised_text(str(gold))
+    # Digits stand in no longer text: 2024 is not told by 2024-05-01.
+    are_words = isinstance(gold, str) and any(map(str.isalpha, gold))
+    word = re.compile(rf"(?<![0-9a-z]){re.escape(said)}(?![0-9a-z])") if are_words and said else None
+    return any(
+        same_answer(gold, value)
+        or (
+            isinstance(value, str) and (said == value.casefold() or bool(word and word.search(_normalised_text(value))))
+        )
+        for value in _values_in(reply)
+    )
+
+
+def _values_in(value: JsonValue) -> Iterator[JsonValue]:
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _values_in(inner)
 
 
 def same_answer(gold: JsonValue, value: JsonValue, aliases: Collection[str] = ()) -> bool:

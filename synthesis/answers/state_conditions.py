@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import ABSENT, same_answer, value_at
 from synthesis.records import JsonObject, JsonValue, StateCondition
 
-_ABSENT: Final = object()
 _IS_LIST: Final = None
 """The mark of a list in `_by_place`: a key that no object and no path has."""
 
@@ -34,12 +33,12 @@ def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | 
 
 
 def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> bool:
-    first, last = _at(before, condition.path), _at(after, condition.path)
+    first, last = value_at(before, condition.path), value_at(after, condition.path)
     match condition.relation:
         case "absent":
-            return last is _ABSENT
+            return last is ABSENT
         case "equals":
-            return last is not _ABSENT and same_answer(condition.value, last)
+            return last is not ABSENT and same_answer(condition.value, last)
         case "changed_by":
             numbers = (first, last, condition.value)
             if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
@@ -48,17 +47,6 @@ def _holds(condition: StateCondition, before: JsonObject, after: JsonObject) -> 
                 return same_answer(first + condition.value, last)
             except OverflowError:  # an integer beyond any float cannot have changed by exactly a float
                 return False
-
-
-def _at(node: JsonValue, path: Sequence[str | int]) -> JsonValue:
-    """Return the value at a path; `_ABSENT` without one."""
-    for key in path:
-        in_object = isinstance(node, dict) and isinstance(key, str) and key in node
-        in_list = isinstance(node, list) and isinstance(key, int) and 0 <= key < len(node)
-        if not in_object and not in_list:
-            return _ABSENT
-        node = node[key]
-    return node
 
 
 def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]], before: JsonObject) -> JsonObject:
@@ -71,10 +59,10 @@ def _without(state: JsonObject, paths: Sequence[tuple[str | int, ...]], before: 
         holders = [left]
         for key in path[:-1]:
             holders.append(inner if isinstance(inner := holders[-1].get(key), dict) else {})
-        if holders[-1].pop(path[-1], _ABSENT) is _ABSENT:
+        if holders[-1].pop(path[-1], ABSENT) is ABSENT:
             continue
         for depth in range(len(path) - 1, 0, -1):
-            if holders[depth].keys() - {_IS_LIST} or _at(before, path[:depth]) is not _ABSENT:
+            if holders[depth].keys() - {_IS_LIST} or value_at(before, path[:depth]) is not ABSENT:
                 break
             del holders[depth - 1][path[depth - 1]]
     return left

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import is_answered, same_answer
 from synthesis.answers.state_conditions import meets_conditions
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
@@ -101,8 +101,7 @@ async def prove_stateful(
         # The gold call on the initial state goes ahead of the batch. Each call runs on the state that it is sent with.
         stale, *replies = await sandbox.execute_batch([listed[0].request(initial), *requests])
         check_replies(listed, replies)
-        has_answer = stale.ok and same_answer(sub_question.answer, stale.value, sub_question.aliases)
-        if sub_question.depends_on and has_answer:
+        if sub_question.depends_on and stale.ok and is_answered(sub_question, stale.value):
             raise Rejected("does not depend on the state", f"{sub_question.id} has its answer from the start")
         state = replies[0].state if replies[0].state is not None else state  # of the gold call, the first one listed
     if same_answer(initial, state):

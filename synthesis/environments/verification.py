@@ -13,7 +13,7 @@ from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import verify_demonstration
 from synthesis.environments.proving.needed_packages import packages_of_sandbox, require_listed
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
-from synthesis.environments.proving.proof import Proof, prove, replay_gold_calls, request_of
+from synthesis.environments.proving.proof import Proof, check_apart, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.environments.state import check_conditions, prove_stateful
@@ -112,7 +112,8 @@ def check_shape(environment: Environment) -> None:
 
     Raises:
         Rejected: its hops or scenario are not those of its sub-tasks, Φ does not give its answer, a withheld tool or
-            value is there, a distractor's similarity lies outside its band, or nothing checks its state.
+            value is there, a distractor's similarity lies outside its band, nothing checks its state, or a reply tells
+            another sub-question's answer.
     """
     for irrelevant in environment.irrelevant_tools:
         above, upto = BANDS[irrelevant.band]
@@ -121,6 +122,7 @@ def check_shape(environment: Environment) -> None:
             raise Rejected("wrong similarity band", detail)
     if (environment.state is not None) != environment.is_stateful:
         raise Rejected("state without use", f"{environment.id}: a state and a final state belong together")
+    check_apart(environment.sub_questions)
     if environment.expectation != "answer":
         if environment.missing in {tool.document.name for tool in environment.all_tools}:
             raise Rejected("withheld tool is there", f"{environment.missing}")
@@ -181,7 +183,7 @@ class ExecutableTools:
         fresh = {key: pair for key, pair in zip(keys, asked, strict=True) if key not in self._verdicts}
         replies = iter(await self._sandbox.execute_batch([each for _, listed in fresh.values() for each in listed]))
         for key, (tool, listed) in fresh.items():
-            self._verdicts[key] = _verdict(tool, [next(replies) for _ in listed])
+            self._verdicts[key] = _verdict(tool, listed, [next(replies) for _ in listed])
         for key in keys:
             if (rejected := self._verdicts[key]) is not None:
                 raise rejected
@@ -204,7 +206,9 @@ def _stranger(kind: str | list[str] | None) -> JsonValue:
 _STRANGERS = {"integer": -1_000_003, "number": -1_000_003.5, "boolean": False, "array": [], "object": {}}
 
 
-def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected | None:
+def _verdict(
+    tool: EnvironmentTool, calls: Sequence[ExecuteRequest], replies: Sequence[ExecuteReply]
+) -> Rejected | None:
     try:  # without golds: no sub-question of this environment calls the tool
         check_source(tool.source, tool.document, (), tool.packages)
     except Rejected as rejected:
@@ -215,6 +219,8 @@ def _verdict(tool: EnvironmentTool, replies: Sequence[ExecuteReply]) -> Rejected
         return Rejected("distractor does not run", f"{name}: {stranger.error.kind.value}")
     if known and known[0].error is not None:
         return Rejected("distractor gives no answer", f"{name}: {known[0].error.message}")
-    if known and is_constant(known[0].value, [stranger, *known[1:]]):
+    # Of a tool without other rows the stranger's call is the only other one.
+    others = 1 if len(known) > 1 else 0
+    if known and is_constant([*calls[1:], *calls[: 1 - others]], [*known, *replies[: 1 - others]]):
         return Rejected("distractor gives one answer alone", f"{name}: {known[0].value!r}")
     return None

@@ -40,13 +40,14 @@ def ground_truth(environment: Environment) -> str:
     """Return the JSON text of the values that the F1 reward counts.
 
     `sub_tasks` are solved each by one call of its `tool` that returns `answer`; the episode is to end as `expectation`
-    says, with `final_state` unless that is null; `answer` is the whole question's. Three keys are there only if they
-    are needed: `aliases` are further texts that mean the answer beside them; `user_reply` is the user's answer to the
+    says, with `final_state` unless that is null; `answer` is the whole question's. Four keys are there only if they
+    are needed: `path` leads to the answer in a tool's reply, by keys and list indices; `aliases` are further texts that
+    mean the answer beside them; `user_reply` is the user's answer to the
     first message that asks back, and the episode goes on; and `state_conditions` hold of the last state, too.
     """
     truth = {
         "sub_tasks": [
-            {"tool": sub_task.call.name, "answer": sub_task.answer, **_aliases(sub_task)}
+            {"tool": sub_task.call.name, "answer": sub_task.answer, **_path(sub_task), **_aliases(sub_task)}
             for sub_task in environment.sub_tasks
             if sub_task.call is not None
         ],
@@ -61,6 +62,10 @@ def ground_truth(environment: Environment) -> str:
     if environment.state_conditions:
         truth["state_conditions"] = [condition.model_dump(mode="json") for condition in environment.state_conditions]
     return json.dumps(truth, ensure_ascii=False)
+
+
+def _path(sub_task: SubQuestion) -> JsonObject:
+    return {"path": list(sub_task.path)} if sub_task.path else {}
 
 
 def _aliases(asked: SubQuestion | Environment) -> JsonObject:

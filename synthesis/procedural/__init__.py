@@ -20,4 +20,8 @@ tool_wording        The wording of generated tools' names and documents; held-ou
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
+hard_options        Optional parameters of hard worlds' tools, whose settings the questions ask for in words.
+hard_worlds         Values of a hard world that hang together: many-to-one relations, inverses that agree, values within
+                    their range.
+tool_shapes         Shapes of hard worlds' tools: the way their code finds a value, and the record in which it replies.
 """

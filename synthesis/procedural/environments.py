@@ -6,12 +6,12 @@ An answer that needs a world is a `BadReply` if the knowledge cannot be read by 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.procedural.hard_options import hard_options, option_for, paged
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
@@ -23,8 +23,10 @@ from synthesis.procedural.tool_options import (
     tables_of,
     with_option,
 )
+from synthesis.procedural.tool_shapes import shape_of, source_of
+from synthesis.procedural.tool_shapes import tables_of as shaped_tables
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.worlds import YEARS, Fact, World, other_values
+from synthesis.procedural.worlds import YEARS, Fact, World
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
     JudgeToolNecessity,
@@ -48,7 +50,7 @@ from synthesis.prompts.tool_writing import (
 )
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, ToolDocument
+from synthesis.records import EnvironmentTool, JsonObject, JsonValue, ToolDocument, canonical_json
 from synthesis.teacher.protocol import BadReply, Request
 
 DISTRACTOR_ROWS: Final = 4
@@ -146,7 +148,9 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
     """Add an optional parameter that fits the tool's value."""
-    return with_option(request.document, world_about(request.knowledge), random.Random(f"option/{seed}"))
+    world = world_about(request.knowledge)
+    # A hard world's documents have the options that its questions ask for.
+    return request.document if world.hard else with_option(request.document, world, random.Random(f"option/{seed}"))
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
@@ -155,7 +159,12 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
     world = world_about(request.knowledge)
     known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
     asked = {name: known[name] for name in request.document.required}
-    return CallArguments(arguments={**asked, **needed_arguments(request.document)})
+    if world.hard is None:
+        return CallArguments(arguments={**asked, **needed_arguments(request.document)})
+    option = option_of(request.document)
+    if option is None or request.document.parameters["properties"][option]["default"] == fact.setting:
+        return CallArguments(arguments=asked)
+    return CallArguments(arguments={**asked, option: fact.setting})
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
@@ -164,9 +173,37 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     rows = world.values[fact.entity_type, fact.property]
     others = random.Random(f"rows/{seed}").sample([name for name in rows if name != fact.entity], DISTRACTOR_ROWS)
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
+    if world.hard is not None:
+        return implemented(world, request.document, fact.entity_type, fact.property, table)
     option = option_of(request.document)
     paged, further = tables_of(option, table, request.knowledge.seed)
     return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: paged, **further})
+
+
+def implemented(
+    world: World, document: ToolDocument, entity_type: str, asked: str, rows: Mapping[str, JsonValue]
+) -> ToolImplementation:
+    """Implement a tool of a hard world, own or sibling, for a property like the one asked.
+
+    `rows` has the value of each entity, by year for a property that changes by year.
+    """
+    kind, given = world.kind(entity_type, asked), world.value_range(entity_type, asked)
+    unit, seed = given[2] if given else "", f"{world.seed}/{document.name}"
+    shape = shape_of(world.seed, document, kind, unit)
+    table = document.name.partition("_")[2]
+
+    def cell(value: JsonValue) -> JsonValue:
+        if isinstance(value, dict):
+            return {year: cell(each) for year, each in value.items()}
+        return paged(value, world.seed) if shape.option == "page" else value
+
+    def stranger(rng: random.Random, kind: str) -> JsonValue:
+        return world.stranger(rng, kind, entity_type, asked)
+
+    cells = {name: cell(row) for name, row in rows.items()}
+    tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
+    further = hard_options()[shape.option]["tables"] if shape.option else {}
+    return ToolImplementation(source=source_of(shape, document, table), tables={**tables, **further}, path=shape.path)
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
@@ -179,19 +216,29 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     fact = _facts(request.knowledge).get(request.sub_question)
     if world.hard is None or fact is None:
         raise BadReply(f"no sibling of {request.document.name} is known")
-    rows = world.values[fact.entity_type, fact.property]
+    key = fact.entity_type, fact.property
     asked = [str(call.arguments[world.parameter(fact.entity_type)]) for call in request.calls]
     tools = []
-    for document in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
+    for document in world.hard.siblings[key][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
-        free = [name for name in rows if name not in asked]  # few are, where many are asked for
+        option = option_for(rng, world.kind(*key), world.value_range(*key))
+        document = document if option is None else world.with_option(document, option)
+        free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
-        values = other_values(world, fact, len(names) * len(YEARS), rng)
-        table = {name: next(values) if fact.year is None else {year: next(values) for year in YEARS} for name in names}
-        key = document.name.partition("_")[2]
-        source = _source(document, world, replace(fact, property=key))
-        tools.append(EnvironmentTool(document=document, source=source, tables={key: table}))
+        made = implemented(world, document, *key, {name: _other_value(world, fact, asked, rng) for name in names})
+        tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return SiblingTools(tools=tuple(tools))
+
+
+def _other_value(world: World, fact: Fact, asked: Sequence[str], rng: random.Random) -> JsonValue:
+    """Draw a value that is no answer for the entities asked about; a relation leads to another entity of the world."""
+    key = fact.entity_type, fact.property
+    if fact.year is not None:
+        return {year: world.stranger(rng, world.kind(*key), *key) for year in YEARS}
+    if world.kind(*key) != "relation":
+        return world.stranger(rng, world.kind(*key), *key)
+    answers = [world.values[key][name] for name in asked]
+    return rng.choice([name for name in world.entities[fact.property] if name not in answers])
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
@@ -238,8 +285,13 @@ def _source(document: ToolDocument, world: World, fact: Fact) -> str:
 def _joined(one: JsonObject, other: JsonObject) -> JsonObject:
     joined = dict(one)
     for key, value in other.items():
-        both = isinstance(joined.get(key), dict) and isinstance(value, dict)
-        joined[key] = _joined(joined[key], value) if both else value
+        held = joined.get(key)
+        if isinstance(held, dict) and isinstance(value, dict):
+            joined[key] = _joined(held, value)
+        elif isinstance(held, list) and held and isinstance(held[0], dict):  # rows; no order tells which was asked for
+            joined[key] = sorted([*held, *(row for row in value if row not in held)], key=canonical_json)
+        else:
+            joined[key] = value
     return dict(sorted(joined.items()))
 
 

@@ -88,7 +88,8 @@ def _about(world: World, wording: HardWording, rng: random.Random, stem: Sequenc
 
 
 def _asked(wording: HardWording, rng: random.Random, fact: Fact, about: str) -> str:
-    return rng.choice(wording.asks[fact.entity_type, fact.property]).format(x=about, year=fact.year)
+    asked = rng.choice(wording.asks[fact.entity_type, fact.property]).format(x=about, year=fact.year)
+    return fact.phrase.format(x=asked)
 
 
 def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:

@@ -7,8 +7,10 @@ does not give the plain value, the code obeys it, and the tables hold the data t
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any, Final
 
 from synthesis.procedural.tool_wording import UNSEEN, OptionKind
@@ -23,81 +25,52 @@ class Option:
     kind: OptionKind
     plain: JsonValue
     """The setting at which a tool returns a property as it stands in the world."""
-    defaults: tuple[JsonValue, ...]
+    defaults: Sequence[JsonValue]
     """Values that an omitted parameter may have."""
     annotation: str
     schema: JsonObject
     descriptions: Mapping[Language, str]
     code: str
     """Lines that turn the looked-up `value` into the value that the option asks for."""
-    tables: JsonObject = field(default_factory=dict)
+    tables: JsonObject
     """Data that the code reads."""
 
 
-OPTIONS: Final[Mapping[str, Option]] = {
-    "unit": Option(
-        kind="unit",
-        plain="one",
-        defaults=("one", "thousand"),
-        annotation="str",
-        schema={"type": "string", "enum": ["one", "thousand"]},
-        descriptions={"en": "Unit of the number", "zh": "数字的单位"},
-        code="""\
+_CODE: Final[Mapping[OptionKind, str]] = {
+    "unit": """\
     sizes = TABLES["unit_sizes"]
     if unit not in sizes:
         raise ValueError(f"unknown unit: {unit}")
     return value if unit == "one" else value / sizes[unit]
 """,
-        tables={"unit_sizes": {"one": 1, "thousand": 1000}},
-    ),
-    "page": Option(
-        kind="page",
-        plain=1,
-        defaults=(1,),
-        annotation="int",
-        schema={"type": "integer", "minimum": 1},
-        descriptions={"en": "One value a page, the newest first", "zh": "每页一个值，最新的在前"},
-        code="""\
+    "page": """\
     if not 0 < page <= len(value):
         raise ValueError(f"no page {page} of {len(value)}")
     return value[page - 1]
 """,
-    ),
-    "precision": Option(
-        kind="precision",
-        plain="day",
-        defaults=("day", "year"),
-        annotation="str",
-        schema={"type": "string", "enum": ["day", "month", "year"]},
-        descriptions={"en": "How exact the date is", "zh": "日期的精度"},
-        code="""\
+    "precision": """\
     lengths = TABLES["precision_lengths"]
     if precision not in lengths:
         raise ValueError(f"unknown precision: {precision}")
     return value[: lengths[precision]]
 """,
-        tables={"precision_lengths": {"day": 10, "month": 7, "year": 4}},
-    ),
-    "masked": Option(
-        kind="masked",
-        plain=False,
-        defaults=(False, True),
-        annotation="bool",
-        schema={"type": "boolean"},
-        descriptions={"en": "Hide all but the first character", "zh": "只显示第一个字"},
-        code="""\
+    "masked": """\
     if not isinstance(masked, bool):
         raise ValueError(f"no Boolean: {masked}")
     return value[:1] + "***" if masked else value
 """,
-    ),
 }
-UNSEEN_DESCRIPTIONS: Final[Mapping[OptionKind, Mapping[Language, str]]] = {
-    "unit": {"en": "Order of magnitude", "zh": "数量级"},
-    "page": {"en": "Which value, counted back from the latest", "zh": "第几个值，从最近的数起"},
-    "precision": {"en": "Part of the date to give", "zh": "给出日期的哪一部分"},
-    "masked": {"en": "Keep the rest of the text secret", "zh": "隐去其余文字"},
-}
+_WRITTEN: Final[Mapping[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("plain_options.toml").read_text(encoding="utf-8")
+)
+
+
+def _option(kind: OptionKind) -> Option:
+    written = {name: value for name, value in _WRITTEN[kind].items() if name != "unseen_descriptions"}
+    return Option(kind=kind, annotation=type(written["plain"]).__name__, code=_CODE[kind], **written)
+
+
+OPTIONS: Final[Mapping[str, Option]] = {kind: _option(kind) for kind in _CODE}
 
 
 def _reworded(option: Option) -> Option:
@@ -106,7 +79,7 @@ def _reworded(option: Option) -> Option:
     name = UNSEEN.options[option.kind]
     return replace(
         option,
-        descriptions=UNSEEN_DESCRIPTIONS[option.kind],
+        descriptions=_WRITTEN[option.kind]["unseen_descriptions"],
         code=option.code.replace(option.kind, name),
         tables={table.replace(option.kind, name): rows for table, rows in option.tables.items()},
     )

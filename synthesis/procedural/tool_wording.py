@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final, Literal
 
 from synthesis.questions.knowledge import Unseen
@@ -44,30 +46,9 @@ class ToolWording:
         return described if language == "zh" else described[0].upper() + described[1:]
 
 
-KNOWN: Final = ToolWording(
-    lookup_name="get_{entity}_{asked}",
-    lookup={"en": "{asked} of {entity}", "zh": "{entity}的{asked}"},
-    yearly_lookup={"en": "{asked} of {entity} in a year", "zh": "{entity}某年的{asked}"},
-    move_name="move_{entity}_{asked}",
-    move={"en": "Move {asked} from one {entity} to another", "zh": "把{asked}从一个{entity}转给另一个"},
-    year="year",
-    source="source",
-    target="target",
-    amount="amount",
-    options={"unit": "unit", "page": "page", "precision": "precision", "masked": "masked"},
-)
-UNSEEN: Final = ToolWording(
-    lookup_name="find_{asked}_of_{entity}",
-    lookup={"en": "finds the {asked} of {entity}", "zh": "查询{entity}的{asked}"},
-    yearly_lookup={"en": "finds the {asked} of {entity} by calendar year", "zh": "按年份查询{entity}的{asked}"},
-    move_name="shift_{asked}_of_{entity}",
-    move={"en": "Shift part of the {asked} of one {entity} over to another", "zh": "在两个{entity}之间划转{asked}"},
-    year="calendar_year",
-    source="giver",
-    target="receiver",
-    amount="quantity",
-    options={"unit": "scale", "page": "entry", "precision": "detail", "masked": "hidden"},
-)
+_WORDINGS: Final = tomllib.loads(files(__package__).joinpath("tool_wordings.toml").read_text(encoding="utf-8"))
+KNOWN: Final = ToolWording(**_WORDINGS["known"])
+UNSEEN: Final = ToolWording(**_WORDINGS["unseen"])
 
 
 def wording_of(unseen: Unseen) -> ToolWording:

@@ -8,8 +8,11 @@ label, an entity that the question starts from by its type and name. A hard worl
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise, product
 from typing import Any, Final, TypeVar
 
 from synthesis.procedural.hard_questions import changed, hard_question, series
@@ -20,62 +23,23 @@ from synthesis.teacher.protocol import BadReply
 
 MAX_DRAWS: Final = 200
 MAX_WALKS: Final = 6
+OTHER_SETTINGS: Final = 0.6
+"""Share of the facts with an option that ask for another setting than the plain one."""
 
 Walk = tuple[Fact, ...]
 Option = TypeVar("Option")
 
-MAIN_QUESTIONS: Final[Mapping[Language, Mapping[str, tuple[str, ...]]]] = {
-    "en": {
-        "same": (
-            "What is {facts}?",
-            "Tell me {facts}.",
-            "Please look up {facts}.",
-            "I need to know {facts}.",
-            "Could you find {facts}?",
-        ),
-        "list": ("What are {facts}?", "Tell me {facts}.", "Please look up {facts}.", "I need to know {facts}."),
-        "sum": ("What is the total of {facts}?", "How much do {facts} add up to?"),
-        "difference": ("What is the difference between {facts}?", "How far apart are {facts}?"),
-        "largest": ("What is the highest among {facts}?", "Find the highest among {facts}."),
-        "smallest": ("What is the lowest among {facts}?", "Find the lowest among {facts}."),
-        "which_largest": ("Which has the {more} {label}: {subjects}?", "Of {subjects}, which has the {more} {label}?"),
-        "which_smallest": ("Which has the {less} {label}: {subjects}?", "Of {subjects}, which has the {less} {label}?"),
-    },
-    "zh": {
-        "same": ("{facts}是什么？", "请查一下{facts}。", "我想知道{facts}。", "帮我查{facts}。"),
-        "list": ("{facts}分别是什么？", "请查一下{facts}。", "我想知道{facts}。"),
-        "sum": ("{facts}加起来是多少？", "{facts}的总和是多少？"),
-        "difference": ("{facts}相差多少？", "{facts}的差是多少？"),
-        "largest": ("{facts}中最高的是多少？", "请找出{facts}中最高的。"),
-        "smallest": ("{facts}中最低的是多少？", "请找出{facts}中最低的。"),
-        "which_largest": ("{subjects}，谁的{label}最{more}？", "比较{subjects}：谁的{label}最{more}？"),
-        "which_smallest": ("{subjects}，谁的{label}最{less}？", "比较{subjects}：谁的{label}最{less}？"),
-    },
-}
-MORE_AND_LESS: Final = {
-    ("en", False): ("highest", "lowest"),
-    ("en", True): ("latest", "earliest"),
-    ("zh", False): ("高", "低"),
-    ("zh", True): ("晚", "早"),
-}
-COMPUTATIONS: Final[Mapping[Language, Mapping[str, str]]] = {
-    "en": {
-        "sum": "What is the total of {values}?",
-        "difference": "What is the difference between {values}?",
-        "largest": "What is the highest among {values}?",
-        "smallest": "What is the lowest among {values}?",
-        "which_largest": "Which is the {more} of {values}?",
-        "which_smallest": "Which is the {less} of {values}?",
-    },
-    "zh": {
-        "sum": "{values}的总和是多少？",
-        "difference": "{values}的差是多少？",
-        "largest": "{values}中最高的是多少？",
-        "smallest": "{values}中最低的是多少？",
-        "which_largest": "{values}中最{more}的是哪个？",
-        "which_smallest": "{values}中最{less}的是哪个？",
-    },
-}
+
+@cache
+def plain_frames(language: Language) -> Mapping[str, Any]:
+    """Return the sentence frames of plain questions: `main`, `computations`, and the words `more_and_less`."""
+    return tomllib.loads(files(__package__).joinpath("plain_frames.toml").read_text(encoding="utf-8"))[language]
+
+
+def _more_and_less(world: World, fact: Fact) -> tuple[str, str]:
+    is_date = world.kind(fact.entity_type, fact.property) == "date"
+    more, less = plain_frames(world.language)["more_and_less"]["dates" if is_date else "numbers"]
+    return more, less
 
 
 def lookup_question(world: World, fact: Fact) -> str:
@@ -86,7 +50,7 @@ def lookup_question(world: World, fact: Fact) -> str:
     >>> lookup_question(world, world.fact("book", world.entities["book"][0], "author")).endswith("?")
     True
     """
-    asked = _of(world, _label(world, fact), _root(world, fact))
+    asked = fact.phrase.format(x=_of(world, _label(world, fact), _root(world, fact)))
     return f"{asked}是什么？" if world.language == "zh" else f"What is {asked}?"
 
 
@@ -96,8 +60,8 @@ def facts_by_question(world: World) -> Mapping[str, Fact]:
     for (entity_type, property_name), rows in world.values.items():
         years = YEARS if world.kind(entity_type, property_name) == "yearly" else (None,)
         for entity in rows:
-            for year in years:
-                fact = world.fact(entity_type, entity, property_name, year)
+            for year, setting in product(years, world.settings(entity_type, property_name)):
+                fact = world.fact(entity_type, entity, property_name, year, setting)
                 facts[lookup_question(world, fact)] = fact
     return facts
 
@@ -197,7 +161,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
         if not comparable or world.kind(entity_type, name) in {*NUMERIC_KINDS, "date"}
     ]
     entity_type, asked = _pick(rng, properties)
-    year = rng.choice(YEARS) if world.kind(entity_type, asked) == "yearly" else None
+    year, setting = _draw_year_and_setting(world, rng, entity_type, asked)
     walks = []
     for length in lengths:
         # The types are found backwards from the property, for not every way from some entity leads there.
@@ -210,7 +174,7 @@ def _draw_alike(world: World, rng: random.Random, lengths: Sequence[int], compar
         for here, there in pairwise(types):
             walk.append(world.fact(here, entity, there))
             entity = str(walk[-1].value)
-        walks.append((*walk, world.fact(entity_type, entity, asked, year)))
+        walks.append((*walk, world.fact(entity_type, entity, asked, year, setting)))
     return walks
 
 
@@ -224,8 +188,16 @@ def _follow(world: World, rng: random.Random, entity_type: str, entity: str, len
 
 
 def _draw_fact(world: World, rng: random.Random, entity_type: str, entity: str, name: str) -> Fact:
+    year, setting = _draw_year_and_setting(world, rng, entity_type, name)
+    return world.fact(entity_type, entity, name, year, setting)
+
+
+def _draw_year_and_setting(
+    world: World, rng: random.Random, entity_type: str, name: str
+) -> tuple[str | None, JsonValue]:
     year = rng.choice(YEARS) if world.kind(entity_type, name) == "yearly" else None
-    return world.fact(entity_type, entity, name, year)
+    plain, *others = world.settings(entity_type, name)
+    return year, rng.choice(others) if others and rng.random() < OTHER_SETTINGS else plain
 
 
 def _instance(
@@ -275,7 +247,9 @@ def _draw_composition(
 ) -> Composition:
     inputs = tuple(ids)
     if not with_computation:
-        change = changed(world, asked[0], rng) if world.hard is not None and len(ids) == 1 else None
+        # A year or a month alone has no day some days later.
+        is_whole = asked[0].setting not in ("month", "year")
+        change = changed(world, asked[0], rng) if world.hard is not None and is_whole and len(ids) == 1 else None
         if change is not None:
             return Composition(operation=change[0], inputs=inputs, operand=change[1])
         return Composition(operation="same" if len(ids) == 1 else "list", inputs=inputs)
@@ -288,7 +262,7 @@ def _draw_composition(
 
 
 def _main_question(world: World, rng: random.Random, operation: str, walks: Sequence[Walk]) -> str:
-    template = rng.choice(MAIN_QUESTIONS[world.language][operation])
+    template = rng.choice(plain_frames(world.language)["main"][operation])
     asked = [walk[-1] for walk in walks]
     subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
     labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
@@ -296,7 +270,7 @@ def _main_question(world: World, rng: random.Random, operation: str, walks: Sequ
         facts = f"{_series('zh', subjects)}的{_series('zh', labels)}"
     else:
         facts = f"the {_series('en', labels)} {_series('en', [f'of {subject}' for subject in subjects])}"
-    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
+    more, less = _more_and_less(world, asked[0])
     joined = _series(world.language, subjects, "and" if "Of {" in template else "or")
     return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
 
@@ -307,8 +281,10 @@ def _computation_question(world: World, composition: Composition, asked: Sequenc
         form = "{}（{}）" if world.language == "zh" else "{} ({})"
         values = [form.format(choice, value) for choice, value in zip(composition.choices, values, strict=True)]
     joined = _series(world.language, values)
-    more, less = MORE_AND_LESS[world.language, world.kind(asked[0].entity_type, asked[0].property) == "date"]
-    return COMPUTATIONS[world.language][composition.operation].format(values=joined, more=more, less=less)
+    more, less = _more_and_less(world, asked[0])
+    return plain_frames(world.language)["computations"][composition.operation].format(
+        values=joined, more=more, less=less
+    )
 
 
 def _subject(world: World, walk: Walk) -> str:

@@ -10,14 +10,17 @@ import math
 import random
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from itertools import islice
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from synthesis.procedural.hard_options import ValueRange, hard_options, option_for, set_value, with_hard_option
 from synthesis.procedural.hard_wording import HardWording, hard_wording_of
+from synthesis.procedural.hard_worlds import draw_hard_values, ranges, sizes_of, within
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
@@ -72,6 +75,10 @@ class Fact:
     """An attribute of the type, or the type that the entity leads to."""
     year: str | None
     value: JsonValue
+    setting: JsonValue = None
+    """The setting of the tool's option that gives the value; None for a tool without one."""
+    phrase: str = "{x}"
+    """Words around the property {x} that ask for the setting."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,9 @@ class World:
     wording: ToolWording = KNOWN
     hard: HardWording | None = None
     """The words of a hard world; those of `wording` are not used then."""
+    seed: int = 0
+    options: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Option of the tool for a property, in a hard world: (type, property) to the option's name."""
 
     @property
     def year_parameter(self) -> str:
@@ -108,8 +118,10 @@ class World:
 
         One in Chinese ends with the English label that the tool's name is made of.
         """
+        key = entity_type, property_name
         if self.hard is not None:
-            return self.hard.documents[entity_type, property_name]
+            document, option = self.hard.documents[key], self.options.get(key)
+            return document if option is None else self.with_option(document, option)
         entity, asked = self.label(entity_type), self.label(entity_type, property_name)
         if self.language != "zh":
             entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
@@ -131,10 +143,56 @@ class World:
             return "relation"
         return self.types[entity_type].attributes[property_name][1]
 
-    def fact(self, entity_type: str, entity: str, property_name: str, year: str | None = None) -> Fact:
-        """Look one fact up; `year` is for a property that changes by year."""
+    def with_option(self, document: ToolDocument, option: str) -> ToolDocument:
+        """Add an option to a tool's document, with a default of the world's own."""
+        return with_hard_option(document, option, random.Random(f"default/{self.seed}/{document.name}"), self.language)
+
+    def value_range(self, entity_type: str, property_name: str) -> ValueRange | None:
+        """Return the range of a hard world's numbers or dates; None for other properties."""
+        return ranges(self.domain).get(entity_type, {}).get(property_name)
+
+    def settings(self, entity_type: str, property_name: str) -> Sequence[JsonValue]:
+        """Return the settings of a tool's option that a question may ask for, the plain one first."""
+        option = self.options.get((entity_type, property_name))
+        return (None,) if option is None else hard_options()[option]["settings"]
+
+    def fact(
+        self, entity_type: str, entity: str, property_name: str, year: str | None = None, setting: JsonValue = None
+    ) -> Fact:
+        """Look one fact up; `year` is for a property that changes by year, `setting` for a tool with an option.
+
+        Without a setting, such a tool has the plain one.
+        """
         value = self.values[entity_type, property_name][entity]
-        return Fact(entity, entity_type, property_name, year, value if year is None else value[year])
+        fact = Fact(entity, entity_type, property_name, year, value if year is None else value[year])
+        option = self.options.get((entity_type, property_name))
+        if option is None:
+            return fact
+        of = hard_options()[option]
+        setting = of["settings"][0] if setting is None else setting
+        phrase = of[self.language]["phrases"][of["settings"].index(setting)]
+        return replace(fact, value=set_value(option, setting, fact.value, self.seed), setting=setting, phrase=phrase)
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Every name and every value of the world, as texts."""
+        cells = {str(value) for rows in self.values.values() for value in _cells(rows.values())}
+        return frozenset(cells.union(*self.entities.values()))
+
+    def stranger(self, rng: random.Random, kind: str, entity_type: str, property_name: str) -> JsonValue:
+        """Draw a value like a property's, or of another kind, that does not stand in a hard world."""
+        given = self.value_range(entity_type, property_name)
+        if given and kind == "date":  # earlier, so that its year is no answer either
+            given = (given[0] - 12, given[0] - 1, "", 0)
+        while True:
+            if kind == "relation":
+                drawn: JsonValue = _entity_names(rng, self.language, 1, None)[0]
+            elif given is None or kind in ("phone", "code"):
+                drawn = _draw(rng, kind)
+            else:
+                drawn = within(rng, given, kind)
+            if str(drawn) not in self.known:
+                return drawn
 
     def label(self, entity_type: str, property_name: str | None = None) -> str:
         """Return the name of a type, or of a property of it, in the world's language."""
@@ -168,17 +226,29 @@ def world_of(
     """
     rng = random.Random(f"world/{domain}/{language}/{seed}")
     types = domains(unseen)[domain]
-    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts, near=difficulty == "hard")
+    if difficulty == "hard":
+        return _hard_world(rng, domain, language, seed, parts, types)
+    names = _entity_names(rng, language, ENTITIES_PER_TYPE * len(types), parts)
     entities = {
         name: tuple(names[index * ENTITIES_PER_TYPE : (index + 1) * ENTITIES_PER_TYPE])
         for index, name in enumerate(types)
     }
-    values = draw_values(rng, types, entities)
-    hard = None
-    if difficulty == "hard":
-        yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
-        hard = hard_wording_of(domain, language, seed, yearly)
-    return World(domain, language, types, entities, values, wording_of(unseen), hard)
+    return World(domain, language, types, entities, draw_values(rng, types, entities), wording_of(unseen))
+
+
+def _hard_world(
+    rng: random.Random, domain: str, language: Language, seed: int, parts: int | None, types: Domain
+) -> World:
+    sizes = sizes_of(types)
+    names = iter(_entity_names(rng, language, sum(sizes.values()), parts, near=True))
+    entities = {name: tuple(islice(names, size)) for name, size in sizes.items()}
+    values = draw_hard_values(rng, domain, types, entities, YEARS, _draw)
+    yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
+    world = World(
+        domain, language, types, entities, values, hard=hard_wording_of(domain, language, seed, yearly), seed=seed
+    )
+    drawn = {key: option_for(rng, world.kind(*key), world.value_range(*key)) for key in values}
+    return replace(world, options={key: option for key, option in drawn.items() if option is not None})
 
 
 def draw_values(
@@ -232,7 +302,7 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
     return list(values)
 
 
-def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
+def _draw(rng: random.Random, kind: str) -> JsonValue:
     match kind:
         case "amount" | "funds" | "yearly":
             return rng.randrange(3000, 100_000)  # no amount looks like a year
@@ -246,18 +316,7 @@ def _draw(rng: random.Random, kind: AttributeKind) -> JsonValue:
         case "code":
             letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
             return f"{letters}{rng.randrange(1000, 10_000)}"
-
-
-def other_values(world: World, fact: Fact, count: int, rng: random.Random) -> Iterator[JsonValue]:
-    """Draw distinct values like a property's that do not stand in the world; for a relation, strangers' names."""
-    kind = world.kind(fact.entity_type, fact.property)
-    if kind == "relation":
-        names = set().union(*world.entities.values())
-        drawn: list[JsonValue] = list(_entity_names(rng, world.language, count + len(names), None))
-    else:
-        drawn = _distinct_values(rng, kind, 2 * count)
-    known = {str(value) for rows in world.values.values() for value in _cells(rows.values())}
-    return iter([value for value in drawn if str(value) not in known][:count])
+    raise ValueError(f"expected the kind of an attribute, found {kind!r}")
 
 
 def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:

@@ -70,6 +70,15 @@ class SubQuestion(Record):
     depends_on: tuple[str, ...] = ()
     call: ToolCall | None = None
     """Gold call; None if no tool is needed."""
+    path: tuple[str | int, ...] = Field(default=(), exclude_if=lambda path: not path)
+    """Keys and list indices that lead from the tool's reply to the answer; empty where the reply is the answer."""
+    reply: JsonValue = Field(default=None, exclude_if=lambda reply: reply is None)
+    """Whole reply to the gold call; None where the reply is the answer."""
+
+    @property
+    def gold_reply(self) -> JsonValue:
+        """The tool's whole reply to the gold call."""
+        return self.reply if self.path else self.answer
 
 
 Operation = Literal[
@@ -252,7 +261,7 @@ class Environment(KeptRecord):
             calls = tuple(task.call for task in level if task.call is not None)
             messages.append(Message(role="assistant", reasoning_content=self.reasoning_of(calls), tool_calls=calls))
             for call, task in zip(calls, level, strict=True):
-                content = json.dumps(task.answer, ensure_ascii=False)
+                content = json.dumps(task.gold_reply, ensure_ascii=False)
                 messages.append(Message(role="tool", content=content, tool_call_id=call.id))
         messages.append(self.final_message(self.answer))
         return tuple(messages)

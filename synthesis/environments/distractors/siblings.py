@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from sandbox.client import ExecuteRequest
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import stands_in
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
@@ -48,6 +48,7 @@ async def write_siblings(
             document=tool.document.model_copy(update={"parameters": _required_alone(tool)}),
             sub_question=tasks[0].question,
             calls=tuple(task.call for task in tasks if task.call is not None),
+            reply=tasks[0].gold_reply,
             count=SIBLINGS_PER_TOOL,
         )
         reply = await teacher.ask(request, seed=seed)
@@ -83,7 +84,11 @@ async def tried_on_gold_calls(
     told: list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]] = []
     for requests in trials:
         answered = [(request, reply) for request, reply in [(each, next(replies)) for each in requests] if reply.ok]
-        is_answer = any(same_answer(gold, reply.value) for gold in golds for _, reply in answered)
+        is_answer = any(
+            stands_in(reply.value, gold) and not stands_in(list(request.arguments.values()), gold)
+            for gold in golds
+            for request, reply in answered
+        )
         arguments = dict(answered[0][0].arguments) if answered else {}
         told.append(("an answer" if is_answer else "something else" if answered else "nothing", arguments))
     return told
@@ -91,8 +96,8 @@ async def tried_on_gold_calls(
 
 async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
     further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
-    replies = await sandbox.execute_batch([request_of(sibling.tool, call) for call in (sibling.arguments, *further)])
-    return is_constant(replies[0].value, replies[1:])
+    requests = [request_of(sibling.tool, call) for call in (sibling.arguments, *further)]
+    return is_constant(requests, await sandbox.execute_batch(requests))
 
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:

@@ -15,7 +15,6 @@ Decided: docs/decisions/tiny.md, “Demonstrations hold planted habits in known 
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from itertools import cycle, zip_longest
@@ -23,7 +22,7 @@ from typing import Final
 
 from sandbox.client import ExecuteReply
 from sandbox.protocol import ErrorKind
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import stands_in
 from synthesis.answers.tool_response import tool_response
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
@@ -153,7 +152,8 @@ def _without_last_call(gold: tuple[Message, ...], environment: Environment) -> t
     if kept:
         calls = gold[last].model_copy(update={"tool_calls": kept, "reasoning_content": environment.reasoning_of(kept)})
         messages = (*messages, calls, *gold[last + 1 : last + 1 + len(kept)])
-    found = [json.loads(message.content) for message in messages if message.role == "tool"][-1]
+    answers = {task.call.id: task.answer for task in environment.sub_tasks if task.call is not None}
+    found = [answers[message.tool_call_id or ""] for message in messages if message.role == "tool"][-1]
     return (*messages, environment.final_message(found))
 
 
@@ -226,7 +226,7 @@ def _has_failed(reply: ExecuteReply) -> bool:
 
 def _tells_gold(environment: Environment, reply: ExecuteReply) -> bool:
     golds = [*ways_to_answer(environment), *(way for each in environment.sub_questions for way in ways_to_answer(each))]
-    return any(same_answer(gold, reply.value) for gold in golds)
+    return any(stands_in(reply.value, gold) for gold in golds)
 
 
 async def _run(

@@ -20,7 +20,7 @@ import numpy as np
 from synthesis.embeddings import EmbeddingModel, embed
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
-from synthesis.environments.proving.proof import prove, replay_gold_calls
+from synthesis.environments.proving.proof import prove, replay_gold_calls, with_replies
 from synthesis.environments.proving.sub_environments import SubEnvironment
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
 from synthesis.records import EnvironmentTool, NeededPackage, SubQuestion
@@ -64,17 +64,16 @@ async def merge_sub_environments(
     # In a thread: a local model takes seconds, and other environments wait on this event loop.
     cosines = await asyncio.to_thread(_cosines, sub_environments, embedding)
     merging = _Merging(teacher, sandbox, seed, packages, cosines)
-    sub_questions: list[SubQuestion] = []
     for index, sub_environment in enumerate(sub_environments):
-        sub_question, tool = sub_environment.sub_question, sub_environment.tool
-        if tool is not None:
-            sub_question = await merging.inserted(index, tool, sub_question)
-        sub_questions.append(sub_question)
+        if sub_environment.tool is not None:
+            await merging.insert(index, sub_environment.tool, sub_environment.sub_question)
     # Insertions replayed gold calls alone; the whole proof, with its many more calls, is run once.
     proofs = [(slot.tool, slot.answered) for slot in merging.slots if len(slot.answered) > 1]
     if proofs:
         await prove(sandbox, proofs)
-    return tuple(sub_questions), tuple(slot.tool for slot in merging.slots)
+    called = {asked.id: asked for slot in merging.slots for asked in slot.answered}
+    sub_questions = (each.sub_question for each in sub_environments)
+    return tuple(called.get(each.id, each) for each in sub_questions), tuple(slot.tool for slot in merging.slots)
 
 
 @dataclass
@@ -89,20 +88,18 @@ class _Merging:
     """[sub-environments, sub-environments] similarities of their tools' documents."""
     slots: list[_Slot] = field(default_factory=list)
 
-    async def inserted(self, index: int, tool: EnvironmentTool, sub_question: SubQuestion) -> SubQuestion:
-        """Join a tool to one that does the same, or keep it apart; return the sub-question with its call there."""
+    async def insert(self, index: int, tool: EnvironmentTool, sub_question: SubQuestion) -> None:
+        """Join a tool to one that does the same, or keep it apart; the slot has the sub-question with its call."""
         try:
             found = await self._homogeneous(index, tool, sub_question)
             if found is not None:
                 slot, asked = found
-                slot.tool = await self._joined(slot.tool, tool, [*slot.answered, asked])
-                slot.answered.append(asked)
-                return asked
+                slot.tool, slot.answered = await self._joined(slot.tool, tool, [*slot.answered, asked])
+                return
         except (Rejected, BadReply):
             pass  # the tools stay apart
         tool, asked = _under_free_name(tool, sub_question, {slot.tool.document.name for slot in self.slots})
         self.slots.append(_Slot(index, tool, [asked]))
-        return asked
 
     async def _homogeneous(
         self, index: int, tool: EnvironmentTool, sub_question: SubQuestion
@@ -129,15 +126,17 @@ class _Merging:
 
     async def _joined(
         self, merged: EnvironmentTool, inserted: EnvironmentTool, sub_questions: Sequence[SubQuestion]
-    ) -> EnvironmentTool:
+    ) -> tuple[EnvironmentTool, list[SubQuestion]]:
         request = MergeTools(
             merged=merged, inserted=inserted, sub_questions=tuple(sub_questions), packages=self.packages
         )
         reply = await self.teacher.ask(request, seed=self.seed)
         written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
         joined = with_needed_packages(written, self.packages)
-        await replay_gold_calls(self.sandbox, [(joined, sub_questions)])
-        return joined
+        # More rows may change a list, and the inserted tool's reply had a shape of its own.
+        asked = await with_replies(self.sandbox, joined, sub_questions, [sub_questions[0].path])
+        await replay_gold_calls(self.sandbox, [(joined, asked)])
+        return joined, asked
 
 
 def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:

@@ -9,10 +9,10 @@ call”.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from sandbox.client import ExecuteReply
+from sandbox.client import ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import same_answer
 from synthesis.records import EnvironmentTool, JsonObject, JsonValue
 
@@ -57,6 +57,17 @@ def _others(node: JsonValue, value: JsonValue) -> Iterator[list[JsonValue]]:
             yield from _others(row, value)
 
 
-def is_constant(value: JsonValue, replies: Sequence[ExecuteReply], aliases: Collection[str] = ()) -> bool:
-    """Say whether none of the calls for other rows has another answer than this one or an alias of it."""
-    return not any(reply.ok and not same_answer(value, reply.value, aliases) for reply in replies)
+def is_constant(calls: Sequence[ExecuteRequest], replies: Sequence[ExecuteReply]) -> bool:
+    """Say whether no other call has another reply than the first one, arguments that a reply repeats left out."""
+    first, *others = (
+        _without(reply.value, call.arguments.values()) for call, reply in zip(calls, replies, strict=True) if reply.ok
+    )
+    return all(same_answer(first, other) for other in others)
+
+
+def _without(value: JsonValue, arguments: Iterable[JsonValue]) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _without(inner, arguments) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without(inner, arguments) for inner in value]
+    return None if any(same_answer(argument, value) for argument in arguments) else value

@@ -1,8 +1,9 @@
 """The proof of a tool: in the sandbox its gold call gives the gold answer, and no changed call does.
 
-An alias of the gold answer counts as the gold answer. Per sub-question, in one batch:
+An alias of the gold answer counts as the gold answer. Where a tool replies with a record, the answer is the value at
+the sub-question's path, and a changed call must not give it anywhere in the record. Per sub-question, in one batch:
 
-    gold       the call as it stands             must give the gold answer and no other sub-question's
+    gold       the call as it stands             must give the gold reply, and no other sub-question's answer
     repeat     the same under another seed       must give the gold answer again
     changed    each argument made a stranger     must not give the gold answer; may fail, but by an ordinary exception
     missing    each required argument left out   must fail
@@ -22,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from sandbox.client import ExecuteReply, ExecuteRequest, Limits
-from synthesis.answers.same_answer import same_answer
+from synthesis.answers.same_answer import ABSENT, is_answered, same_answer, stands_in, value_at
 from synthesis.environments.proving.call_batches import Sandbox
-from synthesis.environments.proving.other_rows import calls_for_other_rows, is_constant
+from synthesis.environments.proving.other_rows import calls_for_other_rows
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.environments.questions.tool_documents import documented_defaults
@@ -33,6 +34,8 @@ from synthesis.stage import Rejected
 
 Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
 """A tool and the sub-questions that it must answer."""
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and list indices that lead from a reply to an answer."""
 
 
 PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
@@ -118,28 +121,32 @@ def check_replies(listed: Sequence[Trial], replies: Sequence[ExecuteReply], othe
 
 def check_reply(trial: Trial, reply: ExecuteReply, others: Sequence[SubQuestion] = ()) -> None:
     """Check the reply to one call of a proof; `others` are the tool's other sub-questions."""
-    gold = trial.sub_question.answer
-    gives_gold = reply.ok and same_answer(gold, reply.value, trial.sub_question.aliases)
+    asked, gold = trial.sub_question, trial.sub_question.answer
+    gives_gold = reply.ok and is_answered(asked, reply.value)
+    tells_gold = reply.ok and (any(stands_in(reply.value, way) for way in ways_to_answer(asked)) or gives_gold)
     kind, outcome = ("", repr(reply.value))
     if reply.error is not None:
         kind, outcome = reply.error.kind.value, f"{reply.error.kind.value}: {reply.error.message}"
-    detail = f"{trial.tool.document.name}({trial.arguments}): expected {gold!r}, found {outcome}"
+    where = f" at {list(asked.path)}" if asked.path else ""
+    detail = f"{trial.tool.document.name}({trial.arguments}): expected {gold!r}{where}, found {outcome}"
     match trial.promise:
         case "gold" if not reply.ok:
             raise Rejected(f"call ends in {kind}", detail)
         case "gold" if not gives_gold:
             raise Rejected("wrong answer", detail)
-        case "gold" if any(same_answer(other.answer, reply.value, other.aliases) for other in others):
+        case "gold" if not same_answer(asked.gold_reply, reply.value, asked.aliases):
+            raise Rejected("another reply than recorded", f"{detail}, recorded {asked.gold_reply!r}")
+        case "gold" if any(_tells(asked, reply.value, other) for other in others):
             raise Rejected("answers another sub-question", detail)
         case "repeat" if not gives_gold:
             raise Rejected("not deterministic", detail)
-        case "changed" if gives_gold:
+        case "changed" if tells_gold:
             raise Rejected("ignores its arguments", f"{detail} though an argument was changed")
         case "changed" if kind not in ("", "exception"):
             raise Rejected("error path fails", detail)
         case "missing" if reply.ok:
             raise Rejected("missing argument accepted", detail)
-        case "omitted" | "default" if not reply.ok:
+        case "omitted" | "default" if not reply.ok or value_at(reply.value, asked.path) is ABSENT:
             raise Rejected("default fails", detail)
 
 
@@ -173,7 +180,7 @@ async def _run(
         undecided += [
             trial
             for trial, reply in zip(listed, told, strict=True)
-            if trial.promise == "row" and is_constant(trial.sub_question.answer, [reply], trial.sub_question.aliases)
+            if trial.promise == "row" and _has_no_other_answer(trial.sub_question, [reply])
         ]
     for trial in undecided:
         await _prove_by_further_rows(sandbox, trial)
@@ -183,13 +190,63 @@ async def _prove_by_further_rows(sandbox: Sandbox, trial: Trial) -> None:
     """Try the other rows of an argument of which the first gave no other answer."""
     assert trial.sub_question.call is not None
     assert trial.varied is not None
-    gold, arguments = trial.sub_question.answer, trial.sub_question.call.arguments
+    arguments = trial.sub_question.call.arguments
     further = calls_for_other_rows(trial.tool, arguments)[trial.varied][1:]
     replies = await sandbox.execute_batch([replace(trial, arguments=call).request() for call in further])
-    if is_constant(gold, replies, trial.sub_question.aliases):
+    if _has_no_other_answer(trial.sub_question, replies):
         name, asked = trial.tool.document.name, f"{trial.varied}={arguments[trial.varied]!r}"
         told = [reply.value if reply.ok else "an error" for reply in replies]
+        gold = trial.sub_question.answer
         raise Rejected("other rows give no other answer", f"{name}: {asked} gives {gold!r}, further rows {told!r}")
+
+
+def _has_no_other_answer(asked: SubQuestion, replies: Sequence[ExecuteReply]) -> bool:
+    """Say whether none of the calls for other rows has another answer at the path: an error body has none."""
+    told = [value_at(reply.value, asked.path) for reply in replies if reply.ok]
+    return not any(value is not ABSENT and not same_answer(asked.answer, value, asked.aliases) for value in told)
+
+
+async def with_replies(
+    sandbox: Sandbox, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion], paths: Sequence[Path] = ()
+) -> list[SubQuestion]:
+    """Return the sub-questions with their replies by this tool, and each with the first path that leads to its answer.
+
+    One without such a path keeps its own; the proof rejects it then. A reply that is the answer itself is not recorded.
+    """
+    if not any(each.path for each in sub_questions):
+        return list(sub_questions)
+    calls = [each.call.arguments for each in sub_questions if each.call is not None]
+    replies = await sandbox.execute_batch([request_of(tool, arguments) for arguments in calls])
+    found = []
+    for asked, reply in zip(sub_questions, replies, strict=True):
+        tried = [asked.model_copy(update={"path": path}) for path in (asked.path, *paths)]
+        held = next((each for each in tried if reply.ok and is_answered(each, reply.value)), asked)
+        found.append(held.model_copy(update={"reply": reply.value if held.path and reply.ok else None}))
+    return found
+
+
+def check_apart(sub_questions: Sequence[SubQuestion]) -> None:
+    """Check that no recorded reply tells the answer of another sub-question: each answer costs a call.
+
+    An answer that is an argument of the call, such as the name of the entity asked about, may stand in the reply.
+
+    Raises:
+        Rejected: a reply does.
+    """
+    for task in sub_questions:
+        if task.call is None or not task.path:
+            continue
+        for other in sub_questions:
+            # The answer of a computation may be one of those it chooses from.
+            is_chosen = other.call is None and same_answer(task.answer, other.answer)
+            if other is not task and not is_chosen and _tells(task, task.reply, other):
+                raise Rejected("reply tells another answer", f"{task.id} has {other.answer!r} of {other.id}")
+
+
+def _tells(asked: SubQuestion, reply: JsonValue, other: SubQuestion) -> bool:
+    """Say whether the reply to a sub-question's call tells the answer of another one that was not known before."""
+    known = list(asked.call.arguments.values()) if asked.call else []
+    return any(stands_in(reply, way) and not stands_in(known, way) for way in ways_to_answer(other))
 
 
 def changed_argument(value: JsonValue) -> JsonValue:

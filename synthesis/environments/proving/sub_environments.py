@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
-from synthesis.environments.proving.proof import prove
+from synthesis.environments.proving.proof import prove, with_replies
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.prompts.decompositions import JudgeToolNecessity
 from synthesis.prompts.rendering import Correctable
@@ -104,11 +104,13 @@ async def _build_tool(
     async def proven(written: ToolImplementation) -> SubEnvironment:
         source = EnvironmentTool(document=document, source=written.source, tables=written.tables)
         tool = with_needed_packages(source, knowledge.packages)
-        await prove(sandbox, [(tool, [sub_question])])
-        return SubEnvironment(sub_question, tool)
+        asked = sub_question.model_copy(update={"path": written.path})
+        (asked,) = await with_replies(sandbox, tool, [asked])
+        await prove(sandbox, [(tool, [asked])])
+        return SubEnvironment(asked, tool)
 
-    asked = WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call)
-    return await proven_reply(teacher, asked, proven, seed=seed, max_requests=max_requests - 1)  # the call was one
+    to_write = WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call)
+    return await proven_reply(teacher, to_write, proven, seed=seed, max_requests=max_requests - 1)  # the call was one
 
 
 async def proven_reply(

@@ -89,16 +89,18 @@ def mentions(text: str, value: JsonValue) -> bool:
 
     >>> mentions("Rent of 15 flats", 5), mentions("Rent is 5.", 5), mentions("the AMBER fox", "Amber Fox")
     (False, True, True)
-    >>> mentions("青山明月的租金", "青山明月"), mentions("one or two", ["three", "two"])
+    >>> mentions("青山明月2021年的租金", "青山明月"), mentions("one or two", ["three", "two"])
     (True, True)
     """
     if isinstance(value, list | tuple):
         return any(mentions(text, item) for item in value)
     if value is None or isinstance(value, bool):  # no words are theirs alone
         return False
-    # Only ASCII letters and digits guard the value: Chinese puts nothing between words.
-    wanted = re.escape(_plain(value if isinstance(value, str) else repr(value)))
-    return bool(wanted) and re.search(rf"(?<![0-9a-z])(?<![0-9]\.){wanted}(?!\.?[0-9a-z])", _plain(text)) is not None
+    # Only ASCII letters and digits guard the value, and are guarded: Chinese puts nothing between words and numbers.
+    wanted = _plain(value if isinstance(value, str) else repr(value))
+    before = r"(?<![0-9a-z])(?<![0-9]\.)" if wanted[:1].isascii() else ""
+    after = r"(?!\.?[0-9a-z])" if wanted[-1:].isascii() else ""
+    return bool(wanted) and re.search(f"{before}{re.escape(wanted)}{after}", _plain(text)) is not None
 
 
 def _plain(text: str) -> str:

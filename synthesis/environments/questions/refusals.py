@@ -29,7 +29,9 @@ def withhold_tool(environment: Environment, rng: random.Random) -> Environment:
             lost.add(sub_question.id)
     # The sub-questions that keep their call still count, and so does the refusal.
     sub_questions = tuple(
-        sub_question.model_copy(update={"call": None}) if sub_question.id in lost else sub_question
+        sub_question.model_copy(update={"call": None, "path": (), "reply": None})
+        if sub_question.id in lost
+        else sub_question
         for sub_question in environment.sub_questions
     )
     return environment.model_copy(

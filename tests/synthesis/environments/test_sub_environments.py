@@ -59,6 +59,17 @@ def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(instance
     assert len(teacher.asked) == 2 + 5
 
 
+def test_a_record_without_the_path_to_its_answer_is_asked_for_again(instances: dict[str, QAInstance]) -> None:
+    def in_a_record(request: WriteToolImplementation, reply: ToolImplementation, seed: int) -> ToolImplementation:
+        source = reply.source.replace("return rows", "return {'found': 1, 'items': [rows").rstrip() + "]}\n"
+        return altered(reply, source=source, path=("items", 0) if request.failure else ())
+
+    teacher = Otherwise({WriteToolImplementation: in_a_record})
+    (built,) = build(teacher, instances["en single_hop"])
+    assert built.sub_question.reply == {"found": 1, "items": [built.sub_question.answer]}
+    assert [request.failure[:12] for request in teacher.asked_for(WriteToolImplementation)] == ["", "wrong answer"]
+
+
 @pytest.mark.parametrize("kind", ["lookup", "computation"])
 def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
     kind: str, instances: dict[str, QAInstance]

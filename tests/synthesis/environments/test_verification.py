@@ -147,7 +147,7 @@ def twin_of_find_flat(answers: str) -> Environment:
 
 
 def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
-    answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner] + '!'")
+    answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner][::-1]")
     check(answers)
     check(altered(tells_else, difficulty="hard"))
     hard = altered(answers, difficulty="hard")

@@ -1,0 +1,106 @@
+"""Optional parameters of hard worlds' tools, whose settings the questions ask for in words.
+
+Each tool draws its option and the documented default from the world's seed. A question asks for one of the settings,
+and names each but the plain one in words; the call sets the parameter unless the default is the setting asked for.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, TypeAlias
+
+from synthesis.records import JsonValue, Language, ToolDocument
+
+OPTION_SHARE: Final = 0.6
+"""Share of the tools of attributes that have an option."""
+LEAST_YEARS: Final = 5
+PAGES: Final = 3
+ValueRange: TypeAlias = tuple[float, float, str, float]
+"""Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
+
+
+@cache
+def hard_options() -> Mapping[str, Any]:
+    """Return the options by name: `settings` (the plain one first), `schema` and `tables`; `en` and `zh` have words."""
+    return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
+
+
+CODE: Final[Mapping[str, tuple[str, ...]]] = {
+    "unit": (
+        "if unit not in TABLES['unit_sizes']:",
+        "    raise ValueError(f'unknown unit: {unit}')",
+        "value = value if unit == 'one' else value / TABLES['unit_sizes'][unit]",
+    ),
+    "currency": (
+        "if currency not in TABLES['rates']:",
+        "    raise ValueError(f'unknown currency: {currency}')",
+        "if currency != TABLES['base']:",
+        "    value = round(value * TABLES['rates'][currency], 2)",
+    ),
+    "page": (
+        "pages = value",
+        "if not 0 < page <= len(pages):",
+        "    raise ValueError(f'no page {page} of {len(pages)}')",
+        "value = pages[page - 1]",
+    ),
+    "precision": (
+        "if precision not in TABLES['precision_lengths']:",
+        "    raise ValueError(f'unknown precision: {precision}')",
+        "value = value[: TABLES['precision_lengths'][precision]]",
+    ),
+    "last_four": ("if last_four:", "    value = value[-4:]"),
+}
+"""Lines of a tool that turn the looked-up `value` into the value that its option asks for."""
+
+
+def option_for(rng: random.Random, kind: str, given: ValueRange | None) -> str | None:
+    """Draw the option of a tool whose values are of this kind and in this range; None for a tool without one."""
+    least, greatest, unit, _ = given or (0, 0, "", 0)
+    fitting = ["page"] if kind in ("amount", "funds", "yearly", "decimal") else []
+    fitting += ["currency"] if unit == "USD" else []
+    fitting += ["unit"] if kind in ("amount", "funds", "yearly") else []
+    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []  # years must tell rows apart
+    fitting += ["last_four"] if kind in ("code", "phone") else []
+    return rng.choice(fitting) if fitting and rng.random() < OPTION_SHARE else None
+
+
+def with_hard_option(document: ToolDocument, option: str, rng: random.Random, language: Language) -> ToolDocument:
+    """Add an option to a document, with a default that is drawn; a page's is the first."""
+    of = hard_options()[option]
+    default = 1 if option == "page" else rng.choice(of["settings"])
+    written = {**of["schema"], "description": of[language]["described"], "default": default}
+    properties = {**document.parameters["properties"], option: written}
+    return document.model_copy(update={"parameters": {**document.parameters, "properties": properties}})
+
+
+def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> JsonValue:
+    """Return the value of a property at a setting; earlier pages depend on the world's seed and the value alone.
+
+    >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
+    ('2024-05', 4.21)
+    """
+    match option, setting:
+        case "unit", "thousand":
+            return cell / 1000
+        case "currency", "EUR":
+            return round(cell * hard_options()[option]["tables"]["rates"][setting], 2)
+        case "page", _:
+            return paged(cell, seed)[setting - 1]
+        case "precision", _:
+            return cell[: hard_options()[option]["tables"]["precision_lengths"][setting]]
+        case "last_four", True:
+            return cell[-4:]
+    return cell
+
+
+def paged(number: float, seed: int) -> list[float]:
+    """Return a number and earlier, smaller ones, each at least a twentieth smaller than the one before."""
+    rng = random.Random(f"pages/{seed}/{number}")
+    pages = [number]
+    while len(pages) < PAGES:
+        pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(number, float) else None))
+    return pages
