@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export`: print, count, verify, audit and export records."""
+"""`astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 
 from astra_jax.cli.surroundings import with_sandbox
 from synthesis.record_io import (
+    CERTIFICATE,
     RECORD_TYPES,
     RecordSource,
     check_shards,
+    digest_of_records,
     read_card,
+    require_records,
 )
-from synthesis.records import KeptRecord
+from synthesis.records import Environment, KeptRecord
 
 
 def show(options: argparse.Namespace) -> None:
@@ -64,6 +67,28 @@ def verify(options: argparse.Namespace) -> int | None:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
     return 1 if verified.failures else None
+
+
+def attack(options: argparse.Namespace) -> int | None:
+    """Run the attacks, write the certificate and its card; return 1 if the environments themselves are at fault."""
+    from astra_jax.evaluate.certify import certify, verdict
+    from astra_jax.report.certificate import write_certificate
+
+    source = RecordSource(options.directory, Environment)
+    require_records(source)
+    check_shards(options.directory)
+    digest = digest_of_records(options.directory)
+    certificate = with_sandbox(
+        options, source.card.packages, lambda sandbox: certify(list(source), sandbox, digest=digest, say=_say)
+    )
+    out = options.out or options.directory
+    write_certificate(certificate, out, name=options.directory.resolve().name)
+    print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
+    return None if certificate.fault is None else 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def audit(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from astra_jax.episodes.episode import ToolOutcome
 from astra_jax.evaluate.baselines import Calls, Program, Seen, following, lexical
-from astra_jax.evaluate.tool_style import Beliefs, blind_beliefs, of_schema, of_style
+from astra_jax.evaluate.tool_style import Beliefs
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument, canonical_json
 from synthesis.run.json_values import texts_in
 
@@ -35,9 +35,13 @@ _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
 
 
-def attacks_on(environments: Sequence[Environment]) -> dict[str, list[Program]]:
-    """Return the programs by their names: for each environment one, in order."""
-    style, schema = (blind_beliefs(environments, features) for features in (of_style, of_schema))
+def attacks_on(
+    environments: Sequence[Environment], style: Sequence[Beliefs], schema: Sequence[Beliefs]
+) -> dict[str, list[Program]]:
+    """Return the programs by their names: for each environment one, in order.
+
+    `style` and `schema` are blind beliefs about the tools of each environment.
+    """
     usual = usual_settings(environments)
     answers = {
         language: Counter(_text(each.answer) for each in environments if each.language == language)

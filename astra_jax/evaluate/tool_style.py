@@ -14,12 +14,12 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synthesis.records import Environment, Language, ToolDocument, canonical_json
+from synthesis.records import BlindAccuracy, Environment, Language, ToolDocument, canonical_json
 
 Beliefs = dict[str, float]
 """Name of a tool to the score of a model: above 0 the tool is more likely own than not."""
@@ -108,22 +108,6 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
     return found
 
 
-class BlindAccuracy(NamedTuple):
-    """How often a model picks an own tool among tools that share a required parameter."""
-
-    accuracy: float
-    """Share of own tools in whose group the most believed tool is own, from 0 to 1; a tie counts by its share."""
-    chance: float
-    """Accuracy of a blind draw: the mean share of own tools in these groups."""
-    num_tools: int
-    """Number of own tools that have a rival."""
-
-    @property
-    def above_chance(self) -> float:
-        """Accuracy less chance: 0 where own tools cannot be told apart blind."""
-        return self.accuracy - self.chance
-
-
 def blind_accuracy(
     environments: Sequence[Environment], beliefs: Sequence[Mapping[str, float]]
 ) -> dict[Language, BlindAccuracy]:
@@ -140,10 +124,11 @@ def blind_accuracy(
             shares[environment.language].append(
                 (sum(picked) / len(picked), sum(name in own for name in names) / len(names))
             )
-    return {
-        language: BlindAccuracy(*(sum(column) / len(pairs) for column in zip(*pairs, strict=True)), len(pairs))
-        for language, pairs in sorted(shares.items())
-    }
+    found = {}
+    for language, pairs in sorted(shares.items()):
+        accuracy, chance = (round(sum(column) / len(pairs), 4) for column in zip(*pairs, strict=True))
+        found[language] = BlindAccuracy(accuracy=accuracy, chance=chance, num_tools=len(pairs))
+    return found
 
 
 def _documents(environment: Environment) -> list[ToolDocument]:

@@ -1,0 +1,39 @@
+"""The demand on environments to learn from: a certificate in which no attack comes too far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from astra_jax.config import ConfigError
+from synthesis.record_io import digest_of_records, read_certificate
+
+
+def require_certified(directories: Iterable[Path], max_attack_f1: float | None) -> None:
+    """Refuse environments whose certificate is missing, of other records, or has an attack above `max_attack_f1`.
+
+    None demands nothing.
+
+    Raises:
+        ConfigError: a directory is refused; the message says what to do.
+        RecordDirectoryError: a directory or its certificate cannot be read.
+    """
+    if max_attack_f1 is None:
+        return
+    for directory in directories:
+        certificate = read_certificate(directory)
+        command = f"`astra records attack {directory}`"
+        if certificate is None:
+            fault = f"has no certificate; make it by {command}"
+        elif certificate.digest != digest_of_records(directory):
+            fault = f"has a certificate of other records; make its own by {command}"
+        elif certificate.fault is not None:
+            fault = f"is at fault by its certificate: {certificate.fault}; make other environments"
+        elif certificate.best_attack_f1 > max_attack_f1:
+            fault = (
+                f"is solved without skill: the attack {certificate.best_attack!r} has F1 "
+                f"{certificate.best_attack_f1:g}; take harder environments, or set a higher max_attack_f1"
+            )
+        else:
+            continue
+        raise ConfigError(f"max_attack_f1 = {max_attack_f1:g}: {directory} {fault}")
