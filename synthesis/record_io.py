@@ -207,10 +207,10 @@ def digest_of_records(directory: Path) -> str:
 
 
 def read_certificate(directory: Path) -> Certificate | None:
-    """Read the `certificate.json` of a directory; None if there is none.
+    """Read the certificate of a record directory; None if there is none.
 
     Raises:
-        RecordDirectoryError: it cannot be read, or its figures do not agree with one another.
+        RecordDirectoryError: it cannot be read, its figures do not agree with one another, or it is of other records.
     """
     path = directory / CERTIFICATE
     if not path.is_file():
@@ -220,9 +220,11 @@ def read_certificate(directory: Path) -> Certificate | None:
         certificate = Certificate.model_validate({key: written[key] for key in Certificate.model_fields})
         if certificate.model_dump(mode="json") != written:
             raise ValueError("its figures do not agree with one another")
+        if certificate.digest != (found := digest_of_records(directory)):
+            raise ValueError(f"it is of other records: expected the digest {found}, found {certificate.digest}")
     except (ValueError, KeyError, TypeError) as error:
         raise RecordDirectoryError(
-            f"{path} is no certificate: {_first_line(error)}; run `astra records attack {directory}` again"
+            f"{path} does not hold: {_first_line(error)}; run `astra records attack {directory}` again"
         ) from error
     return certificate
 

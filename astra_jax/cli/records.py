@@ -16,6 +16,7 @@ from synthesis.record_io import (
     check_shards,
     digest_of_records,
     read_card,
+    read_certificate,
     require_records,
 )
 from synthesis.records import Environment, KeptRecord
@@ -49,11 +50,12 @@ def verify(options: argparse.Namespace) -> int | None:
     from synthesis.trajectories.verification import verify_trajectories
     from synthesis.verification import check_digest, verify_records
 
-    card = read_card(options.directory)
+    card, fault = read_card(options.directory), None
     if card.kind == "environment":
         verified = with_sandbox(
             options, card.packages, lambda sandbox: verify_environments(options.directory, sandbox.url)
         )
+        fault = None if verified.failures else _certificate_fault(options)
     elif card.kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again
@@ -63,10 +65,11 @@ def verify(options: argparse.Namespace) -> int | None:
 
         check_shards(options.directory)
         verified = asyncio.run(verify_records(_record_source(options.directory), check))
-    for name, reason in verified.failures:
+    faults = [*verified.failures, *([] if fault is None else [(CERTIFICATE, fault)])]
+    for name, reason in faults:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
-    return 1 if verified.failures else None
+    return 1 if faults else None
 
 
 def attack(options: argparse.Namespace) -> int | None:
@@ -89,6 +92,18 @@ def attack(options: argparse.Namespace) -> int | None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _certificate_fault(options: argparse.Namespace) -> str | None:
+    from astra_jax.evaluate.certify import certificate_fault
+
+    certificate = read_certificate(options.directory)
+    if certificate is None:
+        return None
+    source = RecordSource(options.directory, Environment)
+    return with_sandbox(
+        options, source.card.packages, lambda sandbox: certificate_fault(certificate, list(source), sandbox)
+    )
 
 
 def audit(options: argparse.Namespace) -> None:

@@ -108,19 +108,24 @@ def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
             kinds[document.required[:1]].append(document)
         kind_of = {document.name: document.required[:1] for document in seen.documents}
         answered: dict[JsonValue, set[tuple[str, ...]]] = defaultdict(set)
-        refused: dict[JsonValue, set[tuple[str, ...]]] = defaultdict(set)
+        refused: dict[JsonValue, set[str]] = defaultdict(set)
         for outcome in seen.outcomes:
             kind = kind_of[outcome.name]
-            (answered if _has_answer(outcome) else refused)[outcome.arguments[kind[0]]].add(kind)
+            if _has_answer(outcome):
+                answered[outcome.arguments[kind[0]]].add(kind)
+            else:
+                refused[outcome.arguments[kind[0]]].add(outcome.name)
         entered = {kind for kinds_of_name in answered.values() for kind in kinds_of_name}
         calls: Calls = []
         for name, source in names_known(seen).items():
             tools = [tool for kind in kinds if kind in answered[name] for tool in kinds[kind]]
             if not tools:
-                # A returned name is mostly that of a kind which no name was found for yet.
-                untried = [kind for kind in kinds if kind not in refused[name] and kind != kind_of.get(source)]
-                untried.sort(key=lambda kind: (bool(source) and kind in entered, -len(kinds[kind])))
-                tools = [tool for kind in untried[:1] for tool in kinds[kind][:1]]
+                # A returned name is mostly of a kind that no name was found for yet. A name told is of some kind.
+                ranked = sorted(kinds, key=lambda kind: (bool(source) and kind in entered, -len(kinds[kind])))
+                ranks = range(1 if source else max(map(len, kinds.values()), default=0))
+                others = [tool for rank in ranks for kind in ranked for tool in kinds[kind][rank : rank + 1]]
+                known = {*refused[name], *(tool.name for tool in kinds.get(kind_of.get(source, ()), ()))}
+                tools = [tool for tool in others if tool.name not in known][:1]
             calls += [call for tool in tools for call in _filled(tool, name, seen, usual)]
         made = _made(seen)
         return [call for call in calls if canonical_json(call) not in made] or _HEDGE

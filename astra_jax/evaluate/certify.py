@@ -9,7 +9,7 @@ Decided: docs/decisions/figures.md, “A program that learns nothing stands besi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
 from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, canonical_json
+from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, JsonValue, canonical_json
 from synthesis.run.code import digest_of_code
 from synthesis.run.fingerprint import digest as digest_of
 
@@ -111,6 +111,31 @@ async def certify(
         },
         canary_leaks=num_leaks,
     )
+
+
+async def certificate_fault(
+    certificate: Certificate, environments: Sequence[Environment], sandbox: AsyncSandboxClient
+) -> str | None:
+    """Compute a certificate again; return the first difference in one line, or None.
+
+    Raises:
+        SandboxUnavailable, UsageError: as `certify`.
+    """
+    if certificate.attack_code != attack_code():
+        return "it is of other attacks than this version's; run `astra records attack` again"
+    written = certificate.model_dump(mode="json")
+    again = await certify(environments, sandbox, digest=certificate.digest, seed=certificate.seed)
+    computed = again.model_dump(mode="json")
+    return next((f"{key}: {line}" for key in computed for line in _differences(computed[key], written[key])), None)
+
+
+def _differences(computed: JsonValue, written: JsonValue) -> Iterator[str]:
+    """Yield the places where two JSON values differ, with both values."""
+    if isinstance(computed, dict) and isinstance(written, dict) and computed.keys() == written.keys():
+        for key, value in computed.items():
+            yield from (f"{key}: {line}" for line in _differences(value, written[key]))
+    elif computed != written:
+        yield f"computed {computed}, written {written}"
 
 
 def attack_figures(outcomes: Sequence[Outcome], *, seed: int) -> AttackFigures:
