@@ -4,6 +4,7 @@
       shard-00000-of-00002.array_record      one JSON record per entry, UTF-8
       shard-00001-of-00002.array_record
       dataset.json                           schema version, counts, SHA-256 per shard, rejections by reason
+      certificate.json                       if `astra records attack` ran: figures of policies that must not succeed
 
 A directory is written beside its final place and renamed when it is whole: a reader never sees half of one.
 """
@@ -11,12 +12,13 @@ A directory is written beside its final place and renamed when it is whole: a re
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
 from itertools import chain, islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from pydantic import BaseModel, Field, ValidationError
@@ -24,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 from synthesis.errors import SynthesisError
 from synthesis.records import (
     SCHEMA_VERSION,
+    Certificate,
     Environment,
     JsonValue,
     KeptRecord,
@@ -33,6 +36,7 @@ from synthesis.records import (
     Trajectory,
 )
 from synthesis.run.destination import records_of, whole_folder
+from synthesis.run.fingerprint import digest
 
 RecordT = TypeVar("RecordT", bound=KeptRecord)
 
@@ -44,6 +48,8 @@ RECORD_TYPES: Mapping[str, type[KeptRecord]] = {
     "rejected_environment": RejectedEnvironment,
 }
 """The kinds of record that a directory can hold."""
+CERTIFICATE: Final = "certificate.json"
+"""Name of the certificate's file in a record directory or an export."""
 
 _WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of the writer: with one record per group, random access reads no neighbours of a record."""
@@ -188,6 +194,39 @@ def packages_of(*directories: Path) -> dict[str, str]:
     for directory in directories:
         found = read_card(directory).packages | found
     return found
+
+
+def digest_of_records(directory: Path) -> str:
+    """Return a digest of the records in a directory.
+
+    Raises:
+        RecordDirectoryError: as `read_card`.
+    """
+    card = read_card(directory)
+    return digest([card.kind, sorted(card.shards.items())])
+
+
+def read_certificate(directory: Path) -> Certificate | None:
+    """Read the certificate of a record directory; None if there is none.
+
+    Raises:
+        RecordDirectoryError: it cannot be read, its figures do not agree with one another, or it is of other records.
+    """
+    path = directory / CERTIFICATE
+    if not path.is_file():
+        return None
+    try:
+        written = json.loads(path.read_bytes())
+        certificate = Certificate.model_validate({key: written[key] for key in Certificate.model_fields})
+        if certificate.model_dump(mode="json") != written:
+            raise ValueError("its figures do not agree with one another")
+        if certificate.digest != (found := digest_of_records(directory)):
+            raise ValueError(f"it is of other records: expected the digest {found}, found {certificate.digest}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordDirectoryError(
+            f"{path} does not hold: {_first_line(error)}; run `astra records attack {directory}` again"
+        ) from error
+    return certificate
 
 
 class RecordSource(Sequence[RecordT], Generic[RecordT]):

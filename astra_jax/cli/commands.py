@@ -80,13 +80,23 @@ def _add_synthesize(commands: Commands) -> None:
 
 
 def _add_records(commands: Commands) -> None:
-    records = group(commands, "records", "look at, count, verify, audit and export records", "ACTION")
+    records = group(commands, "records", "look at, count, verify, attack, audit and export records", "ACTION")
     show = records.add_parser("show", help="print the first records")
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
     verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
     add_sandbox(verify)
+    attack = records.add_parser(
+        "attack",
+        help="run policies that must not succeed, and write the certificate of a set of environments",
+        description="Lets policies without skill act in every environment, and the gold policy, which must have F1 1. "
+        "Writes certificate.json and certificate.html. `records verify` computes the certificate again, and "
+        "max_attack_f1 in the config of a training run refuses a set that an attack solves.",
+    )
+    attack.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the certificate; default: DIR")
+    attack.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    add_sandbox(attack)
     audit = records.add_parser("audit", help="plant faults into trajectories, and print the share that passes")
     audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")
     audit.add_argument("--seed", type=whole_number(0), default=0)
@@ -97,7 +107,7 @@ def _add_records(commands: Commands) -> None:
     export.add_argument("--split", type=_split, default="train", metavar="NAME", help="split in the data card")
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    for command in (show, stats, verify, audit, export):
+    for command in (show, stats, verify, attack, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.set_defaults(run=f"records:{command.prog.split()[-1]}")
 

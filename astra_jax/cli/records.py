@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|audit|export`: print, count, verify, audit and export records."""
+"""`astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 
 from astra_jax.cli.surroundings import with_sandbox
 from synthesis.record_io import (
+    CERTIFICATE,
     RECORD_TYPES,
     RecordSource,
     check_shards,
+    digest_of_records,
     read_card,
+    read_certificate,
+    require_records,
 )
-from synthesis.records import KeptRecord
+from synthesis.records import Environment, KeptRecord
 
 
 def show(options: argparse.Namespace) -> None:
@@ -46,11 +50,12 @@ def verify(options: argparse.Namespace) -> int | None:
     from synthesis.trajectories.verification import verify_trajectories
     from synthesis.verification import check_digest, verify_records
 
-    card = read_card(options.directory)
+    card, fault = read_card(options.directory), None
     if card.kind == "environment":
         verified = with_sandbox(
             options, card.packages, lambda sandbox: verify_environments(options.directory, sandbox.url)
         )
+        fault = None if verified.failures else _certificate_fault(options)
     elif card.kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again
@@ -60,10 +65,45 @@ def verify(options: argparse.Namespace) -> int | None:
 
         check_shards(options.directory)
         verified = asyncio.run(verify_records(_record_source(options.directory), check))
-    for name, reason in verified.failures:
+    faults = [*verified.failures, *([] if fault is None else [(CERTIFICATE, fault)])]
+    for name, reason in faults:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
-    return 1 if verified.failures else None
+    return 1 if faults else None
+
+
+def attack(options: argparse.Namespace) -> int | None:
+    """Run the attacks, write the certificate and its card; return 1 if the environments themselves are at fault."""
+    from astra_jax.evaluate.certify import certify, verdict
+    from astra_jax.report.certificate import write_certificate
+
+    source = RecordSource(options.directory, Environment)
+    require_records(source)
+    check_shards(options.directory)
+    digest = digest_of_records(options.directory)
+    certificate = with_sandbox(
+        options, source.card.packages, lambda sandbox: certify(list(source), sandbox, digest=digest, say=_say)
+    )
+    out = options.out or options.directory
+    write_certificate(certificate, out, name=options.directory.resolve().name)
+    print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
+    return None if certificate.fault is None else 1
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _certificate_fault(options: argparse.Namespace) -> str | None:
+    from astra_jax.evaluate.certify import certificate_fault
+
+    certificate = read_certificate(options.directory)
+    if certificate is None:
+        return None
+    source = RecordSource(options.directory, Environment)
+    return with_sandbox(
+        options, source.card.packages, lambda sandbox: certificate_fault(certificate, list(source), sandbox)
+    )
 
 
 def audit(options: argparse.Namespace) -> None:

@@ -13,10 +13,10 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from astra_jax.chat.format import to_json
-from astra_jax.episodes.episode import Episode, all_or_none
+from astra_jax.episodes.episode import Episode, ToolOutcome, all_or_none
 from astra_jax.episodes.figures import service_errors
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.rollout import Group, Start
@@ -32,11 +32,30 @@ Calls = list[tuple[str, JsonObject]]
 Decide = Callable[[str, Sequence[ToolDocument], Sequence[tuple[ToolDocument, JsonValue]]], Calls]
 """Function of the question, the documents and the values returned so far, to the next calls; [] ends the episode."""
 
+
+class Seen(NamedTuple):
+    """The view of a program before its next turn."""
+
+    question: str
+    """The user's request, and behind it the user's reply to a question back."""
+    documents: Sequence[ToolDocument]
+    outcomes: Sequence[ToolOutcome]
+    """Results of its calls in order."""
+    names: Sequence[str]
+    """Entity names of the environment that stand in the question, for programs that are told them."""
+    turn: int
+    """Number of turns before this one."""
+
+
+Program = Callable[[Seen], Calls | str]
+"""Function of the view to the calls of the next turn, or to the message that ends the episode."""
+
+
 _WORD: Final = re.compile(r"[a-z]+|\d+")
 _COMMON: Final = frozenset(
     _WORD.findall("a an the of in for to and or by on at with from its is one each return get find look up given")
 )
-_EPISODES_AT_ONCE: Final = 64
+EPISODES_AT_ONCE: Final = 64
 # A name stands behind the word for its kind, in capitals; in Chinese it goes on to the next particle or stop.
 _NAME: Final = r"((?:[A-Z][\w’'-]*)(?: [A-Z][\w’'-]*)*)"
 _CHINESE_NAME: Final = (
@@ -79,11 +98,13 @@ async def evaluate_program(
         SandboxUnavailable: the sandbox is down.
         ValueError: there is no environment with something to solve.
     """
-    free = asyncio.Semaphore(_EPISODES_AT_ONCE)
+    free = asyncio.Semaphore(EPISODES_AT_ONCE)
+
+    program, max_turns = following(decide), config.rollout.max_turns
 
     async def run(start: Start) -> Group:
         async with free:
-            return [await _episode(decide, start, sandbox, config.rollout.max_turns)]
+            return [await run_program(program, start, sandbox, max_turns=max_turns)]
 
     bands, seed = config.irrelevant_per_band, config.seed
     starts = [Start(each, mix_tools(each, irrelevant_per_band=bands, seed=seed)) for each in environments]
@@ -94,27 +115,41 @@ async def evaluate_program(
     return sum_up(groups, seed=seed, num_left_out=len(starts) - len(runnable), errors=errors)
 
 
-async def _episode(decide: Decide, start: Start, sandbox: AsyncSandboxClient, max_turns: int) -> Episode:
-    episode = Episode(start.environment, start.tools, TokenLedger(), start.environment.state)
+def following(decide: Decide) -> Program:
+    """Return the program that makes each of the calls decided on once, and then says all values returned."""
+
+    def program(seen: Seen) -> Calls | str:
+        by_name = {document.name: document for document in seen.documents}
+        returned = [(by_name[outcome.name], outcome.value) for outcome in seen.outcomes if outcome.ok]
+        made = [(outcome.name, outcome.arguments) for outcome in seen.outcomes]
+        calls = [call for call in decide(seen.question, seen.documents, returned) if call not in made]
+        return calls or "; ".join(_text(value) for _, value in returned)
+
+    return program
+
+
+async def run_program(program: Program, start: Start, sandbox: AsyncSandboxClient, *, max_turns: int) -> Episode:
+    """Let a program act in one environment until it ends the episode with a message, or is out of turns.
+
+    Raises:
+        SandboxUnavailable: the sandbox is down.
+    """
+    environment = start.environment
+    episode = Episode(environment, start.tools, TokenLedger(), environment.state)
     documents = [tool.document for tool in start.tools]
-    by_name = {document.name: document for document in documents}
-    made: set[str] = set()
     while episode.stop_reason is None:
-        returned = [(by_name[outcome.name], outcome.value) for outcome in episode.outcomes if outcome.ok]
-        calls = [
-            call for call in decide(start.environment.question, documents, returned) if to_json(list(call)) not in made
-        ]
-        made |= {to_json(list(call)) for call in calls}
+        is_told_more = episode.met_expectation and environment.user_reply is not None
+        question = f"{environment.question}\n{environment.user_reply}" if is_told_more else environment.question
+        names = sorted((name for name in environment.entities if name in question), key=question.index)
+        said = program(Seen(question, documents, episode.outcomes, names, episode.num_turns))
         episode.num_turns += 1
-        if calls and episode.num_turns == max_turns + 1:
+        if isinstance(said, str):
+            await episode.take_turn(said, sandbox)
+        elif episode.num_turns > max_turns:
             episode.stop_reason = "max_turns"
-        elif calls:
-            said = (
-                f"<tool_call>\n{to_json({'name': name, 'arguments': given})}\n</tool_call>" for name, given in calls
-            )
-            await episode.take_turn("\n".join(said), sandbox)
         else:
-            await episode.take_turn("; ".join(_text(value) for _, value in returned), sandbox)
+            calls = (to_json({"name": name, "arguments": given}) for name, given in said)
+            await episode.take_turn("\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls), sandbox)
     return episode
 
 

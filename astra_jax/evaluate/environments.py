@@ -23,7 +23,8 @@ from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.intervals import clustered_interval
 from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of, write_environments
 from astra_jax.model.qwen3 import Params
-from astra_jax.training.run_record import EVALUATION, digest_of_policy, digest_of_records, open_run
+from astra_jax.training.run_record import EVALUATION, digest_of_policy, open_run
+from synthesis.record_io import digest_of_records
 from synthesis.records import Environment, JsonObject, SimilarityBand
 from synthesis.run.destination import whole_file
 from synthesis.run.fingerprint import digest_of_files

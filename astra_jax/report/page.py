@@ -123,7 +123,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     is_data_set = _is_record_directory(folder)
     path = folder.with_name(f"{folder.name}.html") if is_data_set else folder / "report.html"
     if folder.is_dir():
-        require_file_destination(path, "report of `astra report`", _is_page)
+        require_file_destination(path, "report of `astra report`", is_page)
     if is_data_set:
         data_set = describe(folder)
         shown = {"title": f"ASTRA {data_set.kind}", "data_set": data_set}
@@ -136,7 +136,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
     return path
 
 
-def _is_page(path: Path) -> bool:
+def is_page(path: Path) -> bool:
     """Return whether a file is an earlier page, by its head."""
     with path.open("rb") as file:
         return _GENERATOR in file.read(_HEAD_BYTES)

@@ -16,8 +16,10 @@ from astra_jax.model.sharding import MeshConfig
 from astra_jax.named_functions import own_modules
 from astra_jax.rl.grpo_loss import objective_named
 from astra_jax.rl.solved_rates import curriculum_named
+from astra_jax.training.certified import require_certified
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
-from astra_jax.training.run_record import RL_RUN, digest_of_policy, digest_of_records, open_run
+from astra_jax.training.run_record import RL_RUN, digest_of_policy, open_run
+from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
 from synthesis.run.fingerprint import digest_of_files
 from synthesis.run.manifest import RunManifest
@@ -160,8 +162,14 @@ class RLConfig(TrainingConfig):
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
+
+    Raises:
+        ConfigError: as `require_certified`.
+        DestinationRefused, RecordDirectoryError: as `open_run`.
+    """
     held_out = config.held_out
+    require_certified([config.environments], config.max_attack_f1)
     return open_run(
         RL_RUN,
         config,

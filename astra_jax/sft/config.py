@@ -8,8 +8,10 @@ from pydantic import Field, model_validator
 
 from astra_jax.config import Frozen
 from astra_jax.sft.schedule import rows_per_batch
+from astra_jax.training.certified import require_certified
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
-from astra_jax.training.run_record import SFT_RUN, digest_of_policy, digest_of_records, open_run
+from astra_jax.training.run_record import SFT_RUN, digest_of_policy, open_run
+from synthesis.record_io import digest_of_records
 from synthesis.records import SimilarityBand
 from synthesis.run.fingerprint import digest, digest_of_files
 from synthesis.run.manifest import RunManifest
@@ -65,7 +67,13 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
+
+    Raises:
+        ConfigError: as `require_certified`.
+        DestinationRefused, RecordDirectoryError: as `open_run`.
+    """
+    require_certified(config.environments, config.max_attack_f1)
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
         "environments": digest([digest_of_records(directory) for directory in config.environments]),

@@ -21,7 +21,6 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from synthesis.record_io import read_card
 from synthesis.run.code import source_of
 from synthesis.run.destination import DestinationRefused, Result, require_destination
 from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files, flattened
@@ -89,12 +88,6 @@ def open_run(
     return RunManifest(
         out, result, made_with, closing, is_written_here=jax.process_index() == 0, noted={"cpu_cores": cores}
     )
-
-
-def digest_of_records(directory: Path) -> str:
-    """Return a digest of the records in a directory."""
-    card = read_card(directory)
-    return digest([card.kind, sorted(card.shards.items())])
 
 
 def digest_of_policy(folder: Path) -> str:

@@ -15,7 +15,7 @@ import jinja2
 import yaml
 
 from synthesis.record_io import DatasetCard
-from synthesis.records import Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
+from synthesis.records import Certificate, Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.fingerprint import digest
 from synthesis.teacher.protocol import made_by
 
@@ -59,6 +59,7 @@ def data_card(
     file: Path,
     split: str,
     licence: str,
+    certificate: Certificate | None = None,
 ) -> str:
     """Return the Markdown of the data card of a `file` of rows that were made from records with this `card`.
 
@@ -100,6 +101,7 @@ def data_card(
         has_reader=has_reader,
         split=split,
         licence=licence,
+        certificate=certificate,
     )
 
 

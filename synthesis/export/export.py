@@ -3,6 +3,7 @@
 out/
   train.jsonl       one row on each line, UTF-8; or train.parquet, or a folder for `tfds.data_source`
   README.md         the data card
+  certificate.json  if the record directory has one
   .astra.json       says that the folder is an export
 """
 
@@ -21,7 +22,7 @@ from synthesis.export.data_card import DATA_CARD, Contents, data_card
 from synthesis.export.openai_rows import ExportImpossible, OpenAIRow, openai_row
 from synthesis.export.rl_rows import TrlRow, VerlRow, trl_row, verl_row
 from synthesis.export.tfds_dataset import EnvironmentExample, TrajectoryExample, example_of, write_tfds
-from synthesis.record_io import RECORD_TYPES, RecordSource, read_card
+from synthesis.record_io import CERTIFICATE, RECORD_TYPES, RecordSource, read_card, read_certificate
 from synthesis.records import KeptRecord
 from synthesis.run.destination import MARK, DestinationRefused, Result, require_destination, whole_folder
 
@@ -139,7 +140,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
 
     Raises:
         DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
-        RecordDirectoryError: the directory is missing or damaged.
+        RecordDirectoryError: the directory is missing or damaged, or its certificate does not hold.
         ExportImpossible: the format has no form for records of this kind, or for one of them, or needs a package.
     """
     card, form = read_card(directory), FORMATS[format_name]
@@ -153,6 +154,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             f"expected records of kind {' or '.join(form.row_types)} for the format {format_name}, found {card.kind} "
             f"in {directory}; choose another format"
         )
+    certificate = read_certificate(directory)
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[card.kind])
     contents = Contents()
     with whole_folder(out, EXPORT) as folder:
@@ -172,6 +174,9 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             file=file,
             split=split,
             licence=licence,
+            certificate=certificate,
         )
+        if certificate is not None:
+            (folder / CERTIFICATE).write_text(certificate.model_dump_json(indent=2) + "\n", encoding="utf-8")
         (folder / DATA_CARD).write_text(text, encoding="utf-8")
     return len(source)

@@ -68,7 +68,8 @@ class Result:
 
 def records_of(kind: str) -> Result:
     """Describe the record directories of one kind of record."""
-    return Result(f"record directory of kind {kind!r}", "dataset.json", kind, ("report.json",), is_replaced=True)
+    companions = ("report.json", "certificate.json", "certificate.html")
+    return Result(f"record directory of kind {kind!r}", "dataset.json", kind, companions, is_replaced=True)
 
 
 def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = ()) -> None:

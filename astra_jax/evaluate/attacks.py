@@ -1,0 +1,226 @@
+"""Policies that must not succeed in an environment, as pure functions of what they have seen so far.
+
+A set of environments teaches a skill if no policy without it solves them. Each program here lacks one: it reads no
+question, or no documents, or calls no tool. Programs that call tools are told the names in the question, and follow
+names in replies to further calls; they differ in the tools that they choose.
+
+Decided: docs/decisions/figures.md, “A program that learns nothing stands beside every policy”.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Final
+
+from astra_jax.episodes.episode import ToolOutcome
+from astra_jax.evaluate.baselines import Calls, Program, Seen, following, lexical
+from astra_jax.evaluate.tool_style import Beliefs
+from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument, canonical_json
+from synthesis.run.json_values import texts_in
+
+Choose = Callable[[Sequence[ToolDocument]], Sequence[ToolDocument]]
+"""Function of the documents to those of the tools that a program calls."""
+
+_REFUSAL: Final = "I cannot answer this: no tool gives it."
+_QUESTION_BACK: Final = "Which one do you mean?"
+_HEDGE: Final = f"{_REFUSAL} {_QUESTION_BACK}"
+"""Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
+_MOST_CALLS: Final = 200
+"""Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
+_YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
+
+
+def attacks_on(
+    environments: Sequence[Environment], style: Sequence[Beliefs], schema: Sequence[Beliefs]
+) -> dict[str, list[Program]]:
+    """Return the programs by their names: for each environment one, in order.
+
+    `style` and `schema` are blind beliefs about the tools of each environment.
+    """
+    usual = usual_settings(environments)
+    answers = {
+        language: Counter(_text(each.answer) for each in environments if each.language == language)
+        for language in ("en", "zh")
+    }
+
+    def in_all(program: Program) -> list[Program]:
+        return [program] * len(environments)
+
+    def of_each(choose: Iterable[Choose]) -> list[Program]:
+        pairs = zip(environments, choose, strict=True)
+        return [told_the_names(each, usual[environment.domain]) for environment, each in pairs]
+
+    return {
+        "empty": in_all(says("")),
+        "refuse": in_all(says(_REFUSAL)),
+        "ask_back": in_all(says(_QUESTION_BACK)),
+        "copy": in_all(lambda seen: seen.question),
+        "constant": [
+            says("; ".join(text for text, _ in answers[each.language].most_common(3))) for each in environments
+        ],
+        "lexical": in_all(following(lexical)),
+        "told_names": of_each([sharing_a_parameter] * len(environments)),
+        "style": of_each(most_believed(beliefs) for beliefs in style),
+        "schema": of_each(most_believed(beliefs) for beliefs in schema),
+        "everything": in_all(everything),
+    }
+
+
+def gold(environment: Environment) -> Program:
+    """Return the policy that must succeed: it replays the gold episode."""
+    said = [message for message in environment.gold_messages() if message.role == "assistant"]
+
+    def program(seen: Seen) -> Calls | str:
+        message = said[seen.turn]
+        return [(call.name, call.arguments) for call in message.tool_calls] or message.content or ""
+
+    return program
+
+
+def says(text: str) -> Program:
+    """Return a program that says a text and calls no tool."""
+    return lambda seen: text
+
+
+def everything(seen: Seen) -> Calls | str:
+    """Call every tool with every name that is told or returned, until nothing new is left."""
+    calls = [call for value in names_known(seen) for tool in seen.documents for call in _filled(tool, value, seen, {})]
+    calls += [(tool.name, {}) for tool in seen.documents if not tool.required]
+    made = _made(seen)
+    return [call for call in calls if canonical_json(call) not in made][: _MOST_CALLS - len(seen.outcomes)] or _HEDGE
+
+
+def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
+    """Return a program that calls the chosen tools with names, and follows names in replies; no other word is read.
+
+    Tools with the same first parameter take the same names. So a name is tried on one tool of each such kind, and once
+    one answers, on all tools of its kind. Optional parameters get their `usual` settings.
+    """
+
+    def program(seen: Seen) -> Calls | str:
+        kinds: dict[tuple[str, ...], list[ToolDocument]] = defaultdict(list)
+        for document in choose(seen.documents):
+            kinds[document.required[:1]].append(document)
+        kind_of = {document.name: document.required[:1] for document in seen.documents}
+        answered: dict[JsonValue, set[tuple[str, ...]]] = defaultdict(set)
+        refused: dict[JsonValue, set[str]] = defaultdict(set)
+        for outcome in seen.outcomes:
+            kind = kind_of[outcome.name]
+            if _has_answer(outcome):
+                answered[outcome.arguments[kind[0]]].add(kind)
+            else:
+                refused[outcome.arguments[kind[0]]].add(outcome.name)
+        entered = {kind for kinds_of_name in answered.values() for kind in kinds_of_name}
+        calls: Calls = []
+        for name, source in names_known(seen).items():
+            tools = [tool for kind in kinds if kind in answered[name] for tool in kinds[kind]]
+            if not tools:
+                # A returned name is mostly of a kind that no name was found for yet. A name told is of some kind.
+                ranked = sorted(kinds, key=lambda kind: (bool(source) and kind in entered, -len(kinds[kind])))
+                ranks = range(1 if source else max(map(len, kinds.values()), default=0))
+                others = [tool for rank in ranks for kind in ranked for tool in kinds[kind][rank : rank + 1]]
+                known = {*refused[name], *(tool.name for tool in kinds.get(kind_of.get(source, ()), ()))}
+                tools = [tool for tool in others if tool.name not in known][:1]
+            calls += [call for tool in tools for call in _filled(tool, name, seen, usual)]
+        made = _made(seen)
+        return [call for call in calls if canonical_json(call) not in made] or _HEDGE
+
+    return program
+
+
+def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
+    """Choose the tools whose first parameter another one has, too; all if there are none, or no parameter at all.
+
+    Own tools and their rivals share one, distractors of other domains do not.
+    """
+    counts = Counter(document.required[:1] for document in documents)
+    named = [document for document in documents if document.required]
+    return [document for document in named if counts[document.required[:1]] > 1] or named
+
+
+def most_believed(beliefs: Beliefs) -> Choose:
+    """Return the choice of the most believed tools among each group that shares its first parameter."""
+
+    def choose(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
+        most: dict[tuple[str, ...], float] = {}
+        for document in sharing_a_parameter(documents):
+            most[document.required[:1]] = max(beliefs[document.name], most.get(document.required[:1], float("-inf")))
+        return [each for each in documents if most.get(each.required[:1]) == beliefs[each.name]]
+
+    return choose
+
+
+def usual_settings(environments: Sequence[Environment]) -> dict[str, dict[str, JsonValue]]:
+    """Return for each domain the value that gold calls of the other domains give an optional parameter most often."""
+    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for environment in environments:
+        documents = {tool.document.name: tool.document for tool in environment.tools}
+        for call in (task.call for task in environment.sub_tasks if task.call is not None):
+            for name, schema in _optional(documents[call.name]).items():
+                value = call.arguments.get(name, schema.get("default"))
+                counts[environment.domain][name][canonical_json(value)] += 1
+    found: dict[str, dict[str, JsonValue]] = {}
+    for domain in {environment.domain: None for environment in environments}:
+        of_others: dict[str, Counter[str]] = defaultdict(Counter)
+        for other in sorted(counts.keys() - {domain}):
+            for name, values in counts[other].items():
+                of_others[name] += values
+        found[domain] = {name: json.loads(values.most_common(1)[0][0]) for name, values in of_others.items()}
+    return found
+
+
+def names_known(seen: Seen) -> dict[str, str]:
+    """Return the names told, and texts in replies that look like one of them, each with the tool that returned it.
+
+    "Amber Falcon" looks like "Old Mill": words of the same letters. Names that were told have no tool ("").
+    """
+    looks = {look for name in seen.names for look in _look(name)}
+    found = dict.fromkeys(seen.names, "")
+    for outcome in seen.outcomes:
+        for text in texts_in(outcome.value if _has_answer(outcome) else None):
+            if _look(text) <= looks:
+                found.setdefault(text, outcome.name)
+    return found
+
+
+def _look(text: str) -> set[str]:
+    for characters, letter in _CHARACTERS:
+        text = re.sub(characters, letter, text)
+    return set(text.split(" "))
+
+
+def _has_answer(outcome: ToolOutcome) -> bool:
+    is_error = isinstance(outcome.value, dict) and "error" in outcome.value
+    return outcome.ok and not is_error and outcome.value not in (None, "", [], {})
+
+
+def _optional(document: ToolDocument) -> dict[str, JsonObject]:
+    properties = document.parameters.get("properties", {})
+    return {name: schema for name, schema in properties.items() if name not in document.required}
+
+
+def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, JsonValue]) -> Calls:
+    """Return the calls of a tool with a name as its first argument, and years of the question as all others."""
+    if not document.required:
+        return []
+    years = list(dict.fromkeys(_YEAR.findall(seen.question))) or [""]
+    settings = {
+        parameter: usual[parameter]
+        for parameter, schema in _optional(document).items()
+        if parameter in usual and usual[parameter] != schema.get("default")
+    }
+    rest = product(years, repeat=len(document.required) - 1)
+    return [(document.name, dict(zip(document.required, (name, *of_rest), strict=True)) | settings) for of_rest in rest]
+
+
+def _made(seen: Seen) -> set[str]:
+    return {canonical_json([outcome.name, outcome.arguments]) for outcome in seen.outcomes}
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else canonical_json(value)

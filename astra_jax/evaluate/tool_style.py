@@ -1,0 +1,139 @@
+"""Blind classifiers of tools: is a tool an environment's own, or a distractor? They see no question.
+
+A linear model reads features of a tool's document, and learns from the environments of all other domains which tools
+are own. An environment of a fair set gives it no hold: own tools and distractors are written alike. Its accuracy is
+counted among tools that share a required parameter, since other domains' distractors are told apart by their words.
+
+Weights are those of ridge regression to 1 (own) and -1 (distractor); the model without a domain is the sum over all
+domains less that one, so leaving one out costs one solution and no second pass.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synthesis.records import BlindAccuracy, Environment, Language, ToolDocument, canonical_json
+
+Beliefs = dict[str, float]
+"""Name of a tool to the score of a model: above 0 the tool is more likely own than not."""
+Features = Callable[[ToolDocument], NDArray[np.float64]]
+
+_HASHED: Final = 1024
+_RIDGE: Final = 1.0
+_WORD: Final = re.compile(r"[a-z]+")
+_FUNCTION_WORDS: Final = _WORD.findall(
+    "a an the of in for to and or by on at with from its is are one each who whom whose which that this has have had "
+    "was were be been it as per all any last now before after not no their his her when where what how than into out up"
+)
+_CHINESE_FUNCTION_WORDS: Final = "的了在是和与及或按某一个其被把由为以于从对所每最后不前上下里中到给让用谁什么这那"
+
+
+def of_style(document: ToolDocument) -> NDArray[np.float64]:
+    """Return the features of a document's form: lengths, numbers of parameters, function words, character 2–4-grams."""
+    text = document.description.lower()
+    words, ends = _WORD.findall(text), text.endswith((".", "。"))
+    sizes = [len(text) / 50, len(words) / 8, len(document.name) / 20, document.name.count("_"), ends]
+    counted = [words.count(word) for word in _FUNCTION_WORDS] + [text.count(word) for word in _CHINESE_FUNCTION_WORDS]
+    return np.concatenate([_ngrams(f"^{text}$"), of_numbers(document), np.array([*sizes, *counted], float)])
+
+
+def of_schema(document: ToolDocument) -> NDArray[np.float64]:
+    """Return the features of the parameters alone: their numbers, and character 2–4-grams of their schemas."""
+    return np.concatenate([_ngrams(canonical_json(document.parameters)), of_numbers(document)])
+
+
+def of_numbers(document: ToolDocument) -> NDArray[np.float64]:
+    """Return the numbers of parameters and of required ones, and 1."""
+    return np.array([len(document.parameters.get("properties", {})), len(document.required), 1.0])
+
+
+def _ngrams(text: str) -> NDArray[np.float64]:
+    """Return the square roots of the counts of character 2–4-grams, hashed into 1,024 places, at length 1."""
+    places = [zlib.crc32(text[i : i + n].encode()) % _HASHED for n in (2, 3, 4) for i in range(len(text) - n + 1)]
+    roots = np.sqrt(np.bincount(places, minlength=_HASHED).astype(float))
+    return np.asarray(roots / max(1.0, float(np.linalg.norm(roots))))
+
+
+def rivals(document: ToolDocument, documents: Iterable[ToolDocument]) -> list[ToolDocument]:
+    """Return the documents that share a required parameter with `document`, itself among them."""
+    return [each for each in documents if set(each.required) & set(document.required)]
+
+
+def blind_beliefs(environments: Sequence[Environment], features: Features) -> list[Beliefs]:
+    """Return the beliefs about the tools of each environment, from environments of its language and other domains.
+
+    Where a language has one domain alone, there is nothing to learn from and all beliefs are 0.
+    """
+
+    rows_of: dict[str, NDArray[np.float64]] = {}
+
+    def row(document: ToolDocument) -> NDArray[np.float64]:
+        key = document.model_dump_json()
+        if key not in rows_of:
+            rows_of[key] = features(document)
+        return rows_of[key]
+
+    seen: dict[tuple[Language, str], list[tuple[NDArray[np.float64], float]]] = defaultdict(list)
+    for environment in environments:
+        documents, own = _documents(environment), _own(environment)
+        for document in documents:
+            if any(each.name in own for each in rivals(document, documents)):
+                example = (row(document), 1 if document.name in own else -1)
+                seen[environment.language, environment.domain].append(example)
+    terms = {}
+    for key, examples in seen.items():
+        rows, targets = (np.array(column) for column in zip(*examples, strict=True))
+        terms[key] = (rows.T @ rows, rows.T @ targets)
+    weights: dict[tuple[Language, str], NDArray[np.float64]] = {}
+    for language, domain in terms:
+        others = [terms[key] for key in sorted(terms) if key[0] == language and key[1] != domain]
+        if others:
+            gram, sums = (sum(column[1:], start=column[0]) for column in zip(*others, strict=True))
+            weights[language, domain] = np.linalg.solve(gram + _RIDGE * np.eye(len(sums)), sums)
+    found = []
+    for environment in environments:
+        learnt = weights.get((environment.language, environment.domain))
+        found.append({
+            # Rounded, so that another machine's last digits decide nothing.
+            document.name: 0.0 if learnt is None else round(float(row(document) @ learnt), 6)
+            for document in _documents(environment)
+        })  # fmt: skip
+    return found
+
+
+def blind_accuracy(
+    environments: Sequence[Environment], beliefs: Sequence[Mapping[str, float]]
+) -> dict[Language, BlindAccuracy]:
+    """Return the accuracy of beliefs by language; a language without a group of rivals is left out."""
+    shares: dict[Language, list[tuple[float, float]]] = defaultdict(list)
+    for environment, believed in zip(environments, beliefs, strict=True):
+        documents, own = _documents(environment), _own(environment)
+        for document in documents:
+            names = [each.name for each in rivals(document, documents)]
+            if document.name not in own or own.issuperset(names):
+                continue
+            most = max(believed[name] for name in names)
+            picked = [name in own for name in names if believed[name] == most]
+            shares[environment.language].append(
+                (sum(picked) / len(picked), sum(name in own for name in names) / len(names))
+            )
+    found = {}
+    for language, pairs in sorted(shares.items()):
+        accuracy, chance = (round(sum(column) / len(pairs), 4) for column in zip(*pairs, strict=True))
+        found[language] = BlindAccuracy(accuracy=accuracy, chance=chance, num_tools=len(pairs))
+    return found
+
+
+def _documents(environment: Environment) -> list[ToolDocument]:
+    return [tool.document for tool in environment.all_tools]
+
+
+def _own(environment: Environment) -> set[str]:
+    return {tool.document.name for tool in environment.tools}

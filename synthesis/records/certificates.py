@@ -1,0 +1,107 @@
+"""The certificate of a set of environments: how far policies come that must not succeed, and one that must."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, computed_field
+
+from synthesis.records.tools import Language, Record
+
+SILENT_ATTACKS: Final = ("empty", "refuse", "ask_back", "copy", "constant")
+"""Attacks that call no tool."""
+
+
+class AttackFigures(Record):
+    """The figures of one policy in all environments, rounded to four digits; `low` and `high` bound 95 %."""
+
+    f1: float
+    """Mean of the F1 reward; in a foreign environment of its own reward."""
+    low: float
+    high: float
+    solved: float
+    """Share of environments solved whole."""
+    solved_low: float
+    solved_high: float
+    answers: float
+    """Share of final messages that tell the gold answer."""
+
+
+class BlindAccuracy(Record):
+    """How often a model that sees no question picks an own tool among tools that share a required parameter."""
+
+    accuracy: float
+    """Share of own tools in whose group the most believed tool is own, from 0 to 1; a tie counts by its share."""
+    chance: float
+    """Accuracy of a blind draw: the mean share of own tools in these groups."""
+    num_tools: int
+    """Number of own tools that have a rival."""
+
+    @property
+    def above_chance(self) -> float:
+        """Accuracy less chance: 0 where own tools cannot be told apart blind."""
+        return self.accuracy - self.chance
+
+
+class Certificate(Record):
+    """The figures of all attacks on a set, and what is needed to compute them again."""
+
+    version: Literal[1] = 1
+    source: str
+    """Kind of the set: `environments` for records of ours."""
+    digest: str
+    """Digest of the records."""
+    num_environments: int
+    num_left_out: int = 0
+    """Environments with nothing to solve; they are in no figure."""
+    seed: int
+    """Seed of the order of the tools, and of the intervals."""
+    max_turns: int
+    attack_code: str
+    """Digest of the code of the attacks."""
+    gold: AttackFigures | None
+    """Figures of the gold policy, the oracle; None if a foreign set has no gold answers."""
+    attacks: dict[str, AttackFigures]
+    blind_accuracy: dict[Literal["style", "schema"], dict[Language, BlindAccuracy]] = Field(default={})
+    """Accuracy of the blind models of documents and of their schemas, by language."""
+    canary_leaks: int = 0
+    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def gold_f1(self) -> float | None:
+        """F1 of the gold policy."""
+        return None if self.gold is None else self.gold.f1
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def best_attack(self) -> str:
+        """Name of the attack with the highest F1."""
+        return max(self.attacks, key=lambda name: self.attacks[name].f1)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def best_attack_f1(self) -> float:
+        """The highest F1 of an attack."""
+        return self.attacks[self.best_attack].f1
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def floor_f1(self) -> float:
+        """The highest F1 of an attack that calls no tool."""
+        return max(self.attacks[name].f1 for name in SILENT_ATTACKS)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def gap(self) -> float | None:
+        """F1 of the gold policy less that of the best attack."""
+        return None if self.gold_f1 is None else round(self.gold_f1 - self.best_attack_f1, 4)
+
+    @property
+    def fault(self) -> str | None:
+        """A fault of the environments themselves, in words; None if there is none."""
+        if self.gold_f1 is not None and self.gold_f1 < 1:
+            return f"the gold policy has F1 {self.gold_f1:g}, not 1"
+        if self.canary_leaks:
+            return f"sources of tools can be read in {self.canary_leaks} episodes"
+        return None
