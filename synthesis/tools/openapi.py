@@ -15,8 +15,6 @@ _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
 _PLACES: Final = ("path", "query", "header")
 """Places of parameters that a model fills, in the order in which they keep their names."""
-_OTHERS: Final = "\0others"
-"""Stands for the further fields of a body."""
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}|(?<=/):([A-Za-z_]\w*)")
 _LONGEST_DESCRIPTION: Final = 200
 _LINK = re.compile(r"<?https?://\S+")
@@ -71,15 +69,14 @@ def _operation(
         _Argument(place, name, _parameter_schema(parameter, document), parameter.get("required") is True)
         for (place, name), parameter in sorted(parameters.items(), key=lambda each: _PLACES.index(each[0][0]))
     ]
-    arguments += _of_body(_resolved(operation.get("requestBody"), document), document, rules)
+    fields, of_all = _of_body(_resolved(operation.get("requestBody"), document), document, rules)
+    arguments += fields
     names, original = _unique_names(arguments)
     if original:
         rules.add("argument_renamed")
     properties = {name: argument.schema for name, argument in zip(names, arguments, strict=True)}
-    schema: JsonObject = {"type": "object", "properties": properties}
+    schema: JsonObject = {"type": "object", "properties": properties, **of_all}
     schema["required"] = [name for name, each in zip(names, arguments, strict=True) if each.is_required]
-    others = properties.pop(_OTHERS, None)
-    schema |= {} if others is None else {"additionalProperties": others}
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
     description, summary = operation.get("description"), operation.get("summary")
     # A summary says more than no description, a bare link, or a page of text.
@@ -157,24 +154,24 @@ def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject
     return schema
 
 
-def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> list[_Argument]:
-    """Return the fields of an object body; any other body is one argument `body`."""
+def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> tuple[list[_Argument], JsonObject]:
+    """Return the fields of an object body and what is said of all of them; any other body is one argument `body`."""
     if not object_in(body.get("content")):
-        return []
+        return [], {}
     is_required = body.get("required") is True
     found = _json_content(body)
     found = {} if found is None else found
     try:
         schema, needed = composed_body(found, document)
     except SchemaUnconvertible:
-        return [_Argument("body", "body", found, is_required)]  # said when the whole tool is composed
+        return [_Argument("body", "body", found, is_required)], {}  # said when the whole tool is composed
     rules |= set(needed)
     fields = schema.get("properties") if schema.get("type") == "object" else None
     if not fields:
-        return [_Argument("body", "body", schema, is_required)]
-    arguments = [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()]
-    others = schema.get("additionalProperties", False)
-    return [*arguments, *([] if others is False else [_Argument("body", _OTHERS, others, is_required=False)])]
+        return [_Argument("body", "body", schema, is_required)], {}
+    of_all = {"additionalProperties": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
+    of_all |= {"description": schema["description"]} if "root_alternatives_merged" in needed and "description" in schema else {}
+    return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
 
 def _json_content(holder: JsonObject) -> JsonValue:

@@ -11,11 +11,11 @@ requires it. Deeper, `anyOf` stays. `False` stands for a schema that nothing sat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from synthesis.records import JsonObject, JsonValue
+from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.schema_contradictions import settled
 from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
 from synthesis.tools.schema_repair import (
@@ -29,6 +29,8 @@ from synthesis.tools.schema_repair import (
     type_of,
 )
 
+_MAX_SAID: Final = 12
+"""Maximum number of forms of a call that its description lists."""
 _OF_A_CALL: Final = ("description", "additionalProperties", "propertyNames", "minProperties", "maxProperties")
 
 
@@ -54,6 +56,7 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     if len(forms) > 1:
         account.rules.add("root_alternatives_merged")
     form = one_form(forms)
+    note = _said(forms)
     if form is False and any(forms):  # a value that is no object
         form = {"type": "null"}
     schema = settled(form, account, dropped="readOnly")
@@ -65,6 +68,8 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     if schema.keys() - {"type", "properties", "required", *_OF_A_CALL, *ANNOTATIONS}:
         account.rules.add("keyword_dropped")
     kept = {keyword: schema[keyword] for keyword in ("required", *_OF_A_CALL) if keyword in schema}
+    if note:
+        kept["description"] = f"{schema.get('description', '')} {note}".strip()
     schema = {"type": "object", "properties": schema.get("properties", {}), **kept}
     if fault := schema_error(schema):
         raise SchemaUnconvertible(fault)
@@ -101,6 +106,23 @@ def _is_object(schema: JsonObject) -> bool:
     return schema.get("type", "object" if "properties" in schema else "") == "object"
 
 
+def _said(forms: Sequence[Any]) -> str:
+    """Return the arguments that each form of a call must have, if they differ, for a model to read.
+
+    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}])
+    '{a: 1} | {b, c}'
+    """
+    said = []
+    for form in forms:
+        properties = form.get("properties", {}) if form else {}
+        needed = [name for name in form.get("required", ()) if name in properties or len(forms) > 1] if form else []
+        constants = {name: properties[name]["const"] for name in needed if "const" in (properties.get(name) or {})}
+        words = [f"{name}: {canonical_json(constants[name])}" if name in constants else name for name in needed]
+        said += [f"{{{', '.join(words)}}}"] if words else []
+    different = list(dict.fromkeys(said))
+    return " | ".join(different) if 1 < len(different) <= _MAX_SAID else ""
+
+
 def _forms(schema: Any, account: Account) -> Iterator[Any]:
     """Yield each form of a value, without alternatives."""
     if schema is False or "anyOf" not in schema:
@@ -132,6 +154,12 @@ class _Composer:
         def inner(each: JsonValue) -> Any:
             return self.schema(each, references, depth + 1)
 
+        names = found.get("properties")
+        if isinstance(names, dict) and isinstance(names.get("$ref"), str):  # the parameters stand elsewhere
+            self._account.rules.add("keyword_hoisted")
+            lifted = pointed_to(names["$ref"], self._document)
+            found = {**found, "properties": {key: each for key, each in names.items() if key != "$ref"}}
+            found["properties"] |= lifted if isinstance(lifted, dict) else {}
         found = hoisted(found, self._account)
         whole = plain_keywords(found, inner, self._account)
         parts: list[Any] = []

@@ -19,10 +19,26 @@ from synthesis.tools.schema_merging import ANNOTATIONS, both
 from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number, parsed_text
 
 _LIMITS: Final = (*sorted(BOUNDS), *sorted(COUNTS), "pattern", "uniqueItems")
-_GIVEN_WAY: Final = frozenset({"bounds_mended", "enum_mended", "number_typed_as_string", "impossible_dropped"})
+_NUMBERS, _TEXTS, _LISTS = frozenset({"number", "integer"}), frozenset({"string"}), frozenset({"array"})
+_PAIRS: Final[Mapping[tuple[str, ...], frozenset[str]]] = {
+    ("minLength", "maxLength"): _TEXTS,
+    ("minItems", "maxItems"): _LISTS,
+    ("minProperties", "maxProperties"): frozenset({"object"}),
+}
 _FEW: Final = {"boolean": 2, "null": 1}
 _OF_TYPE: Final[Mapping[str, Any]] = {"string": str, "boolean": bool, "array": list, "object": dict, "null": type(None)}
 _LEFT_OUT: Final[Any] = object()
+
+
+class _Contradiction(Exception):
+    """Nothing satisfies a schema as it is."""
+
+
+def _gives_way(rule: str, schema: JsonObject, kinds: frozenset[str], account: Account) -> None:
+    """Write down that one side of a contradiction gives way; on trial, raise if only values of some kinds are allowed."""
+    if account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"])):
+        raise _Contradiction
+    account.rules.add(rule)
 
 
 def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str] = frozenset()) -> Any:
@@ -42,7 +58,7 @@ def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str
     def inner(each: Any, names: frozenset[str] = frozenset()) -> Any:
         return settled(each, account, dropped=dropped, known=names)
 
-    known |= _names(schema)
+    outer, known = known, known | _names(schema)
     for keyword in ("items", "propertyNames", "additionalProperties"):
         if isinstance(schema.get(keyword), dict):
             schema[keyword] = inner(schema[keyword])
@@ -56,12 +72,16 @@ def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str
     schema = _with_names(schema, account, known)
     if schema is False:
         return False
-    _settle_lists(schema, account)
-    _settle_choices(schema, account)
-    _settle_limits(schema, account)
+    try:
+        _settle_lists(schema, account)
+        _settle_choices(schema, account)
+        _settle_limits(schema, account)
+    except _Contradiction:
+        return False
     _settle_default(schema, account)
     if "anyOf" in schema:
-        return _alternatives(schema, [inner(each, known) for each in schema["anyOf"]], account, dropped)
+        schema["anyOf"] = [inner(each, known) for each in schema["anyOf"]]
+        return _alternatives(schema, account, dropped, outer)
     return schema
 
 
@@ -84,9 +104,9 @@ def _with_names(schema: JsonObject, account: Account, known: frozenset[str]) -> 
         properties = {name: each for name, each in properties.items() if each is not False}
     is_open = others is True or isinstance(others, dict)
     added = {name: {} if others is True else others for name in required if name not in known} if is_open else {}
-    required = [name for name in required if name in known or name in added]
-    if len(required) < len(schema.get("required", required)):
+    if lost := [name for name in required if name not in known and name not in added]:
         account.rules.add("required_mended")
+        required = [name for name in required if name not in lost]
     if properties or added or "properties" in schema:
         schema["properties"] = {**properties, **added}
     if required:
@@ -99,6 +119,8 @@ def _with_names(schema: JsonObject, account: Account, known: frozenset[str]) -> 
     if schema.get("maxProperties", math.inf) < len(required) or (
         others is False and schema.get("minProperties", 0) > len(schema.get("properties", {}))
     ):
+        if account.is_trial and schema.get("type") == "object":
+            return False
         account.rules.add("bounds_mended")
         schema.pop("maxProperties", None)
         schema.pop("minProperties", None)
@@ -124,7 +146,7 @@ def _settle_lists(schema: JsonObject, account: Account) -> None:
     if schema.get("uniqueItems") and isinstance(items, dict) and not first:
         few = len(items["enum"]) if "enum" in items else 1 if "const" in items else _FEW.get(str(items.get("type")), math.inf)
         if schema.get("minItems", 0) > few:
-            account.rules.add("bounds_mended")
+            _gives_way("bounds_mended", schema, _LISTS, account)
             del schema["minItems"]
 
 
@@ -137,7 +159,10 @@ def _settle_choices(schema: JsonObject, account: Account) -> None:
     if not values:
         return
     if types := as_list(schema.get("type", [])):
-        if types == ["string"] and all(map(is_number, values)):
+        if account.is_trial:
+            if not any(_is_of(value, kind) for value in values for kind in types):
+                raise _Contradiction
+        elif types == ["string"] and all(map(is_number, values)):
             account.rules.add("number_typed_as_string")
             schema["type"] = "integer" if all(isinstance(value, int) for value in values) else "number"
         else:
@@ -155,7 +180,7 @@ def _settle_choices(schema: JsonObject, account: Account) -> None:
         values = [schema["const"]] if "const" in schema else schema["enum"]
         valid = [value for value in values if Draft202012Validator(limits).is_valid(value)]
         if not valid:
-            account.rules.add("bounds_mended")
+            _gives_way("bounds_mended", {"type": []}, _LISTS, account)
             for keyword in limits:
                 del schema[keyword]
 
@@ -163,22 +188,22 @@ def _settle_choices(schema: JsonObject, account: Account) -> None:
 def _settle_limits(schema: JsonObject, account: Account) -> None:
     """Drop limits that are for another type, or that nothing is between."""
     stated = [schema[keyword] for keyword in sorted(BOUNDS) if keyword in schema]
-    if schema.get("type") == "string" and stated and "enum" not in schema and "const" not in schema:
+    if schema.get("type") == "string" and stated and not {"enum", "const"} & schema.keys() and not account.is_trial:
         account.rules.add("number_typed_as_string")
         schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
     contradicting = [
-        pair
-        for pair in (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+        (pair, kinds)
+        for pair, kinds in _PAIRS.items()
         if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
     ]
-    if stated and {"number", "integer"} & set(as_list(schema.get("type", "number"))) and not _has_number(schema):
-        contradicting.append(tuple(sorted(BOUNDS)))
+    if stated and _NUMBERS & set(as_list(schema.get("type", "number"))) and not _has_number(schema):
+        contradicting.append((tuple(sorted(BOUNDS)), _NUMBERS))
     if "pattern" in schema and {"minLength", "maxLength"} & schema.keys():
         shortest, longest = _widths(schema["pattern"])
         if shortest > schema.get("maxLength", math.inf) or longest < schema.get("minLength", 0):
-            contradicting.append(("minLength", "maxLength"))
-    for keywords in contradicting:
-        account.rules.add("bounds_mended")
+            contradicting.append((("minLength", "maxLength"), _TEXTS))
+    for keywords, kinds in contradicting:
+        _gives_way("bounds_mended", schema, kinds, account)
         for keyword in keywords:
             schema.pop(keyword, None)
 
@@ -253,29 +278,31 @@ def _is_of(value: JsonValue, kind: JsonValue) -> bool:
     return isinstance(value, _OF_TYPE[str(kind)])
 
 
-def _alternatives(schema: JsonObject, settled_ones: list[Any], account: Account, dropped: str) -> Any:
+def _alternatives(schema: JsonObject, account: Account, dropped: str, known: frozenset[str]) -> Any:
     """Return a schema with those of its alternatives that can hold beside it."""
     base = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
     is_bare = not base.keys() - ANNOTATIONS
-    possible = [each for each in settled_ones if is_bare or _is_possible(both(base, each, account), account, dropped)]
-    possible = [each for each in possible if each is not False]
-    if len(possible) < len(settled_ones):
-        account.rules.add("impossible_dropped")
+    possible = [each for each in schema["anyOf"] if each is not False]
+    possible = [each for each in possible if is_bare or _is_possible(both(base, each, account), account, dropped)]
     if not possible:
         return False
     if len(possible) == 1:
-        return settled(both(base, possible[0], account), account, dropped=dropped)
+        return settled(both(base, possible[0], account), account, dropped=dropped, known=known)
+    if len(possible) < len(schema["anyOf"]):  # which may have had names that the base requires
+        account.rules.add("impossible_dropped")
+        return settled({**base, "anyOf": possible}, account, dropped=dropped, known=known)
     # An object that forbids further names forbids those of its alternatives, and the other way round.
     if any("additionalProperties" in each for each in (base, *possible)) and any(map(_names, possible)) and not is_bare:
         notes = {keyword: value for keyword, value in base.items() if keyword in ANNOTATIONS}
-        whole = [{k: v for k, v in both(base, each, account).items() if k not in notes} for each in possible]
+        held = {keyword: value for keyword, value in base.items() if keyword not in notes}
+        whole = [settled(both(held, each, account), account, dropped=dropped) for each in possible]
         return {"anyOf": whole, **notes}
     return {**base, "anyOf": possible}
 
 
 def _is_possible(schema: Any, account: Account, dropped: str) -> bool:
     """Say whether some value satisfies a schema as it is, and nothing has to give way for it."""
-    trial = Account(steps=account.steps)
+    trial = Account(steps=account.steps, is_trial=True)
     is_possible = settled(schema, trial, dropped=dropped) is not False
     account.steps = trial.steps
-    return is_possible and not trial.rules & _GIVEN_WAY
+    return is_possible

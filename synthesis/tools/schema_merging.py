@@ -59,7 +59,7 @@ def both(one: Any, other: Any, account: Account) -> Any:
         elif keyword == "anyOf":
             if len(first) * len(second) > _MAX_ALTERNATIVES:
                 account.rules.add("alternatives_merged")
-                first, second = [either(first)], [{} if (form := one_form(second)) is False else form]
+                first, second = _folded(first), _folded(second)
             pairs = [both(*pair, account) for pair in itertools.product(first, second)]
             merged[keyword] = [pair for pair in pairs if pair is not False]
             if not merged[keyword]:
@@ -116,9 +116,14 @@ def one_form(forms: Sequence[JsonObject]) -> Any:
         merged["additionalProperties"] = True if True in others else either(schemas)
     elif all(each is False for each in others):
         merged["additionalProperties"] = False
-    if all(form.get("readOnly") for form in forms):
-        merged["readOnly"] = True
-    return merged
+    alike = ("description", "readOnly")
+    return {**merged, **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)}}
+
+
+def _folded(alternatives: list[Any]) -> list[Any]:
+    """Return many alternatives as one: an object if each is one, else anything."""
+    are_objects = all(each.get("type") == "object" for each in alternatives)
+    return [one_form(alternatives) if are_objects else {}]
 
 
 def either(schemas: Sequence[Any]) -> Any:

@@ -78,7 +78,7 @@ _CONDITIONS: Final = frozenset({
     "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
 })  # fmt: skip
 _READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
-_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
+_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"})
 _SAID_OF_A_PARAMETER: Final = ("type", "description", "enum", "const", "default", "$ref", "anyOf", "oneOf", "allOf", "items")
 _LEFT_OUT: Final[Any] = object()
 _OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
@@ -103,6 +103,8 @@ class Account:
     rules: set[str] = field(default_factory=set)
     steps: int = 0
     nodes: int = 0
+    is_trial: bool = False
+    """Whether a contradiction means that nothing satisfies a schema, rather than that one side gives way."""
 
     def read(self, depth: int) -> None:
         """Count a schema of the document; references are written out, so a short one can make a tree without measure."""
@@ -154,8 +156,9 @@ def parameters_found(found: JsonValue, account: Account) -> JsonValue:
     ['city']
     """
     wrapped = parsed_text(found)
-    if isinstance(wrapped, dict) and len(wrapped) == 1 and isinstance(inner := wrapped.get("json"), dict):
-        wrapped = inner  # as one cloud's API has it
+    if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
+        inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
+        wrapped = next((each for each in inner if isinstance(each, dict) and each.keys() >= {"properties"}), wrapped)
     if isinstance(wrapped, list):
         wrapped = {"type": "object", "properties": wrapped}
     elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):
@@ -266,7 +269,8 @@ def plain_keywords(
         account.rules.add("pattern_properties_opened")
         others = mended.get("additionalProperties")
         matched = [*patterns.values(), *([others] if isinstance(others, dict) else [])]
-        mended["additionalProperties"] = True if others is True else {"anyOf": matched}
+        anyone = {"anyOf": matched} if len(matched) > 1 else matched[0]
+        mended["additionalProperties"] = True if others is True else anyone
     if required := _required(found, account):
         mended["required"] = required
     return mended

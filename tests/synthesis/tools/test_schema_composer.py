@@ -71,7 +71,7 @@ def read_as_documents_mean_it(schema: Any, *, is_whole: bool = True) -> Any:
             read[keyword] = read_as_documents_mean_it(value)
         elif keyword == "required":
             read[keyword] = [name for name in value if name != "ro"]
-        elif keyword != "nullable":
+        elif keyword != "nullable" and (keyword, value) != ("additionalProperties", True):
             read[keyword] = value
     return {**read, **({"unevaluatedProperties": False} if is_whole else {})}
 
@@ -126,3 +126,90 @@ def test_what_the_composed_schema_takes_the_plain_one_takes_and_some_call_satisf
         assert value.keys() <= plain["properties"].keys() or plain.get("additionalProperties", False) is not False
     calls = (some_values(plain, rng, {}) for _ in range(400))
     assert any(map(validator.is_valid, itertools.chain(({},), calls))), (found, plain, rules)
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+
+
+def form(**properties: Any) -> dict:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize(
+    ("found", "properties", "required"),
+    [
+        # Forms of a call: each stays callable.
+        ({"oneOf": [form(do={"const": "add"}, n=NUMBER), form(do={"const": "drop"})]}, {"do": {"enum": ["add", "drop"]}, "n": NUMBER}, ["do"]),
+        ({"anyOf": [form(n=NUMBER), form(n=TEXT)]}, {"n": {"type": ["integer", "string"]}}, ["n"]),
+        ({"anyOf": [form(n=NUMBER), {"anyOf": [form(m=TEXT), {"type": "null"}]}]}, {"n": NUMBER, "m": TEXT}, None),
+        ({"anyOf": [form(n={"enum": [1]}), form(n={"const": 2})], "required": ["n"]}, {"n": {"enum": [1, 2]}}, ["n"]),
+        ({**form(a=TEXT), "oneOf": [{"required": ["b"], "properties": {"b": TEXT}}, form(c=TEXT)]}, {"a": TEXT, "b": TEXT, "c": TEXT}, ["a"]),
+        ({"anyOf": [form(a=TEXT), {"type": "object", "additionalProperties": NUMBER}]}, {"a": {"type": ["string", "integer"]}}, None),
+        # Parts that hold at once.
+        ({"allOf": [{"$ref": "#/$defs/base"}, {"allOf": [{"required": ["a"]}, form(c=TEXT)]}]}, {"a": TEXT, "c": TEXT}, ["a", "c"]),
+        ({"allOf": [form(n={"type": "number", "minimum": 1}), form(n={**NUMBER, "minimum": 3})]}, {"n": {**NUMBER, "minimum": 3}}, ["n"]),
+        ({"allOf": [{**form(a=TEXT), "additionalProperties": False}, form(b=TEXT)]}, {"a": TEXT, "b": TEXT}, ["a", "b"]),
+        ({"$ref": "#/$defs/base", "required": ["a"], "properties": {"d": NUMBER}}, {"d": NUMBER, "a": TEXT}, ["a"]),
+        (form(x={"$ref": "#/$defs/base", "required": ["a"]}), {"x": {**form(a=TEXT)}}, ["x"]),
+        (form(x={"allOf": [{"$ref": "#/$defs/a%20b"}, {"maxLength": 3}], "nullable": True}), {"x": {"maxLength": 3, "type": ["string", "null"]}}, ["x"]),
+        (form(x={"$ref": "#/$defs/p~1q"}, y={"$ref": "#/%24defs/a b"}, z={"$ref": "#there"}), {"x": NUMBER, "y": TEXT, "z": NUMBER}, ["x", "y", "z"]),
+        (form(x={"$ref": "urn:own#/$defs/base/properties/a"}, y={"$ref": "urn:none"}), {"x": TEXT, "y": {}}, ["x", "y"]),
+        # Read-only properties, found at any depth and through any part.
+        ({"allOf": [form(id=NUMBER, a=TEXT), {"properties": {"id": {"readOnly": True}}}]}, {"a": TEXT}, ["a"]),
+        (form(x={"type": "array", "items": {"oneOf": [form(id={"$ref": "#/$defs/id"}, a=TEXT)]}}), {"x": {"type": "array", "items": form(a=TEXT)}}, ["x"]),
+        # Keywords one level too deep, and parameters without a schema around them.
+        ({"type": "object", "properties": {"a": TEXT, "type": "object", "required": "a", "description": "Says it."}}, {"a": TEXT}, ["a"]),
+        ({"properties": {"a": {"type": "string", "required": ["a"]}, "additionalProperties": False}}, {"a": TEXT}, ["a"]),
+        ({"properties": {"$ref": "#/$defs/base/properties"}}, {"a": TEXT}, None),
+        ({"properties": {"properties": {"a": TEXT}, "type": "object", "b": NUMBER}}, {"b": NUMBER, "a": TEXT}, None),
+        ({"a": {"type": "str"}, "type": {"type": "int, optional"}, "q": {"type": "bool", "default": "true"}}, {"a": TEXT, "type": NUMBER, "q": {"type": "boolean", "default": True}}, ["a"]),
+        ({"a": "string", "n": "int?"}, {"a": TEXT, "n": NUMBER}, ["a"]),
+        ({"type": "object", "a": TEXT, "required": ["a"]}, {"a": TEXT}, ["a"]),
+        ([{"name": "a", "type": "str", "required": True}, {"name": "n", "type": "int"}], {"a": TEXT, "n": NUMBER}, ["a"]),
+        ('{"type": "object", "properties": {"a": {"type": "string"}}}', {"a": TEXT}, None),
+        ({"json": form(a=TEXT)}, {"a": TEXT}, ["a"]),
+        # Names that are words of JSON Schema are names.
+        (form(type=TEXT, required={"type": "boolean"}, properties={"type": "object"}), {"type": TEXT, "required": {"type": "boolean"}, "properties": {"type": "object"}}, ["type", "required", "properties"]),
+        # What no value satisfies leaves, if a call can do without it.
+        ({"properties": {"a": TEXT, "b": False, "c": {"allOf": [TEXT, NUMBER]}}}, {"a": TEXT}, None),
+        ({"required": ["a"], "additionalProperties": NUMBER}, {"a": NUMBER}, ["a"]),
+    ],
+)  # fmt: skip
+def test_every_form_and_part_of_a_composed_schema_is_in_the_plain_one(found, properties, required):
+    if isinstance(found, dict):
+        parts = {"base": {"type": "object", "properties": {"a": TEXT}}, "a b": TEXT, "p/q": NUMBER}
+        parts |= {"t": {"$anchor": "there", **NUMBER}, "id": {**NUMBER, "readOnly": True}}
+        found = found if "a" in found or "json" in found else {"$id": "urn:own", **found, "$defs": parts}
+    schema, _ = composed_parameters(found)
+    assert (schema["properties"], schema.get("required")) == (properties, required)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        form(a={"allOf": [TEXT, NUMBER]}),
+        {"allOf": [form(a={"const": 1}), form(a={"enum": [2, 3]})]},
+        {"anyOf": [form(a={"not": {}}), False]},
+        {"type": "object", "not": {}},
+    ],
+)
+def test_a_schema_that_no_call_satisfies_is_refused(found):
+    with pytest.raises(SchemaUnconvertible, match="no call satisfies it"):
+        composed_parameters(found)
+
+
+def test_a_model_reads_which_arguments_each_form_of_a_call_must_have():
+    found = {"oneOf": [form(do={"const": "add"}, n=NUMBER), form(do={"const": "list"})], "description": "Change."}
+    assert composed_parameters(found)[0]["description"] == 'Change. {do: "add", n} | {do: "list"}'
+
+
+def test_a_body_of_which_one_form_is_no_object_stays_one_value():
+    schema, _ = composed_body({"oneOf": [form(a=TEXT), {"type": "array", "items": form(a=TEXT)}]}, {})
+    assert [each["type"] for each in schema["anyOf"]] == ["object", "array"]
+    assert composed_body({"oneOf": [form(a=TEXT), form(b=TEXT)]}, {})[0]["type"] == "object"
+
+
+def test_composing_ends_within_its_budget():
+    wide = {"allOf": [{"anyOf": [form(**{f"{n}_{m}": TEXT}) for m in range(9)]} for n in range(9)]}
+    assert len(composed_parameters(wide)[0]["properties"]) == 81
