@@ -95,6 +95,8 @@ class ToolDocument(Record):
         default="stated", exclude_if=lambda status: status == "stated"
     )
     """Origin of the parameters; with `unknown` they are empty."""
+    original_arguments: SkipJsonSchema[dict[str, str]] = Field(default={}, exclude_if=lambda names: not names)
+    """Renamed argument to its place and name in the source, if two places have arguments of one name."""
 
     def to_openai(self) -> JsonObject:
         """Return the document as one entry of a request's `tools`, the form that chat templates render."""

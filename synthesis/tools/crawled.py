@@ -14,7 +14,7 @@ import re
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in, tools_in
 from synthesis.tools.names import is_name_of_number
 
 NUMBER_BY_NAME: Final = "number read off a parameter's name"
@@ -28,7 +28,7 @@ def read_crawled(document: JsonValue, name: str) -> SourceServer | None:
     if "tools" not in crawled:
         return None
     repairs: set[str] = set()
-    tools = [_tool(tool, repairs) for tool in objects_in(crawled["tools"])]
+    tools = tools_in(crawled["tools"], lambda tool: _tool(tool, repairs))
     return SourceServer(
         name=str(crawled.get("name") or metadata.get("server_name") or name),
         origin="crawled",

@@ -15,18 +15,24 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument, canonical_json, record_id
+from synthesis.records.tools import ParametersStatus
 from synthesis.stage import Rejected
 from synthesis.tools.names import legal_names
-from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
+from synthesis.tools.schema_composer import composed_parameters, composed_value
+from synthesis.tools.schema_repair import SchemaUnconvertible, parsed_text
 
+_OF_NO_PARAMETERS: Final = frozenset({
+    "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$defs",
+    "definitions", "$comment", "examples", "strict",
+})  # fmt: skip
+"""Keywords of a schema that can state that there are no parameters."""
 CHARACTERS_PER_TOKEN: Final = 4
 """Rough length of a token of English or JSON; Chinese has about one character per token."""
 
@@ -60,6 +66,10 @@ class SourceTool:
     output_schema: JsonValue = None
     reference_document: JsonValue = None
     """The document that `$ref`s lead into, if that is more than the schema itself."""
+    original_arguments: Mapping[str, str] = field(default_factory=dict)
+    """Renamed argument to its place and name in the source."""
+    fault: str = ""
+    """The reason why the reader cannot read this tool; empty if it can."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,14 @@ def object_in(found: JsonValue) -> JsonObject:
 def objects_in(found: JsonValue) -> list[JsonObject]:
     """Return the objects of a list, and none for anything else."""
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def tools_in(found: JsonValue, read: Callable[[JsonObject], SourceTool]) -> list[SourceTool]:
+    """Read each tool of a list, or of a text that spells one; an entry that is no object becomes a tool with a fault."""
+    entries = parsed_text(found)
+    tools = [parsed_text(entry) for entry in entries] if isinstance(entries, list) else []
+    no_object = SourceTool(None, None, None, fault="tool that is no object")
+    return [read(tool) if isinstance(tool, dict) else no_object for tool in tools]
 
 
 class ToolDocumentFilters(BaseModel):
@@ -113,17 +131,19 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         raise Rejected(f"fewer than {filters.min_tools} tools", f"{source.name!r} has {len(source.tools)}")
     repairs = set(source.repairs)
     usable: list[tuple[SourceTool, str, JsonObject]] = []
-    faults: Counter[str] = Counter()
-    for tool in source.tools:
+    faults: dict[str, list[str]] = {}
+    for place, tool in enumerate(source.tools, 1):
         try:
             usable.append((tool, *_usable(tool, filters, repairs)))
         except Rejected as fault:
-            faults[fault.reason] += 1
-            repairs.add(f"tool left out: {fault.reason}")
+            name = clean_text(tool.name)[:64] if isinstance(tool.name, str) and tool.name.strip() else f"number {place}"
+            faults.setdefault(fault.reason, []).append(name)
+            said = f", {fault.detail[:200]}" if fault.reason == "unconvertible schema" else ""
+            repairs.add(f"tool left out: {name} ({fault.reason}{said})")
     if len(usable) < filters.min_tools:
-        commonest = max(sorted(faults), key=lambda fault: faults[fault])  # sorted: of equals the same one in every run
-        detail = f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {dict(faults)}"
-        raise Rejected(commonest, detail)
+        commonest = max(sorted(faults), key=lambda fault: len(faults[fault]))  # sorted: the same one in every run
+        shown = "; ".join(f"{fault}: {', '.join(names[:5])} ({len(names)})" for fault, names in sorted(faults.items()))
+        raise Rejected(commonest, f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {shown}")
     names = [str(tool.name).strip() for tool, _, _ in usable]
     legal = legal_names(names)
     repairs |= {"name made legal and unique"} if legal != names else set()
@@ -131,12 +151,14 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         ToolDocument(
             name=name,
             description=description,
-            parameters=parameters,
-            output_schema=repair_output_schema(tool.output_schema, tool.reference_document),
+            parameters=parameters if status == "stated" else {"type": "object", "properties": {}},
+            output_schema=_output_schema(tool, repairs),
             original_name=found if name != found else None,
-            parameters_status="stated" if isinstance(tool.parameters, dict) else "unknown",
+            parameters_status=status,
+            original_arguments=dict(tool.original_arguments),
         )
         for (tool, description, parameters), name, found in zip(usable, legal, names, strict=True)
+        for status in [_status(tool.parameters, parameters)]
     ]
     require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
@@ -154,6 +176,26 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     )
 
 
+def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
+    """Return the status of composed parameters: without any, it is `stated` only if the source says so."""
+    if composed["properties"]:
+        return "stated"
+    if not isinstance(found := parsed_text(found), dict):
+        return "unknown"
+    says_none = found.get("type", "object") in ("object", ["object"]) and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+    return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
+
+
+def _output_schema(tool: SourceTool, repairs: set[str]) -> JsonObject | None:
+    if not isinstance(tool.output_schema, dict):
+        return None
+    try:
+        return composed_value(tool.output_schema, tool.reference_document)[0] or None
+    except SchemaUnconvertible:
+        repairs.add("output schema left out")
+        return None
+
+
 def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: ToolDocumentFilters) -> None:
     """Require that a server's documents can be offered in one prompt.
 
@@ -167,6 +209,8 @@ def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: 
 
 def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, JsonObject]:
     """Return the cleaned description and the mended parameters of a tool, or reject it."""
+    if tool.fault:
+        raise Rejected(tool.fault, "")
     if not isinstance(tool.name, str) or not tool.name.strip():
         raise Rejected("tool without a name", "")
     description = clean_description(tool.description, tool.name)
@@ -177,7 +221,7 @@ def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -
     if _is_vague(description, tool.name, filters):
         raise Rejected("vague description", tool.name)
     try:
-        parameters, rules = repair_parameters(tool.parameters, tool.reference_document)
+        parameters, rules = composed_parameters(tool.parameters, tool.reference_document)
     except SchemaUnconvertible as error:
         raise Rejected("unconvertible schema", f"{tool.name}: {error}") from error
     repairs.update(rules)

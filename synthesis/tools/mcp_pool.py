@@ -143,6 +143,7 @@ class McpPool:
         """
         async with self.lease() as session:
             tools = await session.list_tools()
+            left_out = tuple(session.left_out)
         return SourceServer(
             name=self.config.name,
             origin=ORIGIN,
@@ -150,6 +151,7 @@ class McpPool:
             domain=self.config.domain,
             language=self.config.language,
             argument_values={name: list(values) for name, values in self.config.argument_values.items()},
+            repairs=left_out,
         )
 
     async def close(self) -> None:

@@ -18,9 +18,10 @@ from pydantic import ValidationError
 
 from synthesis.records import JsonObject
 from synthesis.stage import Rejected
-from synthesis.tools.backends import ToolResponse, compact_json
+from synthesis.tools.backends import ToolResponse
 from synthesis.tools.mcp_confinement import is_confined, started
 from synthesis.tools.mcp_credentials import Credentials
+from synthesis.tools.mcp_messages import shown_answer, shown_page, text_of_answer, without_infinities
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
@@ -55,6 +56,9 @@ class McpSession:
         self._name = f"MCP server {config.name!r}"
         self._session: Any = None
         self._ended_with = "without a word"
+        self._listed: list[JsonObject] = []
+        self.left_out: list[str] = []
+        """Entries of the listing that are no tools, and the place where a listing without end was ended."""
         self._fault: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The HTTP status by which a server at an address has ended the session."""
         self._stopping = asyncio.Event()
@@ -117,6 +121,7 @@ class McpSession:
         try:
             import mcp
             from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
         except ImportError as error:
             raise ToolServerUnavailable(
                 "MCP servers need the official SDK, which is not installed; run: pip install 'astra-jax[mcp]'"
@@ -132,7 +137,16 @@ class McpSession:
             errors = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115 - closed by the stack
             connected = mcp.stdio_client(command, errlog=errors)
         read, write = await stack.enter_async_context(connected)
-        self._session = await stack.enter_async_context(mcp.ClientSession(read, write))
+        session = self
+
+        class Dispatcher(JSONRPCDispatcher[Any]):
+            async def send_raw_request(self, method: str, *arguments: Any, **named: Any) -> Any:
+                answer = await super().send_raw_request(method, *arguments, **named)
+                if method == "tools/list" and isinstance(answer, dict):
+                    return shown_page(answer, session._listed, session.left_out)
+                return shown_answer(answer) if method == "tools/call" and isinstance(answer, dict) else answer
+
+        self._session = await stack.enter_async_context(mcp.ClientSession(dispatcher=Dispatcher(read, write)))
         try:
             await self._session.initialize()
         except mcp.MCPError as refused:
@@ -166,7 +180,7 @@ class McpSession:
         return Client(headers=self._credentials.headers, timeout=limits)
 
     async def list_tools(self) -> list[JsonObject]:
-        """Return the server's tools, page by page, as the protocol gives them.
+        """Return the server's tools, page by page, as it gives them; entries without a name are named in `left_out`.
 
         Raises:
             ToolServerUnavailable: it ends, refuses, gives pages without end, or gives no list of tools.
@@ -174,20 +188,30 @@ class McpSession:
         from mcp import MCPError
         from mcp.types import PaginatedRequestParams
 
-        tools: list[JsonObject] = []
-        page: Any = None
+        self._listed, self.left_out = [], []
+        cursors: list[str | None] = [None]
         try:
             async with asyncio.timeout(self._config.start_seconds):
-                while page is None or page.next_cursor:
-                    params = PaginatedRequestParams(cursor=page.next_cursor) if page else None
+                while len(cursors) == len({*cursors}):
+                    params = PaginatedRequestParams(cursor=cursors[-1]) if cursors[-1] else None
+                    known = len(self._listed)
                     page = await self._answer_to(self._session.list_tools(params=params))
-                    listed = [tool.model_dump_json(by_alias=True, exclude_none=True) for tool in page.tools]
-                    tools += [json.loads(self._credentials.masked(tool)) for tool in listed]
-        except (TimeoutError, ToolServerDied, MCPError, ValidationError) as error:
+                    if not page.next_cursor:
+                        break
+                    cursors.append(page.next_cursor)
+                    if page.tools and len(self._listed) == known:  # the same tools under another cursor
+                        cursors.append(page.next_cursor)
+                else:
+                    self.left_out.append(f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again")
+        except TimeoutError as error:
             raise ToolServerUnavailable(
-                f"{self._name} cannot be listed within {self._config.start_seconds:g} s: {self._line(error)}"
+                f"{self._name} cannot be listed: {len(cursors)} pages with {len(self._listed)} tools did not end within "
+                f"{self._config.start_seconds:g} s; raise start_seconds if it has more"
             ) from error
-        return tools
+        except (ToolServerDied, MCPError, ValidationError) as error:
+            raise ToolServerUnavailable(f"{self._name} cannot be listed: {self._line(error)}") from error
+        self.left_out = list(dict.fromkeys(self.left_out))
+        return [json.loads(self._credentials.masked(json.dumps(without_infinities(tool)))) for tool in self._listed]
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
         """Call a tool; an error of the tool and a refusal of the call are responses.
@@ -205,13 +229,7 @@ class McpSession:
             return ToolResponse(self._shown(refused.message), is_error=True)
         except (RuntimeError, ValidationError) as error:  # the SDK's ways of saying so
             raise Rejected("tool broke the protocol", f"{self._config.name}.{name}: {self._line(error)}") from error
-        structured = result.structured_content
-        if isinstance(structured, dict) and not result.is_error:
-            # Servers made with the SDK put a value that is no object under `result`: structured content must be one.
-            text = compact_json(structured["result"] if set(structured) == {"result"} else structured)
-        else:
-            blocks = (block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
-            text = "\n".join(blocks)
+        text = text_of_answer(result.content, result.structured_content)
         return ToolResponse(self._shown(text), is_error=bool(result.is_error))
 
     def _shown(self, text: str) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
-from synthesis.tools.schema_repair import pointed_to
+from synthesis.tools.schema_composer import composed_body, composed_value, pointed_to
+from synthesis.tools.schema_repair import SchemaUnconvertible
 
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options")
 _TRANSPORT_HEADERS: Final = frozenset({"accept", "content-type", "authorization", "user-agent"})
+_PLACES: Final = ("path", "query", "header")
+"""Places of parameters that a model fills, in the order in which they keep their names."""
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}|(?<=/):([A-Za-z_]\w*)")
 _LONGEST_DESCRIPTION: Final = 200
 _LINK = re.compile(r"<?https?://\S+")
 _CREDENTIAL = re.compile(r"(x[-_])?(api[-_]?key|app[-_]?id|access[-_]?token|auth([-_]?token)?|client[-_]?secret)", re.I)
@@ -26,71 +31,147 @@ def read_openapi(document: JsonValue, name: str) -> SourceServer | None:
     info = object_in(document.get("info"))
     categories = info.get("x-apisguru-categories")
     tools = []
-    for path, item in object_in(document.get("paths")).items():
-        item = _resolved(item, document)
-        operations = [(method, item[method]) for method in _METHODS if isinstance(item.get(method), dict)]
-        tools += [_operation(path, method, operation, item, document) for method, operation in operations]
+    rules: set[str] = set()
+    for path, found in object_in(document.get("paths")).items():
+        item = _resolved(found, document)
+        if not item and found and not path.startswith("x-"):
+            tools.append(SourceTool(path, None, None, fault="path that is no object"))
+        for method in (method for method in _METHODS if item.get(method) is not None):
+            operation = item[method]
+            if isinstance(operation, dict):
+                tools.append(_operation(path, method, operation, item, document, rules))
+            else:
+                tools.append(SourceTool(f"{method} {path}", None, None, fault="operation that is no object"))
     return SourceServer(
         name=str(info.get("title") or name),
         origin="openapi",
         tools=tools,
         domain=str(categories[0]) if isinstance(categories, list) and categories else "General",
         description=str(info.get("description") or ""),
+        repairs=tuple(sorted(rules)),
     )
 
 
-def _operation(path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject) -> SourceTool:
-    parameters = _parameters(item, operation, document)
-    properties: JsonObject = {str(parameter["name"]): _parameter_schema(parameter) for parameter in parameters}
-    required = [str(parameter["name"]) for parameter in parameters if parameter.get("required") is True]
-    body = _resolved(operation.get("requestBody"), document)
-    if (schema := _json_content(body)) is not None:
-        _add_body(properties, required, schema, body.get("required") is True, document)
+class _Argument(NamedTuple):
+    """An argument of an operation, by its place and name in the specification."""
+
+    place: str
+    name: str
+    schema: Any
+    is_required: bool
+
+
+def _operation(
+    path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject, rules: set[str]
+) -> SourceTool:
+    parameters = _with_placeholders(path, _parameters(item, operation, document), rules)
+    arguments = [
+        _Argument(place, name, _parameter_schema(parameter, document), parameter.get("required") is True)
+        for (place, name), parameter in sorted(parameters.items(), key=lambda each: _PLACES.index(each[0][0]))
+    ]
+    fields, of_all = _of_body(_resolved(operation.get("requestBody"), document), document, rules)
+    arguments += fields
+    names, original = _unique_names(arguments)
+    if original:
+        rules.add("argument_renamed")
+    properties = {name: argument.schema for name, argument in zip(names, arguments, strict=True)}
+    schema: JsonObject = {"type": "object", "properties": properties, **of_all}
+    schema["required"] = [name for name, each in zip(names, arguments, strict=True) if each.is_required]
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
     description, summary = operation.get("description"), operation.get("summary")
     # A summary says more than no description, a bare link, or a page of text.
     if isinstance(summary, str) and summary.strip():
         said = description.strip() if isinstance(description, str) and len(description) <= _LONGEST_DESCRIPTION else ""
         description = description if said and not _LINK.fullmatch(said) else summary
-    schema = {"type": "object", "properties": properties, "required": required}
-    return SourceTool(name, description, schema, _response_schema(operation, document), document)
+    return SourceTool(name, description, schema, _response_schema(operation, document), document, original)
 
 
-def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> list[JsonObject]:
-    """Return path-level parameters overridden by the operation's own, in order."""
+def _unique_names(arguments: Sequence[_Argument]) -> tuple[list[str], dict[str, str]]:
+    """Return one name for each argument, and of the new ones the place and name in the source.
+
+    The first of a name in the order path, query, header, body keeps it; a later one is called `PLACE_NAME`.
+    """
+    names: list[str] = []
+    original: dict[str, str] = {}
+    wanted = [argument.name for argument in arguments]
+    for place, name in ((argument.place, argument.name) for argument in arguments):
+        new, ordinal = name, 1
+        while new in names or (new != name and new in wanted):
+            new, ordinal = f"{place}_{name}" + (f"_{ordinal}" if ordinal > 1 else ""), ordinal + 1
+        names.append(new)
+        if new != name:
+            original[new] = f"{place} {name}"
+    return names, original
+
+
+def _with_placeholders(
+    path: str, parameters: dict[tuple[str, str], JsonObject], rules: set[str]
+) -> dict[tuple[str, str], JsonObject]:
+    """Return the parameters of an operation with those of its path, which are all required."""
+    found = [re.sub(r"^[+;?/.#&]|\*$|[:<].*$", "", braces or colon) for braces, colon in _PLACEHOLDER.findall(path)]
+    declared = {_folded(name) for place, name in parameters if place == "path"}
+    if missing := [name for name in dict.fromkeys(found) if name and _folded(name) not in declared]:
+        rules.add("path_parameter_added")
+    added: dict[tuple[str, str], JsonObject] = {("path", name): {"schema": {"type": "string"}} for name in missing}
+    if any(place == "path" and each.get("required") is not True for (place, _), each in parameters.items()):
+        rules.add("required_mended")
+    both = parameters | added
+    return {key: {**each, "required": True} if key[0] == "path" else each for key, each in both.items()}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
+
+
+def _parameters(
+    item: JsonObject, operation: JsonObject, document: JsonObject
+) -> dict[tuple[str, str], JsonObject]:
+    """Return path-level parameters overridden by the operation's own, by place and name."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
         for entry in objects_in(level.get("parameters")):
             parameter = _resolved(entry, document)
             name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
-            is_transport = place == "cookie" or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
+            is_transport = place not in _PLACES or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
             if "name" in parameter and not is_transport and not _CREDENTIAL.fullmatch(name):
-                merged[name, place] = parameter  # OpenAPI tells parameters apart by name and place
-    return list(merged.values())
+                merged[place, name] = parameter  # OpenAPI tells parameters apart by name and place
+    return merged
 
 
-def _parameter_schema(parameter: JsonObject) -> JsonObject:
+def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject:
     schema = parameter.get("schema")
     schema = _json_content(parameter) if schema is None else schema
-    schema = dict(schema) if isinstance(schema, dict) else {"type": "string"}
+    if not isinstance(schema, dict):  # as in the version before, the keywords stand in the parameter itself
+        schema = {key: parameter[key] for key in ("type", "enum", "items", "format", "default") if key in parameter}
+    schema = schema or {"type": "string"}
+    try:  # the address has a place for it, so that `readOnly`, which is about fields, means nothing here
+        schema = composed_value(schema, document, dropped="")[0]
+    except SchemaUnconvertible:
+        pass  # said when the whole tool is composed
+    schema = {key: value for key, value in schema.items() if key not in ("readOnly", "writeOnly")}
     if isinstance(parameter.get("description"), str):
         schema["description"] = parameter["description"]
     return schema
 
 
-def _add_body(
-    properties: JsonObject, required: list[str], schema: JsonValue, is_required: bool, document: JsonObject
-) -> None:
-    """Put the fields of an object body beside the parameters; any other body is one parameter `body`."""
-    target = _resolved(schema, document)
-    fields = target.get("properties")
-    if not isinstance(fields, dict) or set(fields) & set(properties):  # a field must not hide a parameter of its name
-        properties["body"] = schema
-        required.extend(["body"] if is_required else [])
-        return
-    properties.update(fields)
-    stated = target.get("required")
-    required.extend(name for name in fields if isinstance(stated, list) and name in stated)
+def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> tuple[list[_Argument], JsonObject]:
+    """Return the fields of an object body and what is said of all of them; any other body is one argument `body`."""
+    if not object_in(body.get("content")):
+        return [], {}
+    is_required = body.get("required") is True
+    found = _json_content(body)
+    found = {} if found is None else found
+    try:
+        schema, needed = composed_body(found, document)
+    except SchemaUnconvertible:
+        return [_Argument("body", "body", found, is_required)], {}  # said when the whole tool is composed
+    rules |= set(needed)
+    fields = schema.get("properties") if schema.get("type") == "object" else None
+    if not fields:
+        return [_Argument("body", "body", schema, is_required)], {}
+    of_all = {"additionalProperties": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
+    of_all |= {"description": schema["description"]} if "root_alternatives_merged" in needed and "description" in schema else {}
+    return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
 
 def _json_content(holder: JsonObject) -> JsonValue:
@@ -107,9 +188,11 @@ def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
 
 
 def _resolved(node: JsonValue, document: JsonObject) -> JsonObject:
-    """Follow references inside the document, at most 16 of them in a row; an empty object if they lead to none."""
+    """Follow references inside the document, at most 16 in a row, with what stands beside them; empty if they lead to none."""
+    beside: JsonObject = {}
     for _ in range(16):  # references that go round in a circle lead nowhere
+        beside = {**object_in(node), **beside}
         if not isinstance(reference := object_in(node).get("$ref"), str):
-            return object_in(node)
+            return {key: value for key, value in beside.items() if key != "$ref"} if isinstance(node, dict) else {}
         node = pointed_to(reference, document)
     return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.documents import SourceServer, SourceTool, objects_in
+from synthesis.tools.documents import SourceServer, SourceTool, objects_in, tools_in
 
 _BOILERPLATE = re.compile(
     r'This is the subfunction for tool "[^"]*", you can use this tool\.\s*'
@@ -16,15 +16,13 @@ _BOILERPLATE = re.compile(
 
 def read_endpoints(document: JsonValue, name: str) -> SourceServer | None:
     """Return the server of a list of endpoints (`api_name`, `required_parameters` …); None if it is something else."""
-    if not isinstance(document, list) or not document:
+    first = next((each for each in objects_in(document) if "api_name" in each), None)
+    if first is None:
         return None
-    if not all(isinstance(endpoint, dict) and "api_name" in endpoint for endpoint in document):
-        return None
-    first = document[0]
     return SourceServer(
         name=str(first.get("tool_name") or name),
         origin="rapidapi",
-        tools=[_endpoint(endpoint) for endpoint in document],
+        tools=tools_in(document, _endpoint),
         domain=str(first.get("category_name") or "General"),
     )
 
@@ -40,7 +38,7 @@ def _endpoint(endpoint: JsonObject) -> SourceTool:
         properties[parameter["name"]] = {"type": str(parameter.get("type") or "string").lower(), **described}
     schema = {"type": "object", "properties": properties, "required": [parameter["name"] for parameter in needed]}
     returned = _template_schema(endpoint.get("template_response"))
-    return SourceTool(endpoint["api_name"], endpoint.get("api_description"), schema, returned)
+    return SourceTool(endpoint.get("api_name"), endpoint.get("api_description"), schema, returned)
 
 
 def _template_schema(template: JsonValue) -> JsonObject:
@@ -59,11 +57,11 @@ def read_function_line(document: JsonValue, _: str) -> SourceServer | None:
     if not isinstance(document, dict) or "tool" not in document or not isinstance(document.get("functions"), list):
         return None
     server = str(document["tool"])
-    tools = [
-        SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
-        for function in objects_in(document["functions"])
-    ]
-    return SourceServer(name=server, origin="rapidapi", tools=tools)
+
+    def tool(function: JsonObject) -> SourceTool:
+        return SourceTool(function.get("name"), _own_words(function, server), function.get("parameters"))
+
+    return SourceServer(name=server, origin="rapidapi", tools=tools_in(document["functions"], tool))
 
 
 def _own_words(function: JsonObject, server: str) -> JsonValue:

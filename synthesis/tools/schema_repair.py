@@ -1,25 +1,40 @@
-"""Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
+"""Keywords of a schema as they are found in the wild, made plain ones of draft 2020-12.
 
-The rules by name (a server document lists the rules that were needed):
+The rules by name (a server document lists the rules that were needed). Of keywords:
 
     not_a_schema               something other than an object stood where a schema belongs
-    root_made_object           the root had no type, or one that is not `object`
-    root_alternatives_merged   `anyOf`, `oneOf` or `allOf` at the root became one set of properties
-    nested_schema_unwrapped    a whole schema lay inside its own `properties`
-    type_mapped                a type that JSON Schema does not know ("str", "any", "float") became one that it does
+    parameters_wrapped         parameters stood in a list, a text or an object without `properties`
+    keyword_hoisted            a keyword of the object, as `required`, stood among its properties
+    nested_schema_unwrapped    a whole schema lay inside its own `properties`, or in `schema` or `type` of a parameter
+    type_mapped                a type that JSON Schema does not know ("str", "any", "List[int]") became one that it does
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
-    bounds_mended              draft-4 boolean bounds, or limits that are not numbers
-    default_dropped            a null default on a type that is not nullable
-    enum_mended                an empty, repeated or unreadable enumeration
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    reference_unresolved       a `$ref` that leads nowhere became "anything"
-    reference_cycle_cut        a `$ref` inside itself was cut where it starts again
-    number_typed_as_string     a "string" whose default or limits are numbers became a number
+    condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out: they are no form of a call
+    pattern_properties_opened  `patternProperties` became `additionalProperties`
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
                                that `re` does not know, or of the most usual form it takes exponential time for
 
-References inside the document are replaced by their targets. Dialect marks and titles are left out without a rule.
+Of composition (`schema_composer`):
+
+    root_made_object           the root had no type, or one that is not `object`
+    root_alternatives_merged   forms of a call at the root (`anyOf`, `oneOf`) became one set of properties
+    alternatives_opened        `oneOf` became `anyOf`
+    closed_part_opened         a part of `allOf` forbade the names of another part
+    reference_unresolved       a `$ref` that leads nowhere became "anything"
+    reference_cycle_cut        a `$ref` inside itself was cut where it starts again
+    read_only_dropped          a property that is part of responses alone left a request (or the other way round)
+
+Of contradictions (`schema_contradictions`):
+
+    bounds_mended              limits that are no numbers, or that nothing can be between
+    enum_mended                an empty, repeated or unreadable enumeration, or one of another type than it says
+    default_mended             a default of another type that spells one of the parameter's
+    default_dropped            a default of another type
+    number_typed_as_string     a "string" whose default, limits or choices are numbers became a number
+    impossible_dropped         a parameter or an alternative that no value satisfies
+
+Dialect marks and titles are left out without a rule.
 """
 
 from __future__ import annotations
@@ -28,9 +43,9 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -41,6 +56,7 @@ from synthesis.records import JsonObject, JsonValue, canonical_json
 MAX_SCHEMA_NODES: Final = 4000
 """Maximum number of schemas inside a tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
+_MAX_STEPS: Final = 40 * MAX_SCHEMA_NODES
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _TYPE_NAMES: Final = {
@@ -50,17 +66,23 @@ _TYPE_NAMES: Final = {
     **dict.fromkeys(("int", "int32", "int64", "long"), "integer"),
     **dict.fromkeys(("float", "double", "decimal", "numeric"), "number"),
     "bool": "boolean",
-    **dict.fromkeys(("list", "tuple", "set"), "array"),
-    **dict.fromkeys(("dict", "map", "json", "hash"), "object"),
+    **dict.fromkeys(("list", "tuple", "set", "sequence"), "array"),
+    **dict.fromkeys(("dict", "map", "json", "hash", "mapping"), "object"),
     **dict.fromkeys(("none", "nil"), "null"),
 }
 """The types of JSON Schema by the names that documents give them."""
-_COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
-_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
-_READ_APART: Final = frozenset({"type", "required", "nullable", "optional"})
-_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples"})
+COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_CONDITIONS: Final = frozenset({
+    "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies", "dependentRequired",
+    "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
+})  # fmt: skip
+_READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
+_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"})
+_SAID_OF_A_PARAMETER: Final = ("type", "description", "enum", "const", "default", "$ref", "anyOf", "oneOf", "allOf", "items")
 _LEFT_OUT: Final[Any] = object()
+_OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
+_GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*(?:[\[<(]\s*(.*?)\s*[\])>]|\s+of\s+(\w+?)s?)", re.IGNORECASE)
 
 _ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
 _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[?*])*\)(?:[*+]|\{{\d+,\}})")
@@ -74,37 +96,29 @@ class SchemaUnconvertible(SynthesisError):
     """No valid schema of type `object` can be made of the found one; the message says why."""
 
 
-def repair_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
-    """Return a valid parameters schema and the rules that were needed to get there, sorted.
+@dataclass
+class Account:
+    """The rules that one schema needed, and the part of its budget that is spent."""
 
-    `document` is the target of references, if that is not the schema itself (an OpenAPI specification).
+    rules: set[str] = field(default_factory=set)
+    steps: int = 0
+    nodes: int = 0
+    is_trial: bool = False
+    """Whether a contradiction means that nothing satisfies a schema, rather than that one side gives way."""
 
-    Raises:
-        SchemaUnconvertible: it is too large, too deep, or still not valid after every rule.
+    def read(self, depth: int) -> None:
+        """Count a schema of the document; references are written out, so a short one can make a tree without measure."""
+        self.nodes += 1
+        if self.nodes > MAX_SCHEMA_NODES:
+            raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
+        if depth > MAX_SCHEMA_DEPTH:
+            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
 
-    >>> repair_parameters({"properties": {"n": {"type": "int"}}, "required": ["n", "gone"]})[0]
-    {'type': 'object', 'properties': {'n': {'type': 'integer'}}, 'required': ['n']}
-    >>> repair_parameters(None)
-    ({'type': 'object', 'properties': {}}, ('not_a_schema',))
-    """
-    if not isinstance(found, dict):
-        return {"type": "object", "properties": {}}, ("not_a_schema",)
-    repair = _Repair(found if document is None else document)
-    schema = repair.as_object(repair.schema(found, (), 0))
-    if fault := schema_error(schema):
-        raise SchemaUnconvertible(fault)
-    return schema, tuple(sorted(repair.rules))
-
-
-def repair_output_schema(found: JsonValue, document: JsonValue = None) -> JsonObject | None:
-    """Return a valid schema of a tool's value, or None if the source has none that can be used."""
-    if not isinstance(found, dict):
-        return None
-    try:
-        schema = _Repair(found if document is None else document).schema(found, (), 0)
-    except SchemaUnconvertible:
-        return None
-    return None if schema_error(schema) else schema or None
+    def step(self) -> None:
+        """Count a merge of two schemas or a look for contradictions."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise SchemaUnconvertible(f"more than {_MAX_STEPS} steps to compose one tool")
 
 
 def schema_error(schema: JsonObject) -> str:
@@ -133,185 +147,233 @@ def _draft_error(schema_json: str) -> str:
     return ""
 
 
-class _Repair:
-    """One pass over one document; `rules` collects the rules that were needed."""
+def parameters_found(found: JsonValue, account: Account) -> JsonValue:
+    """Return parameters as a schema if they are none: a text of JSON, a list of named ones, or named ones alone.
 
-    def __init__(self, document: JsonValue):
-        self.rules: set[str] = set()
-        self._document = document
-        self._nodes = 0
+    Without a list `required`, a parameter alone is required if neither its type nor a default says that it is optional.
 
-    def as_object(self, schema: JsonObject) -> JsonObject:
-        """Return a mended schema as one of named arguments."""
-        properties: JsonObject = schema.get("properties", {})
-        required: list[str] = schema.get("required", [])
-        for keyword in _ALTERNATIVES:
-            if keyword in schema:
-                self.rules.add("root_alternatives_merged")
-                for alternative in schema[keyword]:
-                    properties = properties | {**alternative.get("properties", {}), **properties}
-                needed = [set(alternative.get("required", ())) for alternative in schema[keyword]]
-                # All parts of `allOf` hold at once; of the others one does, so their common names are required.
-                common = set.union(*needed) if keyword == "allOf" else set.intersection(*needed)
-                required = [name for name in properties if name in common or name in required]
-        if schema.get("type") != "object":
-            self.rules.add("root_made_object")
-        required = [name for name in required if name in properties]
-        kept = {keyword: schema[keyword] for keyword in schema if keyword in ("description", "additionalProperties")}
-        return {"type": "object", "properties": properties, **({"required": required} if required else {}), **kept}
+    >>> parameters_found({"city": {"type": "str"}, "days": {"type": "int, optional"}}, Account())["required"]
+    ['city']
+    """
+    wrapped = parsed_text(found)
+    if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
+        inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
+        wrapped = next((each for each in inner if isinstance(each, dict) and each.keys() >= {"properties"}), wrapped)
+    if isinstance(wrapped, list):
+        wrapped = {"type": "object", "properties": wrapped}
+    elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):
+        wrapped = _wrapped(wrapped)
+    if wrapped != found:
+        account.rules.add("parameters_wrapped")
+    return wrapped
 
-    def schema(self, found: JsonValue, references: tuple[str, ...], depth: int) -> JsonObject:
-        """Mend one schema; `references` are the `$ref`s that led here."""
-        # References are written out, so a short document can make a tree without measure.
-        self._nodes += 1
-        if self._nodes > MAX_SCHEMA_NODES:
-            raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
-        if depth > MAX_SCHEMA_DEPTH:
-            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
-        if isinstance(found, bool):  # `true` and `false` are schemas; "anything" is the one that tools mean
-            return {}
-        if not isinstance(found, dict):
-            self.rules.add("not_a_schema")
-            return {"type": name} if (name := _type(found)) else {}
-        if "$ref" in found:
-            return self._reference(found, references, depth)
-        found = self._unwrapped(found)
-        mended: JsonObject = {}
-        if types := self._types(found.get("type")):
-            mended["type"] = types if len(types) > 1 else types[0]
-        for keyword, value in found.items():
-            if keyword == "items" and isinstance(value, list):  # of draft 4
-                self.rules.add("items_mended")
-                keyword = "prefixItems" if value else "title"
-            if keyword not in _READ_APART and keyword not in _SILENT:
-                kept = self._kept(keyword, value, found, lambda inner: self.schema(inner, references, depth + 1))
-                if kept is not _LEFT_OUT:
-                    mended[keyword] = kept
-        if found.get("nullable") is True and isinstance(mended.get("type"), str):
-            self.rules.add("nullable_converted")
-            mended["type"] = [mended["type"], "null"]
-        if "array" in as_list(mended.get("type")) and "items" not in mended and "prefixItems" not in mended:
-            self.rules.add("items_mended")
-            mended["items"] = {}
-        if required := self._required(found, mended.get("properties", {})):
-            mended["required"] = required
-        # No string can have a number as its default, or a limit that is one.
-        stated = [mended[keyword] for keyword in ("default", *sorted(_BOUNDS)) if keyword in mended]
-        if mended.get("type") == "string" and stated and all(map(_is_number, stated)) and "enum" not in mended:
-            self.rules.add("number_typed_as_string")
-            mended["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
-        if mended.get("default", ...) is None and "null" not in as_list(mended.get("type", "null")):
-            self.rules.add("default_dropped")
-            del mended["default"]
-        return mended
 
-    def _kept(
-        self, keyword: str, value: JsonValue, found: JsonObject, mended: Callable[[JsonValue], JsonObject]
-    ) -> JsonValue:
-        """Return the value of a keyword if JSON Schema has it and allows the value, or mend it; else `_LEFT_OUT`."""
-        match keyword, value:
-            case "properties" | "dependentSchemas", dict():
-                return {str(name): mended(inner) for name, inner in value.items()}
-            case "patternProperties", dict():
-                return {name: mended(inner) for name, inner in value.items() if _is_pattern(name)}
-            case "anyOf" | "oneOf" | "allOf" | "prefixItems", [_, *_]:
-                return [mended(inner) for inner in value]
-            case (
-                "items" | "contains" | "not" | "propertyNames" | "additionalProperties" | "if" | "then" | "else",
-                dict(),
-            ):
-                return mended(value)
-            case "additionalProperties" | "deprecated" | "readOnly" | "writeOnly" | "uniqueItems", bool():
-                return value
-            case "description" | "format", str():
-                return value
-            case "pattern", str() if _is_pattern(value):
-                return value
-            case "const" | "default", _ if _can_be_kept(value):
-                return value
-            case "enum", list():
-                # By their JSON texts: values may be lists, and Python takes 1 and true for equal.
-                unique = list({canonical_json(each): each for each in value if _can_be_kept(each)}.values())
-                if len(unique) != len(value) or not unique:
-                    self.rules.add("enum_mended")
-                return unique or _LEFT_OUT
-            case "exclusiveMinimum" | "exclusiveMaximum", True:  # draft 4: it sharpens `minimum` or `maximum`
-                self.rules.add("bounds_mended")
-                limit = found.get(keyword.removeprefix("exclusive").lower())
-                return limit if _is_number(limit) else _LEFT_OUT
-        if keyword in _COUNTS and _is_number(value) and value >= 0 and value == int(value):
-            return int(value)
-        if keyword in _BOUNDS and _is_number(value) and (keyword != "multipleOf" or value > 0):
-            return value
-        self.rules.add("bounds_mended" if keyword in _BOUNDS else "keyword_dropped")
-        return _LEFT_OUT
-
-    def _reference(self, found: JsonObject, references: tuple[str, ...], depth: int) -> JsonObject:
-        reference = found["$ref"]
-        beside = {keyword: value for keyword, value in found.items() if keyword in ("description", "default")}
-        target = pointed_to(reference, self._document) if isinstance(reference, str) else None
-        if reference in references:  # a type that contains itself, e.g. a tree's node
-            self.rules.add("reference_cycle_cut")
-        elif target is None:
-            self.rules.add("reference_unresolved")
-        else:
-            target = {**target, **beside} if isinstance(target, dict) else target
-            return self.schema(target, (*references, reference), depth + 1)
-        return self.schema(beside, references, depth + 1)
-
-    def _unwrapped(self, found: JsonObject) -> JsonObject:
-        inner = found.get("properties")
-        if (
-            isinstance(inner, dict)
-            and isinstance(inner.get("properties"), dict)
-            and (inner.get("type") == "object" or isinstance(inner.get("required"), list))
-        ):
-            self.rules.add("nested_schema_unwrapped")
-            return self._unwrapped(inner)
+def _wrapped(found: JsonObject) -> JsonObject:
+    """Return an object of parameters as a schema that has them for properties; any other object as it is."""
+    keywords = {"type": (str, list), "required": list, "description": str, "additionalProperties": (bool, dict)}
+    beside = {key: found[key] for key, kinds in keywords.items() if key in found and isinstance(found[key], kinds)}
+    named = {key: value for key, value in found.items() if key not in beside and _is_parameter(value)}
+    if "type" in beside and beside["type"] not in ("object", ["object"], "dict"):
         return found
-
-    def _types(self, found: JsonValue) -> list[str]:
-        names = [] if found is None else as_list(found)
-        mapped = list(dict.fromkeys(known for name in names if (known := _type(name))))
-        if mapped != names:
-            self.rules.add("type_mapped")
-        return mapped
-
-    def _required(self, found: JsonObject, properties: JsonObject) -> list[str]:
-        stated = found.get("required", [])
-        names = dict.fromkeys(name for name in stated if isinstance(name, str)) if isinstance(stated, list) else ()
-        required = [name for name in names if name in properties]
-        if required != stated and not isinstance(stated, bool):
-            self.rules.add("required_mended")
-        inner = found.get("properties")
-        # Draft 3 said it the other way round: `required: true` on the property itself.
-        for name, schema in inner.items() if isinstance(inner, dict) else ():
-            if isinstance(schema, dict) and schema.get("required") is True:
-                self.rules.add("required_mended")
-                required += [str(name)] if str(name) in properties and str(name) not in required else []
-        return required
+    is_bare = len(named) == len(found)
+    if not is_bare:  # a schema, so words of JSON Schema are meant as such
+        named = {key: value for key, value in named.items() if key not in {*_CONDITIONS, *_READ_APART, *_SILENT, "items"}}
+        named = {key: value for key, value in named.items() if isinstance(value, dict) and key != "properties"}
+    if not named:
+        return found
+    needed = [key for key, value in named.items() if not _is_optional(value)] if is_bare else []
+    rest = {key: value for key, value in found.items() if key not in named}
+    return {**rest, "type": "object", "properties": named, **({"required": needed} if needed else {}), **beside}
 
 
-def pointed_to(reference: str, document: JsonValue) -> JsonValue:
-    """Return the part of a document that a reference such as `#/$defs/city` points to, or None."""
-    if not reference.startswith("#"):
-        return None
-    node = document
-    pointer = unquote(reference[1:]).strip("/")
-    for part in pointer.split("/") if pointer else ():
-        part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and re.fullmatch("[0-9]{1,9}", part) and int(part) < len(node):
-            node = node[int(part)]
-        else:
-            return None
-    return node
+def parsed_text(found: JsonValue) -> JsonValue:
+    """Return the object or list that a text spells as JSON; anything else as it is."""
+    if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(found)
+        except (ValueError, RecursionError):
+            return found
+    return found
 
 
-def _type(name: JsonValue) -> str | None:
-    """Return the type of JSON Schema that a name means."""
-    return _TYPE_NAMES.get(name.strip().lower()) if isinstance(name, str) else None
+def _is_parameter(value: JsonValue) -> bool:
+    if isinstance(value, str):
+        return bool(type_of(value))
+    kinds: dict[str, Any] = {"type": (str, list), "description": str, "$ref": str, "items": dict}
+    return isinstance(value, dict) and any(
+        isinstance(value[key], kinds.get(key, object)) for key in _SAID_OF_A_PARAMETER if key in value
+    )
+
+
+def _is_optional(value: JsonValue) -> bool:
+    if isinstance(value, dict) and (value.get("optional") is True or value.get("required") is False or "default" in value):
+        return True
+    said = value.get("type") if isinstance(value, dict) else value
+    return isinstance(said, str) and bool(_OPTIONAL.search(said.strip()) or said.lower().startswith("optional["))
+
+
+def hoisted(found: JsonObject, account: Account) -> JsonObject:
+    """Return a schema whose properties are an object of parameters, without keywords that stood one level too deep."""
+    for wrapper in ("schema", "type"):
+        if isinstance(inner := found.get(wrapper), dict) and _is_parameter(inner):
+            account.rules.add("nested_schema_unwrapped")
+            found = {**{key: value for key, value in found.items() if key != wrapper}, **inner}
+    names = found.get("properties")
+    if isinstance(names, list) and names:
+        entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        account.rules.add("parameters_wrapped")
+        names = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in entries}
+        found = {**found, "properties": names}
+    if not isinstance(names, dict):
+        return found
+    has_schemas = any(isinstance(value, dict) for value in names.values())
+    inner, needed, kind = names.get("properties"), names.get("required"), names.get("type")
+    deep = {"type"} if kind in ("object", ["object"]) else set()
+    deep |= {"required"} if isinstance(needed, list | bool) or (isinstance(needed, str) and needed in names) else set()
+    deep |= {"additionalProperties"} if isinstance(names.get("additionalProperties"), bool) else set()
+    is_whole = isinstance(inner, dict) and ("type" in deep or isinstance(needed, list))
+    deep |= {"properties"} if is_whole else set()
+    if has_schemas:
+        texts = ("$schema", "$id", "title", "description")
+        deep |= {key for key in texts if isinstance(names.get(key), str) and not type_of(names[key])}
+    if not deep:
+        return found
+    account.rules.add("nested_schema_unwrapped" if is_whole else "keyword_hoisted")
+    kept = {key: value for key, value in names.items() if key not in deep} | (inner if is_whole else {})
+    stated = found.get("required")
+    both = [*(stated if isinstance(stated, list) else []), *(as_list(needed) if not isinstance(needed, bool) else [])]
+    lifted = {"required": both} if "required" in deep and both else {}
+    lifted |= {key: names[key] for key in ("type", "additionalProperties") if key in deep and key not in found}
+    return hoisted({**found, **lifted, "properties": kept}, account)
+
+
+def plain_keywords(
+    found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account
+) -> JsonObject:
+    """Return the keywords of one schema that say something of a value by themselves, mended; `schema` mends inner ones.
+
+    `required` may still name what no property has: a part of `allOf` elsewhere may have it.
+    """
+    mended: JsonObject = {}
+    if kind := _kind(found.get("type"), account):
+        mended |= kind
+    for keyword, value in found.items():
+        if keyword == "items" and isinstance(value, list):  # of draft 4
+            account.rules.add("items_mended")
+            keyword = "prefixItems" if value else "title"
+        if keyword not in _READ_APART and keyword not in _SILENT:
+            kept = _kept(keyword, value, found, schema, account)
+            if kept is not _LEFT_OUT:
+                mended[keyword] = kept
+    if patterns := mended.pop("patternProperties", None):
+        account.rules.add("pattern_properties_opened")
+        others = mended.get("additionalProperties")
+        matched = [*patterns.values(), *([others] if isinstance(others, dict) else [])]
+        anyone = {"anyOf": matched} if len(matched) > 1 else matched[0]
+        mended["additionalProperties"] = True if others is True else anyone
+    if required := _required(found, account):
+        mended["required"] = required
+    return mended
+
+
+def _kept(
+    keyword: str, value: JsonValue, found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account
+) -> JsonValue:
+    """Return the value of a keyword if JSON Schema has it and allows the value, or mend it; else `_LEFT_OUT`."""
+    match keyword, value:
+        case "properties" | "patternProperties", dict():
+            return {str(name): schema(inner) for name, inner in value.items()}
+        case "prefixItems", [_, *_]:
+            return [schema(inner) for inner in value]
+        case "items" | "propertyNames" | "additionalProperties", dict():
+            return schema(value)
+        case "items", False:
+            return False
+        case "items", bool() | str() | None:
+            return schema(value) if value is not None else _LEFT_OUT
+        case "additionalProperties" | "deprecated" | "readOnly" | "writeOnly" | "uniqueItems", bool():
+            return value
+        case "description" | "format", str():
+            return value
+        case "pattern", str() if _is_pattern(value):
+            return value
+        case "const" | "default", _ if _can_be_kept(value):
+            return value
+        case "enum", list():
+            # By their JSON texts: values may be lists, and Python takes 1 and true for equal.
+            unique = list({canonical_json(each): each for each in value if _can_be_kept(each)}.values())
+            if len(unique) != len(value) or not unique:
+                account.rules.add("enum_mended")
+            return unique or _LEFT_OUT
+        case "exclusiveMinimum" | "exclusiveMaximum", True:  # draft 4: it sharpens `minimum` or `maximum`
+            account.rules.add("bounds_mended")
+            limit = found.get(keyword.removeprefix("exclusive").lower())
+            return limit if is_number(limit) else _LEFT_OUT
+    if keyword in COUNTS and is_number(value) and value >= 0 and value == int(value):
+        return int(value)
+    if keyword in BOUNDS and is_number(value) and (keyword != "multipleOf" or value > 0):
+        return value
+    account.rules.add(
+        "bounds_mended" if keyword in BOUNDS else "condition_dropped" if keyword in _CONDITIONS else "keyword_dropped"
+    )
+    return _LEFT_OUT
+
+
+def _kind(found: JsonValue, account: Account) -> JsonObject:
+    """Return the keyword `type` of what a document calls so, with `items` if that says them."""
+    names = [] if found is None else as_list(found)
+    kinds = [type_of(name) if isinstance(name, str) else {} for name in names]
+    types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind.get("type", []))))
+    if any({} == kind for kind in kinds) and not (types and all(isinstance(name, str) for name in names)):
+        types = []  # one of them is "any", or not a name
+    if types != names:
+        account.rules.add("type_mapped")
+    items = [kind["items"] for kind in kinds if "items" in kind]
+    return {**({"type": types if len(types) > 1 else types[0]} if types else {}), **({"items": items[0]} if items else {})}
+
+
+def type_of(name: str) -> JsonObject:
+    """Return the type that a name means, with `items` if it says them; empty if JSON Schema has no such type.
+
+    >>> type_of("List[int]"), type_of("int, optional"), type_of("string[]"), type_of("Union[int, str]"), type_of("any")
+    ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, \
+{'type': 'array', 'items': {'type': 'string'}}, {'type': ['integer', 'string']}, {})
+    """
+    name = _OPTIONAL.sub("", name.strip()).strip()
+    if known := _TYPE_NAMES.get(name.lower()):
+        return {"type": known}
+    if name.endswith("[]"):
+        return {"type": "array", "items": type_of(name[:-2])}
+    whole = _GENERIC.fullmatch(name)
+    outer, inner = (whole[1].lower(), whole[2] or whole[3] or "") if whole else ("", "")
+    if "|" in name or outer in ("union", "optional"):
+        parts = [type_of(part) for part in (inner.split(",") if outer in ("union", "optional") else name.split("|"))]
+        types = list(dict.fromkeys(each for part in parts for each in as_list(part.get("type", []))))
+        return {"type": types if len(types) > 1 else types[0]} if types and all(parts) else {}
+    match _TYPE_NAMES.get(outer):
+        case "array":
+            items = type_of(inner) if outer != "tuple" else {}
+            return {"type": "array", **({"items": items} if items else {})}
+        case "object":
+            return {"type": "object"}
+    return {}
+
+
+def _required(found: JsonObject, account: Account) -> list[str]:
+    stated = found.get("required", [])
+    if isinstance(stated, str):
+        stated = [stated] if "properties" in found else []
+    names = dict.fromkeys(name for name in stated if isinstance(name, str)) if isinstance(stated, list) else {}
+    if list(names) != found.get("required", []) and not isinstance(stated, bool):
+        account.rules.add("required_mended")
+    inner = found.get("properties")
+    # Draft 3 said it the other way round: `required: true` on the property itself.
+    for name, schema in inner.items() if isinstance(inner, dict) else ():
+        flag = schema.get("required") if isinstance(schema, dict) else None
+        if flag is True or (isinstance(flag, list) and flag == [name] and "properties" not in schema):
+            account.rules.add("required_mended")
+            names[str(name)] = None
+    return list(names)
 
 
 def as_list(value: JsonValue) -> list[JsonValue]:
@@ -319,7 +381,8 @@ def as_list(value: JsonValue) -> list[JsonValue]:
     return value if isinstance(value, list) else [value]
 
 
-def _is_number(value: JsonValue) -> bool:
+def is_number(value: JsonValue) -> bool:
+    """Say whether a value is a finite number."""
     is_float = isinstance(value, float) and math.isfinite(value)  # `json` reads 1e999 as an infinity
     return is_float or (isinstance(value, int) and not isinstance(value, bool))
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,8 @@ SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
 _READERS: Final = (
     read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list, read_openai_tools,
 )  # fmt: skip
+
+_UNREADABLE: Final = (ValueError, RecursionError, SyntaxError)
 
 
 class SourceMissing(SynthesisError):
@@ -55,15 +58,12 @@ def source_files(source: Path) -> list[Path]:
 def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     """Yield each server of a file as it was found, or the reason why it cannot be read.
 
-    If a file cannot be read from some line on, the servers of the lines before are yielded.
+    A line that cannot be read is one reason; the other lines are read.
     """
     try:
-        # Some editors begin a file with a byte-order mark, which JSON does not allow.
-        text = path.read_text(encoding="utf-8-sig" if path.suffix == ".json" else "utf-8")
+        text = _text_of(path)
         if path.suffix == ".jsonl":
-            for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
-                if line.strip():
-                    yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
+            yield from _servers_of_lines(text, path)
         elif path.suffix == ".py":
             yield read_python_functions(text, path.stem)
         elif path.suffix in (".yaml", ".yml"):
@@ -73,13 +73,42 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
             found = _server(document, path.stem, path.name)
             yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
-            yield _server(_parsed_json(text), path.stem, path.name)
+            yield from _servers_of(_parsed_json(text), path.stem, path.name)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
-    except (ValueError, RecursionError, SyntaxError) as error:
-        # The first line alone: the rest of a YAML error quotes the file.
-        fault = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        yield Rejected("unreadable document", f"{path.name}: {fault}")
+    except _UNREADABLE as error:
+        yield _unreadable(path.name, error)
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file; some editors begin one with a byte-order mark, which JSON does not allow."""
+    content = path.read_bytes()
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and path.suffix != ".py"
+    return content.decode("utf-16" if is_wide else "utf-8-sig")
+
+
+def _servers_of_lines(text: str, path: Path) -> Iterator[SourceServer | Rejected]:
+    """Yield the server of each line; a line that cannot be read hides no other."""
+    for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
+        if line := line.strip().lstrip("\ufeff"):  # files that were joined have a mark in the middle
+            try:
+                yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
+            except _UNREADABLE as error:
+                yield _unreadable(f"{path.name}:{number}", error)
+
+
+def _unreadable(where: str, error: BaseException) -> Rejected:
+    # The first line alone: the rest of a YAML error quotes the file.
+    return Rejected("unreadable document", f"{where}: {type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def _servers_of(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
+    """Yield the server of a document, or of each row of a data set whose rows have `tools`."""
+    if isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):
+        for number, row in enumerate(document, 1):
+            yield _server(row, name, f"{where}, row {number}")
+    else:
+        yield _server(document, name, where)
 
 
 def _server(document: JsonValue, name: str, where: str) -> SourceServer | Rejected:

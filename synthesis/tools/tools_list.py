@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in
+from synthesis.tools.documents import SourceServer, SourceTool, object_in, tools_in
+from synthesis.tools.schema_repair import parsed_text
+
+_NONE: Final[JsonObject] = {"type": "object", "properties": {}}
 
 
 def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
@@ -13,9 +18,9 @@ def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
     """
     if not isinstance(document, dict):
         return None
-    tools = objects_in((object_in(document.get("result")) or document).get("tools"))
+    tools = tools_in((object_in(document.get("result")) or document).get("tools"), mcp_tool)
     # An OpenAI request has `tools` as well; MCP's are told by their input schema.
-    if not any(map(_input_schema, tools)):
+    if not any(tool.parameters for tool in tools):
         return None
     info = document.get("serverInfo")
     found_name = document.get("name") or (info.get("name") if isinstance(info, dict) else info) or name
@@ -24,7 +29,7 @@ def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
     return SourceServer(
         name=str(found_name),
         origin="mcp_tools_list",
-        tools=[mcp_tool(tool) for tool in tools],
+        tools=tools,
         domain=str(document.get("domain") or "General"),
         description=str(document.get("description") or ""),
         language=document["language"] if document.get("language") in ("en", "zh") else None,
@@ -45,19 +50,26 @@ def _input_schema(tool: JsonObject) -> JsonValue:
 def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
     """Return the tools of an OpenAI request as one server; None if the document is something else.
 
-    Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`.
+    Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`, each
+    of them as a text of JSON as well. A function without `parameters` takes none.
     """
     described = object_in(document)
-    tools = described.get("tools", document)
-    if not isinstance(tools, list) or not tools:
-        return None
-    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
-    if not functions or not all(isinstance(f, dict) and "name" in f and "parameters" in f for f in functions):
+    found = described.get("tools", document)
+    kinds: list[bool] = []
+
+    def function(tool: JsonObject) -> SourceTool:
+        inner = object_in(parsed_text(tool.get("function"))) or object_in(tool.get("toolSpec")) or tool
+        kinds.append(inner is not tool or "parameters" in tool)
+        parameters = inner.get("parameters", inner.get("inputSchema"))
+        return SourceTool(inner.get("name"), inner.get("description"), _NONE if parameters is None else parameters)
+
+    tools = tools_in(found, function)
+    if not any(kinds):
         return None
     return SourceServer(
         name=str(described.get("name") or name),
         origin="openai_tools",
-        tools=[SourceTool(f["name"], f.get("description"), f["parameters"]) for f in functions],
+        tools=tools,
         domain=str(described.get("domain") or "General"),
         description=str(described.get("description") or ""),
     )

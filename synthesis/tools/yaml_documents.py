@@ -1,24 +1,36 @@
-"""YAML as JSON sees it: text keys; `=` and dates are text.
+"""YAML as JSON sees it, by the core schema of version 1.2, which OpenAPI asks for: text keys; `no`, `22:30` and dates are text.
 
-If a text cannot be read, one rule mends it: tabs at the ends of lines go. YAML 1.2 allows them (section 6.2), the
-loader does not.
+Aliases are written out within a budget, so that a short text cannot make a document without measure. Merge keys (`<<`)
+are read as well, since many specifications have them. If a text cannot be read, one rule mends it: tabs at the ends of
+lines go. YAML 1.2 allows them (section 6.2), the loader does not.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import yaml
 from yaml.scanner import ScannerError
 
 from synthesis.records import JsonValue
 
+_MAX_WRITTEN_OUT: Final = 100_000
+"""Maximum number of values that aliases add to a document; without aliases, a text has fewer values than characters."""
+_TAG: Final = "tag:yaml.org,2002:"
+_CORE: Final = {
+    "null": r"null|Null|NULL|~|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "merge": r"<<",
+}
+"""Scalars that are no text (YAML 1.2.2, section 10.3.2)."""
 
-class _JsonLoader(yaml.SafeLoader):
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not re.search(r"timestamp|:value$", tag)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+
+class _CoreLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {
+        None: [(_TAG + kind, re.compile(rf"(?:{pattern})$")) for kind, pattern in _CORE.items()]
     }
 
 
@@ -26,27 +38,67 @@ def parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
     """Return a YAML text as JSON sees it, and the rules that mended it.
 
     Raises:
-        ValueError: it is no YAML.
+        ValueError: it is no YAML, or its aliases stand for too much.
 
-    >>> parsed_yaml("200: 2024-01-01")
-    ({'200': '2024-01-01'}, ())
+    >>> parsed_yaml("{200: 2024-01-01, on: no, at: 22:30, size: 0o17}")
+    ({'200': '2024-01-01', 'on': 'no', 'at': '22:30', 'size': 15}, ())
     """
     try:
         try:
-            return _as_json(yaml.load(text, _JsonLoader)), ()
+            return _Reading(len(text)).value(yaml.compose(text, _CoreLoader)), ()
         except ScannerError:
             mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
             if mended == text:
                 raise
-            return _as_json(yaml.load(mended, _JsonLoader)), ("tab at the end of a YAML line removed",)
+            found = _Reading(len(text)).value(yaml.compose(mended, _CoreLoader))
+            return found, ("tab at the end of a YAML line removed",)
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
 
 
-def _as_json(value: Any) -> JsonValue:
-    """Give YAML mappings text keys, so that `200:` in a specification is a status and not a number."""
-    if isinstance(value, dict):
-        return {str(key): _as_json(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_as_json(inner) for inner in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+class _Reading:
+    """The values of one document, counted as they are written out."""
+
+    def __init__(self, length: int):
+        self._left = length + _MAX_WRITTEN_OUT
+
+    def value(self, node: yaml.Node | None) -> JsonValue:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError(f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them")
+        match node:
+            case yaml.MappingNode():
+                return self._mapping(node)
+            case yaml.SequenceNode():
+                return [self.value(each) for each in node.value]
+            case yaml.ScalarNode():
+                return _scalar(node)
+        return None
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, JsonValue]:
+        merged: dict[str, JsonValue] = {}
+        own: dict[str, JsonValue] = {}
+        for key, inner in node.value:
+            if key.tag == _TAG + "merge":
+                parts = inner.value if isinstance(inner, yaml.SequenceNode) else [inner]
+                for part in (self.value(each) for each in parts):
+                    merged = {**part, **merged} if isinstance(part, dict) else merged
+            elif isinstance(key, yaml.ScalarNode):  # as it is written: `200` and `1.10` are names
+                own[key.value] = self.value(inner)
+            else:
+                raise ValueError(f"line {key.start_mark.line + 1}: expected a text as a key, found {key.id}")
+        return {**merged, **own}
+
+
+def _scalar(node: yaml.ScalarNode) -> JsonValue:
+    text = str(node.value)
+    match node.tag.removeprefix(_TAG):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        case "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
+from synthesis.tools.schema_composer import composed_parameters
+from synthesis.tools.schema_repair import SchemaUnconvertible
 
 KEYWORDS = [
     "type", "properties", "required", "items", "enum", "default", "anyOf", "oneOf", "allOf", "$ref", "minimum",
@@ -32,11 +33,11 @@ schema_like = st.recursive(
 @settings(max_examples=300, deadline=None)
 def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
     try:
-        schema, _ = repair_parameters(found)
+        schema, _ = composed_parameters(found)
     except SchemaUnconvertible:
         return
     Draft202012Validator.check_schema(schema)
-    assert repair_parameters(schema) == (schema, ())  # mending a mended schema changes nothing
+    assert composed_parameters(schema) == (schema, ())  # mending a mended schema changes nothing
     assert schema["type"] == "object"
     assert set(schema.get("required", ())) <= set(schema["properties"])
     assert "$ref" not in json.dumps(schema["properties"]).replace('"$ref": {', "")
@@ -47,6 +48,33 @@ def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
     [
         ({"type": "any"}, {}, "type_mapped"),
         ({"type": ["str", "null", "string"]}, {"type": ["string", "null"]}, "type_mapped"),
+        ({"type": "List[int]"}, {"type": "array", "items": {"type": "integer"}}, "type_mapped"),
+        ({"type": "int", "default": "3"}, {"type": "integer", "default": 3}, "default_mended"),
+        ({"type": "boolean", "default": "maybe"}, {"type": "boolean"}, "default_dropped"),
+        ({"type": "string", "enum": [256, 512]}, {"type": "integer", "enum": [256, 512]}, "number_typed_as_string"),
+        ({"type": "integer", "enum": ["1", "2"]}, {"type": "integer", "enum": [1, 2]}, "enum_mended"),
+        ({"type": "object", "const": "x"}, {"const": "x"}, "enum_mended"),
+        ({"const": "c", "enum": ["a", "b"]}, {"const": "c"}, "enum_mended"),
+        ({"enum": ["ab", "cd"], "maxLength": 1}, {"enum": ["ab", "cd"]}, "bounds_mended"),
+        ({"type": "integer", "minimum": 5, "maximum": 2}, {"type": "integer"}, "bounds_mended"),
+        ({"type": "integer", "exclusiveMinimum": 4, "maximum": 4.5}, {"type": "integer"}, "bounds_mended"),
+        ({"type": "number", "minimum": 1, "maximum": 2, "multipleOf": 5}, {"type": "number"}, "bounds_mended"),
+        ({"type": "string", "minLength": 5, "maxLength": 2}, {"type": "string"}, "bounds_mended"),
+        ({"type": "string", "pattern": "^[0-9]{4}$", "maxLength": 2}, {"type": "string", "pattern": "^[0-9]{4}$"}, "bounds_mended"),
+        (
+            {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "uniqueItems": True},
+            {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+            "bounds_mended",
+        ),
+        (
+            {"type": "object", "properties": {"x": {}}, "required": ["x", "y"], "additionalProperties": False},
+            {"type": "object", "properties": {"x": {}}, "required": ["x"], "additionalProperties": False},
+            "required_mended",
+        ),
+        ({"type": "string", "not": {"const": "x"}}, {"type": "string"}, "condition_dropped"),
+        ({"anyOf": [{"not": {}}, {"type": "string"}]}, {"type": "string"}, "impossible_dropped"),
+        ({"patternProperties": {"^x-": {"type": "string"}}}, {"additionalProperties": {"type": "string"}}, "pattern_properties_opened"),
+        ({"schema": {"type": "string"}, "description": "d"}, {"type": "string", "description": "d"}, "nested_schema_unwrapped"),
         ({"type": "array"}, {"type": "array", "items": {}}, "items_mended"),
         (
             {"type": "array", "items": [{"type": "string"}]},
@@ -78,7 +106,7 @@ def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
     ],
 )
 def test_each_rule_mends_its_fault(found, property_schema, rule):
-    schema, rules = repair_parameters({"properties": {"a": found}, "anyOf": [{"properties": {}}]})
+    schema, rules = composed_parameters({"properties": {"a": found}, "anyOf": [{"properties": {}}]})
     assert rule in rules
     assert schema["properties"]["a"] == property_schema
 
@@ -92,7 +120,7 @@ def test_a_reference_into_itself_is_cut_and_a_shared_one_is_copied():
             "name": {"type": "string"},
         },
     }
-    schema, rules = repair_parameters(found)
+    schema, rules = composed_parameters(found)
     assert schema["properties"]["tree"]["properties"]["child"] == {}
     assert schema["properties"]["leaf"] == {"type": "string"}
     assert rules == ("reference_cycle_cut",)
@@ -105,13 +133,12 @@ def test_references_that_multiply_are_refused_rather_than_unfolded():
     }
     found = {"type": "object", "properties": {"a": {"$ref": "#/$defs/l0"}}, "$defs": layers}
     with pytest.raises(SchemaUnconvertible, match="more than"):
-        repair_parameters(found)
-    assert repair_output_schema(found) is None
+        composed_parameters(found)
 
 
 def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
     inner = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    schema, rules = repair_parameters({"type": "object", "properties": inner})
+    schema, rules = composed_parameters({"type": "object", "properties": inner})
     assert schema == inner
     assert "nested_schema_unwrapped" in rules
 
@@ -121,7 +148,7 @@ def test_alternatives_at_the_root_require_only_names_that_all_of_them_require():
         return {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
     optional = {"properties": way("id", "name")["properties"], "required": ["id"]}
-    schema, _ = repair_parameters({"anyOf": [way("id", "name"), optional]})
+    schema, _ = composed_parameters({"anyOf": [way("id", "name"), optional]})
     assert list(schema["properties"]) == ["id", "name"]
     assert schema["required"] == ["id"]
 
@@ -129,8 +156,7 @@ def test_alternatives_at_the_root_require_only_names_that_all_of_them_require():
 def test_a_text_with_half_of_a_character_is_refused():
     found = {"type": "object", "properties": {"a": {"type": "string", "description": "\ud800"}}}
     with pytest.raises(SchemaUnconvertible, match="not JSON that can be kept"):
-        repair_parameters(found)
-    assert repair_output_schema(found) is None
+        composed_parameters(found)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +169,11 @@ def test_a_text_with_half_of_a_character_is_refused():
 )  # fmt: skip
 def test_a_pattern_that_takes_exponential_time_is_dropped(pattern, is_kept):
     found = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
-    schema, rules = repair_parameters(found)
+    schema, rules = composed_parameters(found)
     assert ("pattern" in schema["properties"]["a"], rules) == (is_kept, () if is_kept else ("keyword_dropped",))
     assert Draft202012Validator(schema).is_valid({"a": "x" * 60 + "!"}) is not is_kept
 
 
 def test_to_look_for_such_patterns_takes_no_such_time():
     for text in ("(" * 3000, "(" + "x*" * 3000, "(" + "[a]?" * 3000 + "x+", "([" + "\\]" * 3000, "(x+" + "a?" * 3000):
-        repair_parameters({"type": "object", "properties": {"a": {"type": "string", "pattern": text}}})
+        composed_parameters({"type": "object", "properties": {"a": {"type": "string", "pattern": text}}})

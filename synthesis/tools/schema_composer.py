@@ -1,0 +1,254 @@
+"""One plain schema of one that is composed: references, `allOf`, forms of a call.
+
+    found schema ─► keywords made plain (schema_repair) ─► parts merged (here) ─► contradictions (schema_contradictions)
+
+A composed schema has no `$ref`, `allOf` and `oneOf`. It accepts every value that the found one accepts, read as documents
+mean it: an object has the names that its form lists. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of
+a call at the root become one object: a parameter takes the values of each form that has it, and is required if every form
+requires it. Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from synthesis.records import JsonObject, JsonValue, canonical_json
+from synthesis.tools.schema_contradictions import settled
+from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
+from synthesis.tools.schema_repair import (
+    Account,
+    SchemaUnconvertible,
+    as_list,
+    hoisted,
+    parameters_found,
+    plain_keywords,
+    schema_error,
+    type_of,
+)
+
+_MAX_SAID: Final = 12
+"""Maximum number of forms of a call that its description lists."""
+_OF_A_CALL: Final = ("description", "additionalProperties", "propertyNames", "minProperties", "maxProperties")
+
+
+def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a plain schema of a tool's parameters and the rules that were needed to get there, sorted.
+
+    `document` is the target of references, if that is not the schema itself (an OpenAPI specification).
+
+    Raises:
+        SchemaUnconvertible: it is too large or too deep, no call satisfies it, or it is not valid after every rule.
+
+    >>> composed_parameters({"properties": {"n": {"type": "int"}}, "required": ["n", "gone"]})[0]
+    {'type': 'object', 'properties': {'n': {'type': 'integer'}}, 'required': ['n']}
+    >>> composed_parameters(None)
+    ({'type': 'object', 'properties': {}}, ('not_a_schema',))
+    """
+    account = Account()
+    found = parameters_found(found, account)
+    if not isinstance(found, dict):
+        return {"type": "object", "properties": {}}, ("not_a_schema",)
+    composer = _Composer(found if document is None else document, account)
+    forms = list(_forms(composer.schema(found, (), 0), account))
+    if len(forms) > 1:
+        account.rules.add("root_alternatives_merged")
+    form = one_form(forms)
+    note = _said(forms)
+    if form is False and any(forms):  # a value that is no object
+        form = {"type": "null"}
+    schema = settled(form, account, dropped="readOnly")
+    if schema is False:
+        raise SchemaUnconvertible("no call satisfies it")
+    if schema.get("type") != "object":
+        account.rules.add("root_made_object")
+        schema = schema if "object" in as_list(schema.get("type", "object")) else {}
+    if schema.keys() - {"type", "properties", "required", *_OF_A_CALL, *ANNOTATIONS}:
+        account.rules.add("keyword_dropped")
+    kept = {keyword: schema[keyword] for keyword in ("required", *_OF_A_CALL) if keyword in schema}
+    if note:
+        kept["description"] = f"{schema.get('description', '')} {note}".strip()
+    schema = {"type": "object", "properties": schema.get("properties", {}), **kept}
+    if fault := schema_error(schema):
+        raise SchemaUnconvertible(fault)
+    return schema, tuple(sorted(account.rules))
+
+
+def composed_value(
+    found: JsonValue, document: JsonValue = None, *, dropped: str = "writeOnly"
+) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a plain schema of any value, and the rules that were needed; `dropped` properties are no part of it.
+
+    Raises:
+        SchemaUnconvertible: as `composed_parameters`.
+    """
+    account = Account()
+    composer = _Composer(found if document is None else document, account)
+    schema = settled(composer.schema(found, (), 0), account, dropped=dropped)
+    if schema is False:
+        raise SchemaUnconvertible("no value satisfies it")
+    if fault := schema_error(schema):
+        raise SchemaUnconvertible(fault)
+    return schema, tuple(sorted(account.rules))
+
+
+def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a plain schema of a request's body: one object if every form of it is one, else any value; raise as above."""
+    schema, rules = composed_value(found, document, dropped="readOnly")
+    return composed_parameters(found, document) if _is_object(schema) else (schema, rules)
+
+
+def _is_object(schema: JsonObject) -> bool:
+    if "type" not in schema and "anyOf" in schema:
+        return all(map(_is_object, schema["anyOf"]))
+    return schema.get("type", "object" if "properties" in schema else "") == "object"
+
+
+def _said(forms: Sequence[Any]) -> str:
+    """Return the arguments that each form of a call must have, if they differ, for a model to read.
+
+    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}])
+    '{a: 1} | {b, c}'
+    """
+    said = []
+    for form in forms:
+        properties = form.get("properties", {}) if form else {}
+        needed = [name for name in form.get("required", ()) if name in properties or len(forms) > 1] if form else []
+        constants = {name: properties[name]["const"] for name in needed if "const" in (properties.get(name) or {})}
+        words = [f"{name}: {canonical_json(constants[name])}" if name in constants else name for name in needed]
+        said += [f"{{{', '.join(words)}}}"] if words else []
+    different = list(dict.fromkeys(said))
+    return " | ".join(different) if 1 < len(different) <= _MAX_SAID else ""
+
+
+def _forms(schema: Any, account: Account) -> Iterator[Any]:
+    """Yield each form of a value, without alternatives."""
+    if schema is False or "anyOf" not in schema:
+        yield schema
+        return
+    base = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+    for alternative in schema["anyOf"]:
+        yield from _forms(both(base, alternative, account), account)
+
+
+class _Composer:
+    """One pass over one document."""
+
+    def __init__(self, document: JsonValue, account: Account):
+        self._document = document
+        self._account = account
+
+    def schema(self, found: JsonValue, references: tuple[str, ...], depth: int) -> Any:
+        """Compose one schema; `references` are the `$ref`s that led here."""
+        self._account.read(depth)
+        if isinstance(found, bool):
+            return {} if found else False
+        if not isinstance(found, dict):
+            self._account.rules.add("not_a_schema")
+            return type_of(found) if isinstance(found, str) else {}
+        if found.get("not") in ({}, True):
+            return False
+
+        def inner(each: JsonValue) -> Any:
+            return self.schema(each, references, depth + 1)
+
+        names = found.get("properties")
+        if isinstance(names, dict) and isinstance(names.get("$ref"), str):  # the parameters stand elsewhere
+            self._account.rules.add("keyword_hoisted")
+            lifted = pointed_to(names["$ref"], self._document)
+            found = {**found, "properties": {key: each for key, each in names.items() if key != "$ref"}}
+            found["properties"] |= lifted if isinstance(lifted, dict) else {}
+        found = hoisted(found, self._account)
+        whole = plain_keywords(found, inner, self._account)
+        parts: list[Any] = []
+        if "$ref" in found:
+            parts.append(self._target(found["$ref"], references, depth))
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            alternatives = found.get(keyword)
+            if isinstance(alternatives, list) and alternatives:
+                each = [self.schema(one, references, depth + 1) for one in alternatives]
+                parts += each if keyword == "allOf" else [self._one_of(each, keyword)]
+            elif keyword in found:
+                self._account.rules.add("keyword_dropped")
+        for part in parts:
+            whole = both(whole, part, self._account)
+        if found.get("nullable") is True and isinstance(whole, dict):
+            whole = self._nullable(whole)
+        return whole
+
+    def _one_of(self, alternatives: list[Any], keyword: str) -> Any:
+        possible = [each for each in alternatives if each is not False]
+        if len(possible) < len(alternatives):
+            self._account.rules.add("impossible_dropped")
+        if len(possible) < 2:
+            return possible[0] if possible else False
+        if keyword == "oneOf":
+            self._account.rules.add("alternatives_opened")
+        return {"anyOf": possible}
+
+    def _nullable(self, schema: JsonObject) -> JsonObject:
+        types = as_list(schema.get("type", []))
+        if "anyOf" in schema and not types:
+            self._account.rules.add("nullable_converted")
+            return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+        if types and "null" not in types:
+            self._account.rules.add("nullable_converted")
+            return {**schema, "type": [*types, "null"]}
+        return schema
+
+    def _target(self, reference: JsonValue, references: tuple[str, ...], depth: int) -> Any:
+        target = pointed_to(reference, self._document) if isinstance(reference, str) else None
+        if reference in references:  # a type that contains itself, e.g. a tree's node
+            self._account.rules.add("reference_cycle_cut")
+        elif target is None:
+            self._account.rules.add("reference_unresolved")
+        else:
+            return self.schema(target, (*references, str(reference)), depth + 1)
+        return {}
+
+
+def pointed_to(reference: str, document: JsonValue) -> JsonValue:
+    """Return the part of a document that a reference such as `#/$defs/city` points to, or None.
+
+    Names may be percent-encoded. A reference may begin with the `$id` of the document or of one of its definitions, and
+    name an `$anchor`.
+
+    >>> pointed_to("#/$defs/Page%5Bint%5D", {"$defs": {"Page[int]": {"type": "object"}}})
+    {'type': 'object'}
+    """
+    address, _, pointer = reference.strip().partition("#")
+    node = document
+    if address:
+        node = next((each for each in _objects(document) if address in (each.get("$id"), each.get("id"))), None)
+    if pointer and not pointer.startswith("/"):
+        names = (pointer, f"#{pointer}")
+        return next((each for each in _objects(node) if {each.get("$anchor"), each.get("$id")} & {*names}), None)
+    for split in (pointer, unquote(pointer)):  # `%2F` is a part of a name for some, a separator by the standard
+        found: JsonValue = node
+        for part in split.strip("/").split("/") if split.strip("/") else ():
+            found = _inside(found, part)
+        if found is not None:
+            return found
+    return None
+
+
+def _inside(node: JsonValue, part: str) -> JsonValue:
+    for spelt in (part, unquote(part), unquote(unquote(part))):
+        name = spelt.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict) and name in node:
+            return node[name]
+        if isinstance(node, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(node):
+            return node[int(name)]
+    return None
+
+
+def _objects(document: JsonValue) -> Iterator[JsonObject]:
+    """Yield each object of a document whose identifiers are texts."""
+    waiting = [document]
+    for node in waiting:  # which grows meanwhile
+        if isinstance(node, dict) and all(isinstance(node.get(key, ""), str) for key in ("$id", "id", "$anchor")):
+            yield node
+        if isinstance(node, dict | list):
+            waiting += node.values() if isinstance(node, dict) else node
