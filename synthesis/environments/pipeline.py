@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from synthesis.embeddings import contents_of
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.demonstrations import draw_habit
@@ -241,6 +242,7 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
-    if config.embedding is not None:
-        contents["embedding"] = config.embedding.contents()
+    if config.embedding == "lexical":  # in the records' card it stands as None
+        return {**synthesis_fingerprint(__name__, config, teacher, contents), "embedding": None}
+    contents["embedding"] = contents_of(config.embedding)
     return synthesis_fingerprint(__name__, config, teacher, contents)

@@ -205,7 +205,13 @@ class EnvironmentsWorker:
             else:
                 environment = self._without_tools(plan, knowledge, seed, task.instance, PROVEN_QUALITY)
                 own = {field.name: getattr(task, field.name) for field in fields(task) if field.name != "instance"}
-                return environment.model_copy(update=own)
+                environment = environment.model_copy(update=own)
+                if knowledge.difficulty == "plain":
+                    return environment
+                # The last tool alone has siblings: they answer without a state, as a tool that reads may.
+                last = environment.model_copy(update={"sub_questions": environment.sub_questions[-1:]})
+                siblings = await write_siblings(self._teacher, self._sandbox, knowledge, last, seed=seed)
+                return environment.model_copy(update={"difficulty": "hard", "irrelevant_tools": siblings})
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
     def _checked(self, source: Knowledge) -> Knowledge:
