@@ -14,6 +14,7 @@ from typing import Final
 import jinja2
 import yaml
 
+from synthesis.contamination import Overlap
 from synthesis.record_io import DatasetCard
 from synthesis.records import Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.fingerprint import digest
@@ -59,6 +60,7 @@ def data_card(
     file: Path,
     split: str,
     licence: str,
+    overlap: Overlap | None = None,
 ) -> str:
     """Return the Markdown of the data card of a `file` of rows that were made from records with this `card`.
 
@@ -100,6 +102,7 @@ def data_card(
         has_reader=has_reader,
         split=split,
         licence=licence,
+        overlap=overlap,
     )
 
 

@@ -8,13 +8,14 @@ out/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
+from synthesis.contamination import overlap_of
 from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.columns import features, write_parquet
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
@@ -132,15 +133,19 @@ FORMATS: Final[Mapping[str, Format]] = {
 """The formats, by the names that the command knows them by."""
 
 
-def export_records(directory: Path, out: Path, *, format_name: str, split: str, licence: str) -> int:
+def export_records(
+    directory: Path, out: Path, *, format_name: str, split: str, licence: str, against: Sequence[Path] = ()
+) -> int:
     """Write every record of a directory as a row of a format, with a data card; return how many.
 
+    The card says what the records share with the benchmark files `against`, if any are given.
     The folder appears whole or not at all, and may replace an earlier export. The same records give the same bytes.
 
     Raises:
         DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged.
         ExportImpossible: the format has no form for records of this kind, or for one of them, or needs a package.
+        BenchmarkUnreadable: a file of `against` is missing, cannot be read, or holds no text.
     """
     card, form = read_card(directory), FORMATS[format_name]
     require_destination(out, EXPORT)
@@ -172,6 +177,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             file=file,
             split=split,
             licence=licence,
+            overlap=overlap_of(directory, against) if against else None,
         )
         (folder / DATA_CARD).write_text(text, encoding="utf-8")
     return len(source)
