@@ -120,13 +120,13 @@ def as_dense(products: Vectors) -> np.ndarray:
 
 
 def embedded_text(document: ToolDocument) -> str:
-    """Return the words of a document that its vector represents.
+    """Return the words of a document that its vector represents; of a description the first paragraph.
 
     >>> parameters = {"type": "object", "properties": {"flat": {"type": "string"}}}
     >>> embedded_text(ToolDocument(name="get_rent", description="Rent of a flat", parameters=parameters))
     'get rent Rent of a flat flat'
     """
-    words = [document.name, document.description, *document.parameters.get("properties", {})]
+    words = [document.name, document.description.partition("\n\n")[0], *document.parameters.get("properties", {})]
     return " ".join(words).replace("_", " ")
 
 

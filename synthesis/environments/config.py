@@ -99,8 +99,12 @@ class EnvironmentsConfig(BaseModel):
     """Minimum QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
+    long_documents: bool = False
+    """Whether tools are documented at the length of a real service's reference, by rule, in all environments alike."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """Maximum number of distractors of each similarity band in an environment (the paper's K)."""
+    fewest_irrelevant: float = Field(default=1.0, gt=0, le=1)
+    """Least share of `irrelevant_per_band`; each environment draws its share from here to 1, for all bands."""
     embedding: Embedding = "lexical"
     """Source of the similarity of tools, for bands of irrelevant tools and for merging: `lexical` (shared letters of
     names, descriptions and parameters, no synonyms), `multilingual` (by meaning, needs the extra `embeddings`) or

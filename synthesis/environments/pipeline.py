@@ -15,9 +15,10 @@ draws the item is rejected.
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -34,7 +35,7 @@ from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
-from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
+from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment, SimilarityBand
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
@@ -188,9 +189,8 @@ class _Run:
         async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
             _, environment, variety = item
             rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-            drawn = pools[environment.language].draw(
-                environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
-            )
+            per_band = share_of_bands(config, environment.id)
+            drawn = pools[environment.language].draw(environment, per_band, rng, environment.irrelevant_tools)
             mixed = environment.model_copy(update={"irrelevant_tools": drawn})
             # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
             if variety == "withheld_tool":
@@ -224,6 +224,12 @@ class _Run:
             outcome = journal.read(number)
             if "rejected" in outcome:
                 self.rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
+
+
+def share_of_bands(config: EnvironmentsConfig, environment: str) -> Mapping[SimilarityBand, int]:
+    """Return the maximum number of distractors of each band for one environment, rounded up."""
+    share = random.Random(f"tool set/{config.seed}/{environment}").uniform(config.fewest_irrelevant, 1)
+    return {band: math.ceil(share * count) for band, count in config.irrelevant_per_band.items()}
 
 
 def _drafted(draft: Draft | None) -> JsonObject:

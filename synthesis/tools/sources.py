@@ -1,6 +1,7 @@
 """Sources of tool documents: files and folders of any known format, told apart by their contents.
 
-.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification
+.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification, or a
+         listing of an MCP registry, which is several servers
 .jsonl   one RapidAPI tool, or one of the above, per line
 .yaml    an OpenAPI specification
 .py      typed functions
@@ -19,6 +20,7 @@ from synthesis.records import JsonValue
 from synthesis.stage import Rejected
 from synthesis.tools.crawled import read_crawled
 from synthesis.tools.documents import SourceServer
+from synthesis.tools.mcp_registry import read_registry
 from synthesis.tools.openapi import read_openapi
 from synthesis.tools.python_functions import read_python_functions
 from synthesis.tools.rapidapi import read_endpoints, read_function_line
@@ -63,7 +65,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         if path.suffix == ".jsonl":
             for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
                 if line.strip():
-                    yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
+                    yield from _servers(_parsed_json(line), path.stem, f"{path.name}:{number}")
         elif path.suffix == ".py":
             yield read_python_functions(text, path.stem)
         elif path.suffix in (".yaml", ".yml"):
@@ -73,13 +75,18 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
             found = _server(document, path.stem, path.name)
             yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
-            yield _server(_parsed_json(text), path.stem, path.name)
+            yield from _servers(_parsed_json(text), path.stem, path.name)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
     except (ValueError, RecursionError, SyntaxError) as error:
         # The first line alone: the rest of a YAML error quotes the file.
         fault = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         yield Rejected("unreadable document", f"{path.name}: {fault}")
+
+
+def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
+    listed = read_registry(document)
+    yield from [_server(document, name, where)] if listed is None else listed
 
 
 def _server(document: JsonValue, name: str, where: str) -> SourceServer | Rejected:
