@@ -183,7 +183,7 @@ async def estimate_environments(config: EnvironmentsConfig, sandbox_url: str) ->
     with TemporaryDirectory() as folder:
         # An estimate opens no embedding model, and the directories in `disjoint_from` need not exist yet.
         out = Path(folder) / "estimate"
-        changes = {"count": sample, "out": out, "embedding": None, "disjoint_from": ()}
+        changes = {"count": sample, "out": out, "embedding": "lexical", "disjoint_from": ()}
         await synthesize_environments(config.model_copy(update=changes), teacher, sandbox_url)
     return teacher.estimate().scaled(config.count / sample)
 

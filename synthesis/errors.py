@@ -18,6 +18,7 @@ SynthesisError
 ├── PackageNotHere           a package that tools may import is not installed where their code is checked
 ├── TokenizerMissing         there is no tokenizer at the place of the student's
 ├── EmbeddingModelMissing    there is no embedding model at its place, or no library that reads it
+├── BenchmarkUnreadable      a benchmark file is missing, cannot be read, or holds no text
 ├── ToolServerUnavailable    an MCP server does not start or answer
 └── of one item, which is rejected or tried again, while the run goes on
     ├── Rejected

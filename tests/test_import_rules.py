@@ -30,7 +30,7 @@ _FLOORS = {
     """,
     "synthesis": """
         errors python_source run records record_io nfkc stage written_language diversity verification answers
-        foreign_messages questions teacher embeddings prompts track tools trajectories environments audit
+        foreign_messages questions teacher embeddings contamination prompts track tools trajectories environments audit
         procedural by_construction export cost
     """,
     "synthesis.trajectories": """

@@ -85,6 +85,8 @@ def _add_records(commands: Commands) -> None:
     show.add_argument("--count", type=whole_number(1), default=1, help="number of records")
     stats = records.add_parser("stats", help="the paper's table of these records, beside the paper's figures")
     stats.add_argument("--json", action="store_true", help="everything that is counted, on one line")
+    against = "benchmark files (JSON, JSON lines, text): also count what the records share with them"
+    stats.add_argument("--against", nargs="+", type=Path, default=[], metavar="FILE", help=against)
     verify = records.add_parser("verify", help="run gold answers again in the sandbox, and compare the digests")
     add_sandbox(verify)
     attack = records.add_parser(
@@ -107,6 +109,8 @@ def _add_records(commands: Commands) -> None:
     export.add_argument("--split", type=_split, default="train", metavar="NAME", help="split in the data card")
     export.add_argument("--license", default="unknown", metavar="NAME", help="for the data card, e.g. apache-2.0")
     export.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    against = "benchmark files: the data card says what the records share with them"
+    export.add_argument("--against", nargs="+", type=Path, default=[], metavar="FILE", help=against)
     for command in (show, stats, verify, attack, audit, export):
         command.add_argument("directory", type=Path, metavar="DIR")
         command.set_defaults(run=f"records:{command.prog.split()[-1]}")

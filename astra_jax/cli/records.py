@@ -32,14 +32,20 @@ def show(options: argparse.Namespace) -> None:
 def stats(options: argparse.Namespace) -> None:
     """Print the counts of a record directory, as a table or as JSON."""
     from astra_jax.recipes.data_sets import count_records, describe, so_by_construction
+    from synthesis.contamination import overlap_of
 
+    shared = overlap_of(options.directory, options.against) if options.against else None
     if options.json:
         statistics = count_records(options.directory)
         counted = statistics.model_dump(mode="json")
         counted["by_construction"] = so_by_construction(statistics, read_card(options.directory))
+        if shared is not None:
+            counted["overlap"] = shared.model_dump(mode="json")
         print(json.dumps(counted, ensure_ascii=False))
         return
     print(describe(options.directory).table())
+    if shared is not None:
+        print(f"\n{shared.table()}")
     print(f"\nplots: astra report {options.directory}")
 
 
@@ -122,7 +128,12 @@ def export(options: argparse.Namespace) -> None:
     from synthesis.export.export import export_records
 
     count = export_records(
-        options.directory, options.out, format_name=options.format, split=options.split, licence=options.license
+        options.directory,
+        options.out,
+        format_name=options.format,
+        split=options.split,
+        licence=options.license,
+        against=options.against,
     )
     print(f"exported {count} records -> {options.out}")
 

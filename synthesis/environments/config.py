@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from synthesis.embeddings import EmbeddingModel
+from synthesis.embeddings import Embedding
 from synthesis.environments.selection.quotas import Variety
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, Habit, Language, Scenario, SimilarityBand
@@ -99,12 +99,16 @@ class EnvironmentsConfig(BaseModel):
     """Minimum QS(τ) of a kept environment."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
+    long_documents: bool = False
+    """Whether tools are documented at the length of a real service's reference, by rule, in all environments alike."""
     irrelevant_per_band: dict[SimilarityBand, int] = {"high": 2, "medium": 2, "low": 2}
     """Maximum number of distractors of each similarity band in an environment (the paper's K)."""
-    embedding: EmbeddingModel | None = None
-    """Static embedding model that gives the similarity of tools, for bands of irrelevant tools and for merging:
-    `{ folder = "DIR" }`, as model2vec saves it. Without a model similarity is lexical: shared letters of names,
-    descriptions and parameters, without synonyms. For data to train on, name a model."""
+    fewest_irrelevant: float = Field(default=1.0, gt=0, le=1)
+    """Least share of `irrelevant_per_band`; each environment draws its share from here to 1, for all bands."""
+    embedding: Embedding = "lexical"
+    """Source of the similarity of tools, for bands of irrelevant tools and for merging: `lexical` (shared letters of
+    names, descriptions and parameters, no synonyms), `multilingual` (by meaning, needs the extra `embeddings`) or
+    `{ folder = "DIR" }` (a static embedding model as model2vec saves it)."""
     packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""
@@ -128,10 +132,8 @@ class EnvironmentsConfig(BaseModel):
 
     @model_validator(mode="after")
     def _hard_where_there_is_a_wording(self) -> EnvironmentsConfig:
-        if self.difficulty == "hard" and (self.unseen != "worlds" or self.varieties.get("stateful")):
-            raise ValueError(
-                'difficulty = "hard" does not go with unseen tools, unseen domains or stateful varieties; leave one out'
-            )
+        if self.difficulty == "hard" and self.unseen != "worlds":
+            raise ValueError('difficulty = "hard" does not go with unseen tools or unseen domains; leave one out')
         return self
 
 

@@ -15,13 +15,15 @@ draws the item is rejected.
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
+from synthesis.embeddings import contents_of
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.irrelevant_tools import ToolPool
 from synthesis.environments.proving.demonstrations import draw_habit
@@ -33,7 +35,7 @@ from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
-from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
+from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment, SimilarityBand
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
@@ -187,9 +189,8 @@ class _Run:
         async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
             _, environment, variety = item
             rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-            drawn = pools[environment.language].draw(
-                environment, config.irrelevant_per_band, rng, environment.irrelevant_tools
-            )
+            per_band = share_of_bands(config, environment.id)
+            drawn = pools[environment.language].draw(environment, per_band, rng, environment.irrelevant_tools)
             mixed = environment.model_copy(update={"irrelevant_tools": drawn})
             # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
             if variety == "withheld_tool":
@@ -225,6 +226,12 @@ class _Run:
                 self.rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
 
 
+def share_of_bands(config: EnvironmentsConfig, environment: str) -> Mapping[SimilarityBand, int]:
+    """Return the maximum number of distractors of each band for one environment, rounded up."""
+    share = random.Random(f"tool set/{config.seed}/{environment}").uniform(config.fewest_irrelevant, 1)
+    return {band: math.ceil(share * count) for band, count in config.irrelevant_per_band.items()}
+
+
 def _drafted(draft: Draft | None) -> JsonObject:
     """Return the unfinished parts of an item whose draft was not made executable."""
     return {} if draft is None else {"quality": draft.quality, "draft": draft.model_dump(mode="json")}
@@ -241,6 +248,7 @@ def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}
-    if config.embedding is not None:
-        contents["embedding"] = config.embedding.contents()
+    if config.embedding == "lexical":  # in the records' card it stands as None
+        return {**synthesis_fingerprint(__name__, config, teacher, contents), "embedding": None}
+    contents["embedding"] = contents_of(config.embedding)
     return synthesis_fingerprint(__name__, config, teacher, contents)

@@ -13,6 +13,7 @@ from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.distractors.siblings import write_siblings
 from synthesis.environments.proving.call_batches import CallBatches, Sandbox
 from synthesis.environments.proving.demonstrations import demonstrate
+from synthesis.environments.proving.long_documents import lengthened
 from synthesis.environments.proving.merging import merge_sub_environments
 from synthesis.environments.proving.needed_packages import packages_of_sandbox
 from synthesis.environments.proving.sub_environments import build_sub_environments
@@ -36,7 +37,7 @@ from synthesis.prompts.tool_writing import (
 )
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
+from synthesis.records import Environment, EnvironmentTool, Habit, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.replies import metered_item
@@ -146,9 +147,19 @@ class EnvironmentsWorker:
             else:
                 usage.add(draft.usage)  # it was spent in an earlier stage
                 environment = await self._executable(plan, draft, source)
+        if self._config.long_documents:
+            environment = self._with_long_documents(environment)
         self._check_tools(environment)
         provenance = environment.provenance.model_copy(update=asdict(usage))
         return environment.model_copy(update={"provenance": provenance})
+
+    def _with_long_documents(self, environment: Environment) -> Environment:
+        def longer(tool: EnvironmentTool) -> EnvironmentTool:
+            return lengthened(tool, environment.language, self._config.seed)
+
+        siblings = (each.model_copy(update={"tool": longer(each.tool)}) for each in environment.irrelevant_tools)
+        tools = tuple(longer(tool) for tool in environment.tools)
+        return environment.model_copy(update={"tools": tools, "irrelevant_tools": tuple(siblings)})
 
     async def replay(self, environment: Environment) -> None:
         """Replay every gold call of an environment that has its distractors."""
@@ -205,7 +216,13 @@ class EnvironmentsWorker:
             else:
                 environment = self._without_tools(plan, knowledge, seed, task.instance, PROVEN_QUALITY)
                 own = {field.name: getattr(task, field.name) for field in fields(task) if field.name != "instance"}
-                return environment.model_copy(update=own)
+                environment = environment.model_copy(update=own)
+                if knowledge.difficulty == "plain":
+                    return environment
+                # The last tool alone has siblings: they answer without a state, as a tool that reads may.
+                last = environment.model_copy(update={"sub_questions": environment.sub_questions[-1:]})
+                siblings = await write_siblings(self._teacher, self._sandbox, knowledge, last, seed=seed)
+                return environment.model_copy(update={"difficulty": "hard", "irrelevant_tools": siblings})
         raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
     def _checked(self, source: Knowledge) -> Knowledge:

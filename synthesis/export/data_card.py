@@ -14,6 +14,7 @@ from typing import Final
 import jinja2
 import yaml
 
+from synthesis.contamination import Overlap
 from synthesis.record_io import DatasetCard
 from synthesis.records import Certificate, Environment, JsonObject, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.fingerprint import digest
@@ -60,6 +61,7 @@ def data_card(
     split: str,
     licence: str,
     certificate: Certificate | None = None,
+    overlap: Overlap | None = None,
 ) -> str:
     """Return the Markdown of the data card of a `file` of rows that were made from records with this `card`.
 
@@ -102,6 +104,7 @@ def data_card(
         split=split,
         licence=licence,
         certificate=certificate,
+        overlap=overlap,
     )
 
 

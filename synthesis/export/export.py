@@ -9,13 +9,14 @@ out/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
+from synthesis.contamination import overlap_of
 from synthesis.export.astra_rows import AstraRow, astra_row
 from synthesis.export.columns import features, write_parquet
 from synthesis.export.data_card import DATA_CARD, Contents, data_card
@@ -133,15 +134,19 @@ FORMATS: Final[Mapping[str, Format]] = {
 """The formats, by the names that the command knows them by."""
 
 
-def export_records(directory: Path, out: Path, *, format_name: str, split: str, licence: str) -> int:
+def export_records(
+    directory: Path, out: Path, *, format_name: str, split: str, licence: str, against: Sequence[Path] = ()
+) -> int:
     """Write every record of a directory as a row of a format, with a data card; return how many.
 
+    The card says what the records share with the benchmark files `against`, if any are given.
     The folder appears whole or not at all, and may replace an earlier export. The same records give the same bytes.
 
     Raises:
         DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged, or its certificate does not hold.
         ExportImpossible: the format has no form for records of this kind, or for one of them, or needs a package.
+        BenchmarkUnreadable: a file of `against` is missing, cannot be read, or holds no text.
     """
     card, form = read_card(directory), FORMATS[format_name]
     require_destination(out, EXPORT)
@@ -175,6 +180,7 @@ def export_records(directory: Path, out: Path, *, format_name: str, split: str, 
             split=split,
             licence=licence,
             certificate=certificate,
+            overlap=overlap_of(directory, against) if against else None,
         )
         if certificate is not None:
             (folder / CERTIFICATE).write_text(certificate.model_dump_json(indent=2) + "\n", encoding="utf-8")

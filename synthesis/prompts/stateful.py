@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, seldom, with_packages
+from synthesis.prompts.additions import SELDOM_NAMED, harder, seldom, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -33,6 +33,13 @@ Sable green.", "answer": "P-4"}, {"id": "q2", "question": "What does the kite Sa
 "get_kite_price", "arguments": {"kite": "Sable"}}]}"""
 
 
+TRADE: Final = (
+    "\n- Ask in the main question as people do who do not know the words of the trade: a reader knows what is to be "
+    "changed and what is asked for, but no technical term stands there. The tools are named and described in terms of "
+    "the trade, without the content words of the question."
+)
+
+
 class StatefulTask(Record):
     """A task on a state: the instance, the call of each sub-question, the tools, and the state it starts from."""
 
@@ -46,7 +53,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
     """Ask for a stateful task."""
 
     role = "coder"
-    prompt_version = version_of(TASK)
+    prompt_version = version_of(TASK, TRADE)
     reply_type = StatefulTask
 
     knowledge: Knowledge
@@ -57,7 +64,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
         knowledge = self.knowledge
         return (
             plain_question(
-                with_packages(seldom(TASK, SELDOM_NAMED, knowledge), knowledge.packages),
+                with_packages(harder(seldom(TASK, SELDOM_NAMED, knowledge), TRADE, knowledge), knowledge.packages),
                 knowledge.language,
                 knowledge={"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})},
                 scenario=self.scenario,

@@ -325,7 +325,7 @@ def reasoning_before(calls: Sequence[ToolCall], language: Language, documents: M
     """
     if language == "en":
         return plain_calls(calls)
-    words = ((documents[call.name].description, plain_calls([call])) for call in calls)
+    words = ((documents[call.name].description.partition("\n\n")[0], plain_calls([call])) for call in calls)
     return "; ".join(part for of_call in words for part in of_call if part)
 
 

@@ -127,7 +127,8 @@ class ServerDocument(KeptRecord):
     language: Language
     description: str = ""
     origin: str
-    """Kind of the source: `mcp`, `mcp_tools_list`, `crawled`, `openapi`, `rapidapi`, `openai_tools`, `python`."""
+    """Kind of the source: `mcp`, `mcp_tools_list`, `crawled`, `openapi`, `rapidapi`, `openai_tools`, `python`,
+    `mcp_registry`."""
     tools: tuple[ToolDocument, ...]
     argument_values: dict[str, tuple[JsonValue, ...]] = {}
     """Values that exist on this server and cannot be invented, by `argument` or `tool.argument`; no model sees them."""

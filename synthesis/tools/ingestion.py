@@ -21,6 +21,7 @@ from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
 from synthesis.tools.mcp_group import McpGroup, joined
 from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_registry import LISTING_HEAD, listing
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
 from synthesis.tools.near_duplicate_servers import NearDuplicates
 from synthesis.tools.sources import read_servers, source_files
@@ -106,7 +107,7 @@ def _normalise_into(
         servers.report.reject(
             Rejected(rejected.reason, rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}")
         )
-        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail)
+        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail, **rejected.made)
         return None
     outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
     outcome.update(repairs=document.repairs, flags=document.flags)
@@ -160,10 +161,12 @@ async def synthesize_tools(
 ) -> StageReport:
     """Ingest and normalise tool documents only; write them as records of kind `server_document`.
 
-    Beside the records lies `report.json`: the outcome of each document with its reason.
+    Beside the records lies `report.json`: the outcome of each document with its reason. Servers that a registry lists
+    without their tools stand in `<out>.mcp_servers.toml`, as a config takes them, even if nothing else was found.
 
     Raises:
-        DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source.
+        DestinationRefused: `out` is neither new nor an earlier ingestion, or holds a source; or another file lies at
+            `<out>.mcp_servers.toml`.
         SourceMissing, ToolServerUnavailable, NoToolDocuments: there is nothing to write; an earlier `out` stays.
         OSError: the disk is full or not writable.
     """
@@ -174,6 +177,7 @@ async def synthesize_tools(
     async with AsyncExitStack() as stack:
         stack.callback(clear_workspaces, work_directory)  # first in, so it runs last: when the servers are closed
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
+    _write_listing(out, [outcome["mcp_server"] for outcome in servers.outcomes if "mcp_server" in outcome])
     require_servers(servers)
     report = servers.report
     counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
@@ -190,3 +194,11 @@ async def synthesize_tools(
     )
     report.out = str(out)
     return report
+
+
+def _write_listing(out: Path, servers: Sequence[JsonObject]) -> None:
+    path = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(LISTING_HEAD):
+        raise DestinationRefused(f"{path} is not a listing of this command; name another `out`, or move it away")
+    if servers:
+        path.write_text(listing(servers), encoding="utf-8")

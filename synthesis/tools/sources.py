@@ -1,6 +1,7 @@
 """Sources of tool documents: files and folders of any known format, told apart by their contents.
 
-.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification
+.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification, or a
+         listing of an MCP registry, which is several servers
 .jsonl   one RapidAPI tool, or one of the above, per line
 .yaml    an OpenAPI specification
 .py      typed functions
@@ -20,6 +21,7 @@ from synthesis.records import JsonValue
 from synthesis.stage import Rejected
 from synthesis.tools.crawled import read_crawled
 from synthesis.tools.documents import SourceServer
+from synthesis.tools.mcp_registry import read_registry
 from synthesis.tools.openapi import read_openapi
 from synthesis.tools.python_functions import read_python_functions
 from synthesis.tools.rapidapi import read_endpoints, read_function_line
@@ -92,7 +94,7 @@ def _servers_of_lines(text: str, path: Path) -> Iterator[SourceServer | Rejected
     for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
         if line := line.strip().lstrip("\ufeff"):  # files that were joined have a mark in the middle
             try:
-                yield _server(_parsed_json(line), path.stem, f"{path.name}:{number}")
+                yield from _servers_of(_parsed_json(line), path.stem, f"{path.name}:{number}")
             except _UNREADABLE as error:
                 yield _unreadable(f"{path.name}:{number}", error)
 
@@ -103,8 +105,10 @@ def _unreadable(where: str, error: BaseException) -> Rejected:
 
 
 def _servers_of(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
-    """Yield the server of a document, or of each row of a data set whose rows have `tools`."""
-    if isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):
+    """Yield the server of a document, of each row of a data set whose rows have `tools`, or of a registry's listing."""
+    if (listed := read_registry(document)) is not None:
+        yield from listed
+    elif isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):
         for number, row in enumerate(document, 1):
             yield _server(row, name, f"{where}, row {number}")
     else:

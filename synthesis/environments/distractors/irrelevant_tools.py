@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.embeddings import EmbeddingModel, embed
+from synthesis.embeddings import Embedding, as_dense, embed
 from synthesis.records import (
     Environment,
     EnvironmentTool,
@@ -35,7 +35,7 @@ BANDS: Final[Mapping[SimilarityBand, tuple[float, float]]] = {
 class ToolPool:
     """The tools that distractors are drawn from: the first of each name, and none that needs a state."""
 
-    def __init__(self, environments: Sequence[Environment], embedding: EmbeddingModel | None = None):
+    def __init__(self, environments: Sequence[Environment], embedding: Embedding = "lexical"):
         """Embed the tools of the environments, and the siblings that they carry, all at once.
 
         Raises:
@@ -62,12 +62,13 @@ class ToolPool:
         if documents:
             self._vectors = embed(list(documents.values()), embedding)
             pool_rows = [self._rows[_key(tool.document)] for tool in self.tools]
-            self._candidates = self._vectors[pool_rows].T.tocsr()
+            candidates = self._vectors[pool_rows].T
+            self._candidates = candidates if isinstance(candidates, np.ndarray) else candidates.tocsr()
 
     def cosines(self, documents: Sequence[ToolDocument], domain: str) -> np.ndarray:
         """Return [documents, pool] cosines; columns of the domain itself are NaN."""
         rows = [self._rows[_key(document)] for document in documents]
-        cosines = (self._vectors[rows] @ self._candidates).toarray()
+        cosines = as_dense(self._vectors[rows] @ self._candidates)
         cosines[:, self._domains == domain] = np.nan
         return cosines
 
@@ -78,8 +79,9 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw at most `per_band` distractors of each band, siblings first, none named as a tool of the environment.
+        """Draw at most `per_band` distractors of each band, none named as a tool of the environment.
 
+        Siblings come first, but leave every second place to tools of other domains.
         The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
@@ -92,7 +94,7 @@ class ToolPool:
                 self._vectors[[self._rows[_key(document)] for document in side]]
                 for side in (documents, [sibling.tool.document for sibling in siblings])
             )
-            cosines = np.hstack([cosines, (own @ theirs.T).toarray()])
+            cosines = np.hstack([cosines, as_dense(own @ theirs.T)])
         candidates = (*self.tools, *(sibling.tool for sibling in siblings))
         arguments = (*self._arguments, *(sibling.arguments for sibling in siblings))
         similarity = normalised(cosines).max(axis=0)
@@ -102,11 +104,12 @@ class ToolPool:
         drawn: list[tuple[int, SimilarityBand]] = []
         for band, (above, upto) in BANDS.items():
             in_band = np.flatnonzero((similarity > above) & (similarity <= upto)).tolist()
-            wanted = min(per_band.get(band, 0), len(in_band))
+            wanted = per_band.get(band, 0)
             first = [index for index in in_band if index >= len(self.tools)]
-            chosen = rng.sample(first, min(wanted, len(first)))
+            chosen = rng.sample(first, min(wanted - wanted // 2, len(first)))
             rest = [index for index in in_band if index < len(self.tools)]
-            drawn += [(index, band) for index in (*chosen, *rng.sample(rest, wanted - len(chosen)))]
+            others = rng.sample(rest, min(wanted - len(chosen), len(rest)))
+            drawn += [(index, band) for index in (*chosen, *others)]
         rng.shuffle(drawn)
         return tuple(
             IrrelevantTool(

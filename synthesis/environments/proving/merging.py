@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from synthesis.embeddings import EmbeddingModel, embed
+from synthesis.embeddings import Embedding, as_dense, embed
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
 from synthesis.environments.proving.proof import prove, replay_gold_calls, with_replies
@@ -50,7 +50,7 @@ async def merge_sub_environments(
     sub_environments: Sequence[SubEnvironment],
     *,
     seed: int,
-    embedding: EmbeddingModel | None = None,
+    embedding: Embedding = "lexical",
     packages: tuple[NeededPackage, ...] = (),
 ) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
     """Join the tools of homogeneous sub-questions; return the sub-questions, in order, and the tools they call.
@@ -139,13 +139,13 @@ class _Merging:
         return joined, asked
 
 
-def _cosines(sub_environments: Sequence[SubEnvironment], embedding: EmbeddingModel | None) -> np.ndarray:
+def _cosines(sub_environments: Sequence[SubEnvironment], embedding: Embedding) -> np.ndarray:
     """Return [sub-environments, sub-environments] similarities of their tools' documents; 0 where one has none."""
     cosines = np.zeros((len(sub_environments), len(sub_environments)))
     documents = {index: each.tool.document for index, each in enumerate(sub_environments) if each.tool is not None}
     if len({document.model_dump_json() for document in documents.values()}) > 1:
         vectors = embed(list(documents.values()), embedding)
-        cosines[np.ix_(list(documents), list(documents))] = (vectors @ vectors.T).toarray()
+        cosines[np.ix_(list(documents), list(documents))] = as_dense(vectors @ vectors.T)
     return cosines
 
 

@@ -27,7 +27,10 @@ from tests.synthesis.environments.made import tiny_config
         ({"quality_threshold": {"value": 0.9}}, "valid number"),
         ({"unseen": "tools"}, "disjoint_from is empty; name the directories whose tools are not to occur"),
         ({"demonstrations": {"recovers": 0.6, "gives_up": 0.5}}, "sum to at most 1, found 1.1"),
-        ({"difficulty": "hard", "varieties": {"stateful": 1.0}}, 'difficulty = "hard" does not go with'),
+        (
+            {"difficulty": "hard", "unseen": "tools", "disjoint_from": ["training"]},
+            'difficulty = "hard" does not go with unseen tools',
+        ),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -26,7 +26,13 @@ COUNT = 24
 def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     out = tmp_path_factory.mktemp("hard") / "out"
     config = tiny_config(
-        seed=6, count=COUNT, out=out, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1}
+        seed=6,
+        count=COUNT,
+        out=out,
+        difficulty="hard",
+        name_parts={},
+        irrelevant_per_band={"high": 2, "low": 1},
+        varieties={"plain": 0.5, "stateful": 0.25, "withheld_tool": 0.125, "missing_parameter": 0.125},
     )
     return all_kept(config, sandbox_url)
 
@@ -40,7 +46,7 @@ def test_they_verify_and_count_as_hard(records: Path, environments: list[Environ
     assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
-    assert counted.computed_answers_share > 0.25
+    assert statistics_of(each for each in environments if not each.is_stateful).computed_answers_share > 0.3
     assert set(counted.cosine_mean_by_band) == {"high", "low"}
     assert counted.high_with_own_parameter_share is not None
     assert counted.high_with_own_parameter_share >= 0.6
@@ -60,6 +66,32 @@ def test_most_gold_replies_are_records_and_a_changed_one_does_not_verify(
     ]
     found = faults(tmp_path / "tampered", sandbox_url, *changed)
     assert found == ["another reply than recorded", "wrong answer", "another reply than recorded"]
+def test_a_stateful_task_is_hard_too_and_the_tool_that_reads_has_siblings(environments: list[Environment]) -> None:
+    stateful = [environment for environment in environments if environment.is_stateful]
+    assert len(stateful) == COUNT / 4
+    for environment in stateful:
+        assert environment.difficulty == "hard"
+        reads = environment.sub_questions[-1].call
+        assert reads is not None
+        own = set(reads.arguments)
+        assert any(set(each.tool.document.required) == own for each in environment.irrelevant_tools)
+
+
+def test_half_of_the_distractors_and_more_than_a_third_in_each_environment_are_of_other_domains(
+    environments: list[Environment],
+) -> None:
+    domains: dict[str, set[str]] = {}
+    for environment in environments:
+        for tool in environment.tools:
+            domains.setdefault(tool.document.name, set()).add(environment.domain)
+    shares = []
+    for environment in environments:
+        drawn = [each.tool.document.name for each in environment.irrelevant_tools]
+        shares.append(
+            sum(environment.domain not in domains.get(name, {environment.domain}) for name in drawn) / len(drawn)
+        )
+    assert min(shares) >= 1 / 3
+    assert sum(shares) / len(shares) >= 0.5
 
 
 async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call() -> None:

@@ -1,0 +1,244 @@
+"""Contamination: the overlap of a set of records with benchmark files that the user has.
+
+    texts      of each record: first what the user asks, then sub-questions, messages, descriptions of tools
+    n-grams    13 words in a row, in Chinese 13 characters, letter case and punctuation apart; a request of 4 to 12
+               words counts if a text of the benchmark has exactly these
+    nearest    cosine of a request and the benchmark's text that is nearest in meaning, if an embedding is given
+
+A file is JSON, JSON lines (as BFCL's files are, whatever their suffix) or plain text, a text on each line. Every text
+inside JSON counts; keys and texts of fewer than four words do not. The length of 13 words is that of GPT-3's own check
+(arXiv 2005.14165, appendix C).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from synthesis.embeddings import Embedding, as_dense, installed_encoder, vectors_of
+from synthesis.errors import SynthesisError
+from synthesis.record_io import RECORD_TYPES, RecordDirectoryError, RecordSource, read_card
+from synthesis.records import Environment, KeptRecord, ServerDocument, Trajectory
+from synthesis.run.json_values import texts_in
+
+NGRAM: Final = 13
+SIMILAR: Final = 0.85
+"""Cosine from which a request counts as similar to a text of the benchmark; paraphrases have about as much."""
+_FEWEST_WORDS: Final = 4
+_WORST: Final = 10
+_ROWS_AT_ONCE: Final = 1024
+_WORD: Final = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u9fff\uf900-\ufaff]+")
+
+
+class BenchmarkUnreadable(SynthesisError):
+    """A benchmark file is missing, cannot be read, or holds no text."""
+
+
+class BenchmarkText(NamedTuple):
+    """One text of a benchmark file."""
+
+    file: str
+    text: str
+
+
+class Hit(BaseModel):
+    """One record that overlaps with a benchmark, and the place there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: str
+    file: str
+    ours: str
+    """The shared words, or the request."""
+    theirs: str
+    amount: float
+    """Share of the record's n-grams that the benchmark has, or the cosine."""
+
+
+class Overlap(BaseModel):
+    """The overlap of a set of records with benchmark files; shares are in [0, 1]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    records: int
+    benchmark_texts: dict[str, int]
+    """Number of texts of each file."""
+    ngram: int = NGRAM
+    ngram_hits: int
+    """Number of records that share an n-gram, or their whole request, with the benchmark."""
+    ngram_share: float
+    ngram_worst: tuple[Hit, ...]
+    """The records with the largest share of shared n-grams, the largest first."""
+    embedding: str | None = None
+    """Source of the cosines; None if there was none."""
+    similar_share: float | None = None
+    """Share of the requests with a cosine of `SIMILAR` or more."""
+    nearest_mean: float | None = None
+    nearest_worst: tuple[Hit, ...] = ()
+
+    def table(self) -> str:
+        """Return the figures and the worst records as lines for a terminal."""
+        files = ", ".join(f"{name} ({count:,} texts)" for name, count in self.benchmark_texts.items())
+        lines = [
+            f"overlap with {files}",
+            f"  {self.ngram} words in a row: {self.ngram_hits:,} of {self.records:,} records",
+        ]
+        lines[1] += f" ({self.ngram_share:.2%})"
+        lines += [f"    {hit.record} {hit.amount:.0%} {hit.file}: {hit.ours!r}" for hit in self.ngram_worst]
+        if self.similar_share is None:
+            return "\n".join([*lines, "  meaning: not compared; run: pip install 'astra-jax[embeddings]'"])
+        lines.append(
+            f"  meaning ({self.embedding}): {self.similar_share:.2%} of requests have a cosine of {SIMILAR} or more"
+        )
+        lines[-1] += f", mean of the nearest {self.nearest_mean:.2f}"
+        shown = (
+            f"    {hit.record} {hit.amount:.2f} {hit.file}: {hit.ours!r} ~ {hit.theirs!r}" for hit in self.nearest_worst
+        )
+        return "\n".join([*lines, *shown])
+
+
+def overlap(
+    texts: Mapping[str, Sequence[str]], against: Sequence[BenchmarkText], embedding: Embedding | None = None
+) -> Overlap:
+    """Compare the texts of records, by id, the request first, with those of a benchmark.
+
+    >>> said = "Book a table for four people at the harbour restaurant on Friday evening at seven"
+    >>> found = overlap({"a": [said], "b": ["Something else"]}, [BenchmarkText("bfcl.json", f"User: {said}!")])
+    >>> found.ngram_hits, found.ngram_share, found.ngram_worst[0].record
+    (1, 0.5, 'a')
+
+    Raises:
+        ValueError: there is no record, or no text of a benchmark.
+        EmbeddingModelMissing: the embedding is not there.
+    """
+    if not texts or not against:
+        raise ValueError(f"expected records and texts of a benchmark, found {len(texts)} and {len(against)}")
+    theirs: dict[tuple[str, ...], int] = {}
+    for number, text in enumerate(against):
+        words = _words(text.text)
+        for gram in _ngrams(words) if len(words) >= NGRAM else [words]:
+            theirs.setdefault(gram, number)
+    hits = []
+    for record, (request, *others) in texts.items():
+        words = _words(request)
+        whole = [words] if _FEWEST_WORDS <= len(words) < NGRAM else []
+        grams = {*whole, *(gram for text in (request, *others) for gram in _ngrams(_words(text)))}
+        if shared := sorted(grams & theirs.keys()):
+            found = against[theirs[shared[0]]]
+            said = " ".join(shared[0])
+            hits.append(
+                Hit(record=record, file=found.file, ours=said, theirs=found.text[:200], amount=len(shared) / len(grams))
+            )
+    files = [text.file for text in against]
+    counted = Overlap(
+        records=len(texts),
+        benchmark_texts={name: files.count(name) for name in dict.fromkeys(files)},
+        ngram_hits=len(hits),
+        ngram_share=len(hits) / len(texts),
+        ngram_worst=_worst(hits),
+    )
+    if embedding is None:
+        return counted
+    nearest = list(_nearest(texts, against, embedding))
+    return counted.model_copy(
+        update={
+            "embedding": embedding if isinstance(embedding, str) else "local model",
+            "similar_share": sum(hit.amount >= SIMILAR for hit in nearest) / len(nearest),
+            "nearest_mean": sum(hit.amount for hit in nearest) / len(nearest),
+            "nearest_worst": _worst(nearest),
+        }
+    )
+
+
+def texts_of(record: KeptRecord) -> list[str]:
+    """Return the texts of a record that a benchmark may share, what the user asks first."""
+    if isinstance(record, Environment):
+        asked = [record.question, *(each.question for each in record.sub_questions)]
+        documents = [tool.document for tool in record.all_tools]
+    elif isinstance(record, Trajectory):
+        asked = [record.task.text, *(message.content for message in record.messages)]
+        documents = list(record.tools)
+    elif isinstance(record, ServerDocument):
+        asked, documents = [record.description], list(record.tools)
+    else:
+        raise ValueError(f"expected a trajectory, an environment or a server document, found {type(record).__name__}")
+    return [*asked, *(document.description for document in documents)]
+
+
+def overlap_of(directory: Path, files: Sequence[Path]) -> Overlap:
+    """Compare a record directory with benchmark files, by meaning as well if the encoder is installed.
+
+    Raises:
+        RecordDirectoryError: the directory is missing, damaged or empty.
+        BenchmarkUnreadable: a file is missing, cannot be read, or holds no text.
+    """
+    against = read_benchmark(files)
+    source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
+    if not source:
+        raise RecordDirectoryError(f"{directory} has no record to compare; name another directory")
+    return overlap({record.id: texts_of(record) for record in source}, against, installed_encoder())
+
+
+def read_benchmark(paths: Iterable[Path]) -> list[BenchmarkText]:
+    """Read the distinct texts of benchmark files.
+
+    Raises:
+        BenchmarkUnreadable: a file is missing, no UTF-8, or holds no text of four words.
+    """
+    found: list[BenchmarkText] = []
+    for path in paths:
+        try:
+            read = list(_texts_of_file(path.read_text(encoding="utf-8-sig")))
+        except (OSError, UnicodeDecodeError, RecursionError) as error:
+            raise BenchmarkUnreadable(
+                f"{path} cannot be read ({error}); name a file of JSON, JSON lines or text"
+            ) from error
+        long_enough = [text for text in dict.fromkeys(read) if len(_words(text)) >= _FEWEST_WORDS]
+        if not long_enough:
+            raise BenchmarkUnreadable(f"{path} holds no text of {_FEWEST_WORDS} words or more; check the path")
+        found += [BenchmarkText(path.name, text) for text in long_enough]
+    return found
+
+
+def _texts_of_file(text: str) -> Iterator[str]:
+    try:
+        yield from texts_in(json.loads(text))
+        return
+    except ValueError:
+        pass  # not one document of JSON
+    for line in text.split("\n"):
+        try:
+            yield from texts_in(json.loads(line))
+        except ValueError:
+            yield line
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(text.lower()))
+
+
+def _ngrams(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (words[start : start + NGRAM] for start in range(len(words) - NGRAM + 1))
+
+
+def _nearest(
+    texts: Mapping[str, Sequence[str]], against: Sequence[BenchmarkText], embedding: Embedding
+) -> Iterator[Hit]:
+    theirs = vectors_of([text.text for text in against], embedding).T
+    requests = {record: request for record, (request, *_) in texts.items()}
+    names, ours = list(requests), vectors_of(list(requests.values()), embedding)
+    for start in range(0, len(names), _ROWS_AT_ONCE):
+        cosines = as_dense(ours[start : start + _ROWS_AT_ONCE] @ theirs)
+        for name, column, cosine in zip(names[start:], cosines.argmax(axis=1), cosines.max(axis=1), strict=False):
+            found, amount = against[int(column)], float(np.round(cosine, 4))
+            yield Hit(record=name, file=found.file, ours=requests[name][:200], theirs=found.text[:200], amount=amount)
+
+
+def _worst(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    return tuple(sorted(hits, key=lambda hit: (-hit.amount, hit.record))[:_WORST])

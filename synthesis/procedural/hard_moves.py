@@ -1,0 +1,67 @@
+"""The wording of moves in a hard world: the question in a lay person's words, the moving tool in words of the trade."""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from synthesis.procedural.hard_questions import series
+from synthesis.procedural.worlds import World
+from synthesis.questions.knowledge import Knowledge
+from synthesis.records import ToolDocument
+
+_SAYS_THAT_IT_READS: Final = re.compile(r"^(\w+s (?=(the|a|an) )|返回|查询)")
+
+
+@cache
+def frames() -> Mapping[str, Any]:
+    """Return the sentences by language, and the `names` of tools and parameters."""
+    return tomllib.loads(files(__package__).joinpath("hard_moves.toml").read_text(encoding="utf-8"))
+
+
+def move_parameters(knowledge: Knowledge) -> tuple[str, str, str]:
+    """Return the parameters of a world's moving tools: source, target and amount."""
+    source, target, amount = _rng(knowledge).choice(frames()["names"]["parameters"])
+    return source, target, amount
+
+
+def name_and_description(knowledge: Knowledge, read: ToolDocument) -> tuple[str, str]:
+    """Name and describe the tool that moves the property which another tool reads, in that tool's words."""
+    rng, frame = _rng(knowledge), frames()[knowledge.language]
+    name = f"{rng.choice(frames()['names']['verbs'])}_{read.name.partition('_')[2]}"
+    noun = _SAYS_THAT_IT_READS.sub("", read.description.rstrip(".。"))
+    return name, frame["describe"].format(verb=rng.choice(frame["verbs"]), read=noun[0].lower() + noun[1:])
+
+
+def move_question(
+    world: World, rng: random.Random, entity_type: str, asked: str, moves: Sequence[tuple[str, str, int]]
+) -> str:
+    """Ask for moves (source, target, amount) and for the funds of the last target; what is moved is said once."""
+    hard = world.hard
+    assert hard is not None
+    frame, target = frames()[world.language], moves[-1][1]
+    first, *others = ({"source": source, "target": to, "amount": amount} for source, to, amount in moves)
+    steps = rng.choice(frame["first"]).format(**first) + "".join(frame["further"].format(**move) for move in others)
+    if others and {to for _, to, _ in moves} == {target}:
+        parts = [frame["gathered"].format(**move) for move in (first, *others)]
+        steps = frame["gather"].format(moves=series(parts, *frame["and"]), target=target)
+    moved = f"{steps[0].upper()}{steps[1:]}"
+
+    def drawn() -> str:
+        each = frame["each"].format(kind=rng.choice(hard.kinds[entity_type]))
+        topic = rng.choice(frame["topics"]).format(asked=rng.choice(hard.asks[entity_type, asked]).format(x=each))
+        return str(
+            frame["sentence"].format(topic=topic, moves=moved, end=rng.choice(frame["ends"]).format(target=target))
+        )
+
+    # The more moves, the shorter the rest.
+    return min((drawn() for _ in range(2 * len(moves))), key=len)
+
+
+def _rng(knowledge: Knowledge) -> random.Random:
+    return random.Random(f"hard moves/{knowledge.domain}/{knowledge.language}/{knowledge.seed}")
