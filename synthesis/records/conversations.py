@@ -103,7 +103,10 @@ class Task(Record):
     slots: JsonObject = Field(default={})
     """Facts that the request states, by slot name; they become arguments of the calls."""
     augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"
+    variant_of: str | None = Field(default=None, exclude_if=lambda original: original is None)
+    """Id of the task that this one varies."""
     scores: TaskScores
+    """Scores of the requests as they stand here, for a variant its own."""
     hidden_parameters: JsonObject = Field(default={})
     """Facts that the simulated user tells only when asked, for `ask_back` tasks."""
     follow_ups: tuple[FollowUp, ...] = Field(default=(), exclude_if=lambda follow_ups: not follow_ups)

@@ -62,8 +62,9 @@ class TrajectoriesConfig(BaseModel):
     """Share of the tasks with several calls whose calls are asked for in two or three requests."""
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
     """Share of optional arguments for which a task states a value."""
-    augmentation_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of tasks that are varied along one of the three axes."""
+    augmentation_share: float = Field(default=0.5, ge=0, le=0.75)
+    """Share of tasks that vary another one, which stays beside them; a task has at most one variant along each of the
+    three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
     """Minimum scores of a kept task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
