@@ -91,6 +91,8 @@ class TrajectoriesConfig(BaseModel):
 
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
+    templates: bool = True
+    """Whether a run without a `[teacher]` may begin: the embedded teacher's templates are no data to train on."""
     concurrency: int = Field(default=64, ge=1)
     """Number of items that are worked on at once."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)

@@ -33,7 +33,7 @@ from synthesis.records import (
     record_id,
 )
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply, Request, Teacher, reads_prompts
+from synthesis.teacher.protocol import BadReply, Request, Teacher, made_by, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_group import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
@@ -258,6 +258,7 @@ class TrajectoriesWorker:
                     seed=config.seed,
                     parents=(server.id, task.id),
                 ),
+                made_by=made_by([self._teacher.name]) or self._teacher.name,
             )
             made = {"trajectory": trajectory.model_dump(mode="json")}
             check_thresholds(reward, config.reward_thresholds)

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
+from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
@@ -73,7 +74,7 @@ def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
         assert trajectory.messages[-1].role == "assistant"
         assert not trajectory.messages[-1].tool_calls
         assert all(
-            0 < len(message.reasoning_content.split()) < 10
+            0 < len(message.reasoning_content.split()) < 20
             for message in trajectory.messages
             if message.role == "assistant"
         )
@@ -83,10 +84,14 @@ def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
         failed = {failure.tool_call_id for failure in trajectory.injected_failures}
         assert failed <= {call_id for call_id, response in responses.items() if response.is_error}
         expectation = trajectory.task.expectation
-        assert (not calls) == (expectation == "refuse")
+        # A refusal does the possible part first: all calls but the last, whose tool is withheld.
+        assert (not calls) == (expectation == "refuse" and len(trajectory.task.chain.tools) == 1)
         assert sum(message.role == "user" for message in trajectory.messages) == 1 + (expectation == "ask_back")
         if expectation == "refuse":
             assert trajectory.task.chain.tools[-1] not in documents
+            assert meets_expectation("refuse", trajectory.messages[-1].content)
+            assert {call.name for call in calls} == set(trajectory.task.chain.tools[:-1])
+        assert trajectory.made_by.startswith("made by templates, for trying the machinery")
 
 
 def test_the_set_has_every_kind_of_task_in_both_languages(trajectories):
