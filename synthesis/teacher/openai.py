@@ -170,10 +170,8 @@ class OpenAITeacher:
             if not repairs_left:
                 break
             costs.repairs += 1
-            if kind.is_turn:  # drawn anew: a complaint would be a part of the conversation
-                call = {**call, "seed": (call["seed"] + 1) % 2**31}
-            else:
-                call = repair_of(call, request, problem)
+            # Drawn anew, too: the same call might have the same reply. A complaint would be a part of a conversation.
+            call = {**(call if kind.is_turn else repair_of(call, request, problem)), "seed": (call["seed"] + 1) % 2**31}
         raise BadReply(f"{kind.__name__}: no valid reply after {_MAX_REPAIRS} repairs: {problem}")
 
     def _require_answer(self, request: Request[Any], reply: BaseModel) -> None:
