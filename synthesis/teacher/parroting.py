@@ -3,8 +3,6 @@
 A weak model copies what stands before it, with a name or two changed. Two texts share content if they have runs of
 three words in common (in Chinese of three characters, which count half); runs that stand in the question's data are
 the reply's to use.
-
-Decided: docs/decisions/teacher.md, “Replies are parsed leniently by our own reader and validated strictly”.
 """
 
 from __future__ import annotations
