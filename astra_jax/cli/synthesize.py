@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from astra_jax.cli.surroundings import lock_beside, sandbox_for, teacher_for, with_usage
-from astra_jax.config import load_config
+from astra_jax.config import ConfigError, load_config
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.ingestion import TOOL_DOCUMENTS
@@ -37,6 +37,11 @@ def trajectories(options: argparse.Namespace) -> None:
 
         _print_estimate(options, "trajectories", asyncio.run(estimate_trajectories(config)), config.teacher)
         return
+    if config.teacher is None and not config.templates:
+        raise ConfigError(
+            f"{options.config}: teacher has no value; name a model in a [teacher] table (docs/teacher.md), or say "
+            "templates=true to try the machinery with the embedded teacher, whose texts are no data to train on"
+        )
 
     async def run() -> StageReport:
         async with teacher_for(config.teacher, config.out) as teacher:

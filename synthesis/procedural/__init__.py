@@ -1,7 +1,7 @@
 """The embedded teacher: seeded and offline, it answers by grammar and computation.
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
-argument_values     Values for arguments and outputs, drawn by their names, types, formats and limits.
+argument_values     Values for arguments and outputs, drawn by their names, subjects, schemas and examples.
 emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
@@ -11,9 +11,10 @@ hard_wording        The wording of a hard world: questions in a lay person's wor
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
                     parameters.
-stateful            Answers about tools on a state: moves of funds, and a last read.
+stateful            Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for
+                    them.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
-task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
+task_grammar        A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 tool_options        Optional parameters of generated tools: units, pages, precisions and masks.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
@@ -24,4 +25,7 @@ hard_options        Optional parameters of hard worlds' tools, whose settings th
 hard_worlds         Values of a hard world that hang together: many-to-one relations, inverses that agree, values within
                     their range.
 tool_shapes         Shapes of hard worlds' tools: the way their code finds a value, and the record in which it replies.
+text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
+hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
+                    of the trade.
 """

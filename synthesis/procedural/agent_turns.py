@@ -8,62 +8,34 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from random import Random
 from typing import Final
 
 from synthesis.procedural.task_grammar import clause_of, label_of, value_in_words
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
-from synthesis.records import ArgumentBinding, JsonObject, JsonValue, Language, Message, Task, ToolDocument
+from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, Language, Message, Task, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
+from synthesis.trajectories.follow_ups import first_calls
 
 MAX_TRIES: Final = 3
+MAX_TOLD: Final = 8
+"""Maximum number of fields of one response in an answer."""
+MAX_ITEMS: Final = 3
+"""Maximum number of objects of one list in an answer."""
 _PASSING: Final = re.compile(
     r"time[d]? ?out|\b50[0-9]\b|\b429\b|rate limit|too many requests|unavailable", re.IGNORECASE
 )
 
-_PHRASES: Final[dict[Language, dict[str, tuple[str, ...]]]] = {
-    "en": {
-        "first": ("First, {}.", "I start with {}.", "Begin: {}.", "Step one: {}."),
-        "next": ("Next, {}.", "Now {}.", "Then {}.", "Continue: {}."),
-        "alone": ("I should {}.", "One call: {}.", "This needs: {}."),
-        "together": ("Independent calls: {}.", "Both at once: {}.", "In parallel: {}."),
-        "retry": ("That failed; try again.", "A passing failure; call again.", "Retry the failed call."),
-        "answer": ("All results are in; answer now.", "I have what I need.", "Nothing is missing; sum up."),
-        "give_up": ("It cannot be done; say so.", "This will not work; tell the user."),
-        "ask": ("A needed fact is missing; ask.", "I cannot call without that; ask."),
-        "refuse": ("No tool fits; say so.", "None of the tools can do this."),
-        "done": ("Done. {}.", "Here is the result: {}.", "Result: {}.", "I found this: {}.", "All done: {}."),
-        "done_bare": ("Done.", "That is done.", "It went through."),
-        "sorry": ("Sorry, I could not {}: {}.", "I was not able to {}: {}."),
-        "cannot": (
-            "Sorry, none of my tools can {}.",
-            "I cannot do that: no tool here can {}.",
-            "My tools do not allow me to {}.",
-        ),
-        "which": ("Which {} should I use?", "Please tell me the {}.", "What is the {}?"),
-    },
-    "zh": {
-        "first": ("先{}。", "第一步：{}。", "从{}开始。"),
-        "next": ("接着{}。", "现在{}。", "然后{}。"),
-        "alone": ("需要{}。", "调用一次：{}。"),
-        "together": ("这些调用互不依赖：{}。", "同时进行：{}。"),
-        "retry": ("调用失败，再试一次。", "暂时失败，重试。"),
-        "answer": ("结果已齐，可以回答。", "信息够了，作答。"),
-        "give_up": ("无法完成，告诉用户。", "这行不通，直说。"),
-        "ask": ("缺少必要信息，先询问。", "少一个事实，问用户。"),
-        "refuse": ("没有合适的工具。", "工具都做不到。"),
-        "done": ("已完成。{}。", "结果如下：{}。", "查到了：{}。", "结果：{}。"),
-        "done_bare": ("已完成。", "办好了。"),
-        "sorry": ("抱歉，未能{}：{}。", "没有办成：{}，原因是{}。"),
-        "cannot": ("抱歉，我的工具无法{}。", "没有工具可以{}，做不到。"),
-        "which": ("请问{}是什么？", "请告诉我{}。", "{}是哪个？"),
-    },
-}
+_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = tomllib.loads(
+    files("synthesis.procedural").joinpath("agent_phrases.toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -111,23 +83,28 @@ def parsed(content: str) -> JsonValue:
         return content
 
 
+def possible_part(task: Task) -> Chain | None:
+    """Return the calls of a task that the offered tools can make, for `refuse` all but the last; None without any."""
+    if task.chain is None or task.expectation != "refuse":
+        return task.chain
+    return first_calls(task.chain, len(task.chain.tools) - 1) if len(task.chain.tools) > 1 else None
+
+
 def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
-    """Answer as the agent: the next calls, a retry, a question back, a refusal or the final answer."""
+    """Answer as the agent: the next calls, a retry, a question back, or the final answer.
+
+    If no tool can do a part of what is asked, the agent does the rest first, reports it, and refuses that part.
+    """
     rng = derived_random(seed, "agent")
     task, language = request.task, request.language
     documents = {tool.name: tool for tool in request.tools}
-    phrases = _PHRASES[language]
-    if task.chain is None or task.expectation == "refuse":
-        wish = "完成这件事" if task.chain is None or language == "zh" else " ".join(words_of(task.chain.tools[-1]))
-        return AgentMessage(reasoning=rng.choice(phrases["refuse"]), content=rng.choice(phrases["cannot"]).format(wish))
+    phrases, chain = _PHRASES[language], possible_part(request.task)
+    if chain is None:
+        return AgentMessage(reasoning=rng.choice(phrases["refuse"]), content=_refusal(task, rng))
     if task.expectation == "ask_back" and sum(message.role == "user" for message in request.conversation) < 2:
         return _ask_back(request, rng)
-    chain = task.chain
     progress = read_progress(chain.tools, request.conversation)
     pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
-    if not pending:
-        content = _final_answer(request, progress, rng)
-        return AgentMessage(reasoning=rng.choice(phrases["answer"]), content=content)
     hopeless = next((position for position in pending if not worth_another_try(progress, position)), None)
     ready: dict[int, JsonObject] = {}
     for position in pending:
@@ -135,18 +112,30 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
         if arguments is None:  # later calls wait as well, so that they come in the chain's order
             break
         ready[position] = arguments
-    if hopeless is not None or not ready:
+    if hopeless is None and ready:
+        positions = _called_now(ready, progress, task.id)
+        why = _reasoning(chain, positions, documents, progress, language, rng)
+        reasoning = why[0].upper() + why[1:]
+        calls = tuple(RequestedCall(name=chain.tools[position], arguments=ready[position]) for position in positions)
+        return AgentMessage(reasoning=reasoning, tool_calls=calls)
+    told = _told(request, chain, progress)
+    if not pending:
+        said = [rng.choice(phrases["done"]).format(told) if told else rng.choice(phrases["done_bare"])]
+        reasoning = rng.choice(phrases["refuse_rest" if task.expectation == "refuse" else "answer"])
+    else:
         position = pending[0] if hopeless is None else hopeless
-        content = _apology(documents[chain.tools[position]], progress.last_error.get(position), language, rng)
-        if told := _told(request, progress):
-            content += {"en": " So far: {}.", "zh": "此前的结果：{}。"}[language].format(told)
-        return AgentMessage(reasoning=rng.choice(phrases["give_up"]), content=content)
-    positions = _called_now(ready, progress, task.id)
-    calls = tuple(RequestedCall(name=chain.tools[position], arguments=ready[position]) for position in positions)
-    reasoning = _reasoning([documents[call.name] for call in calls], progress, len(chain.tools), language, rng)
-    if any(progress.failures[position] for position in positions):
-        reasoning = rng.choice(phrases["retry"])
-    return AgentMessage(reasoning=reasoning, tool_calls=calls)
+        said = [_apology(documents[chain.tools[position]], progress.last_error.get(position), language, rng)]
+        said += [{"en": "So far: {}.", "zh": "此前的结果：{}。"}[language].format(told)] if told else []
+        reasoning = rng.choice(phrases["give_up"])
+    said += [_refusal(task, rng)] if task.expectation == "refuse" else []
+    return AgentMessage(reasoning=reasoning, content=("" if language == "zh" else " ").join(said))
+
+
+def _refusal(task: Task, rng: Random) -> str:
+    """Say that no tool can do the last call of a task, whose document the agent does not see."""
+    is_in_words = task.chain is not None and task.language == "en"
+    wish = " ".join(words_of(task.chain.tools[-1])) if is_in_words and task.chain else "完成这件事"
+    return rng.choice(_PHRASES[task.language]["cannot"]).format(wish)
 
 
 def worth_another_try(progress: Progress, position: int) -> bool:
@@ -207,20 +196,37 @@ def pointed_at(responses: dict[int, JsonValue], binding: ArgumentBinding) -> tup
 
 
 def _reasoning(
-    tools: Sequence[ToolDocument], progress: Progress, chain_length: int, language: Language, rng: Random
+    chain: Chain,
+    positions: Sequence[int],
+    documents: Mapping[str, ToolDocument],
+    progress: Progress,
+    language: Language,
+    rng: Random,
 ) -> str:
-    phrases = _PHRASES[language]
+    """Say why these tools: a failure that may pass, values of theirs that a later call needs, or what they give."""
+    phrases, first = _PHRASES[language], positions[0]
+    if any(progress.failures[position] for position in positions):
+        return rng.choice(phrases["retry"])
+    tools = [documents[chain.tools[position]] for position in positions]
     if language == "zh":
-        named = "、".join(re.split(r"[，,（(]", clause_of(tool, language))[0][:12] for tool in tools)
+        named = [re.split(r"[，,（(]", clause_of(tool, language))[0][:12] for tool in tools]
     else:
-        named = ", ".join(" ".join(words_of(tool.name)[: 2 if len(tools) > 1 else 4]) for tool in tools)
+        named = [" ".join(words_of(tool.name)[: 2 if len(tools) > 1 else 4]) for tool in tools]
     if len(tools) > 1:
-        kind = "together"
-    elif progress.responses:
-        kind = "next"
-    else:
-        kind = "first" if chain_length > 1 else "alone"
-    return rng.choice(phrases[kind]).format(named)
+        return rng.choice(phrases["together"]).format(("、" if language == "zh" else ", ").join(named))
+    taken = next(
+        (each for each in chain.bindings if each.tool_index == first and each.source == "earlier_output"), None
+    )
+    given = next((each for each in chain.bindings if each.earlier_tool_index == first), None)
+    for kind, binding in (("needed", given), ("takes", taken)):
+        if binding is not None:
+            other = documents[chain.tools[binding.tool_index]]
+            schema = other.parameters.get("properties", {}).get(binding.argument, {})
+            label = label_of(binding.argument, schema, language)
+            if kind == "needed":
+                return rng.choice(phrases[kind]).format(named[0], label, " ".join(words_of(other.name)[:4]))
+            return rng.choice(phrases[kind]).format(named[0], label)
+    return rng.choice(phrases["next" if progress.responses else "asked"]).format(named[0])
 
 
 def _ask_back(request: TakeTurn, rng: Random) -> AgentMessage:
@@ -251,25 +257,20 @@ def _apology(tool: ToolDocument, error: str | None, language: Language, rng: Ran
     return rng.choice(_PHRASES[language]["sorry"]).format(clause_of(tool, language), reason)
 
 
-def _final_answer(request: TakeTurn, progress: Progress, rng: Random) -> str:
-    phrases, told = _PHRASES[request.language], _told(request, progress)
-    return rng.choice(phrases["done"]).format(told) if told else rng.choice(phrases["done_bare"])
-
-
-def _told(request: TakeTurn, progress: Progress) -> str:
-    """Return the results of the calls for the last request: three values of each of the last two calls, else one."""
-    chain, language = request.task.chain, request.language
-    assert chain is not None
+def _told(request: TakeTurn, chain: Chain, progress: Progress) -> str:
+    """Return every field of the results of the calls for the last request, up to `MAX_TOLD` of each call."""
+    language = request.language
     documents = {tool.name: tool for tool in request.tools}
-    # Neither values that the user said nor values that stand in the answer already are told.
-    given = {value_in_words(value, language) for value in request.task.slots.values()}
+    # Neither texts that the user said nor fields that stand in the answer already are told.
+    given = {value for value in request.task.slots.values() if isinstance(value, str)}
+    told: set[tuple[str, str]] = set()
     parts: list[str] = []
-    positions = sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses)
-    for position in positions:
+    for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses):
         tool = documents[chain.tools[position]]
-        facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact[1] not in given]
-        given.update(value for _, value in facts)
-        parts += [f"{label} {value}".strip() for label, value in facts[: 3 if position in positions[-2:] else 1]]
+        facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact not in told]
+        facts = [fact for fact in facts if fact[1] not in given]
+        told.update(facts)
+        parts += [f"{label} {value}".strip() for label, value in facts[:MAX_TOLD]]
     return ("，" if language == "zh" else ", ").join(parts)
 
 
@@ -295,7 +296,7 @@ def _scalars(
         items = schema.get("items", {}) if isinstance(schema, dict) else {}
         if value and all(not isinstance(item, dict | list) for item in value):
             yield depth, label, value_in_words(value[:3], language)
-        elif value:  # of a list of objects the first one is told
-            yield from _scalars(value[0], items, label, depth + 1, language)
+        for item in value[:MAX_ITEMS] if value and isinstance(value[0], dict | list) else ():
+            yield from _scalars(item, items, label, depth + 1, language)
     elif value is not None and not (isinstance(value, str) and not value.strip()):
         yield depth, label, value_in_words(value, language)

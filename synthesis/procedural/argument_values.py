@@ -1,26 +1,40 @@
-"""Values for arguments and outputs, drawn by their names, types, formats and limits.
+"""Values for arguments and outputs, drawn by their names, subjects, schemas and examples.
 
 The vocabulary (`argument_vocabulary.toml`) is wide and its parts combine, so that a small model has to copy a value
-rather than remember it.
+rather than remember it. A name may mean several kinds of value: the words of tool and server decide that the `address`
+of a contract is no street.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
 from importlib.resources import files
 from random import Random
 from typing import Any, Final
 
+from synthesis.answers.schema_fault import schema_fault
+from synthesis.procedural.text_shapes import text_like
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
-from synthesis.trajectories.chains import is_identifier, scalar_type, singular
+from synthesis.trajectories.chains import is_identifier, scalar_type, singular, slot_name
 
 _VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
 )
-_FIRST_DAY: Final = date(2026, 3, 2)
+_EXAMPLES: Final = re.compile(
+    r"(?:\be\.g\.?|\bfor example\b|\bexamples?:|\bsuch as\b|例如|如[:：])[\s:,：，]*"
+    r"(?:[`'\"“‘]([^`'\"“”‘’]{1,60})[`'\"”’]|([\w@./:#+-]{2,40}(?=[,;)\s]|$)))",
+    re.IGNORECASE,
+)
+"""An example in a description, quoted or one word."""
+_CHOICES: Final = re.compile(
+    r"(?:\bone of\b|\boptions?\b|\ballowed\b|\beither\b|可选)[^:：.(\n]{0,40}[:：(]([^.)\n]{3,200})", re.IGNORECASE
+)
+_CHOICE: Final = re.compile(r"\s*[`'\"]?([\w./-]{1,30})[`'\"]?\s*(?:,|\||/|、|，|\bor\b|$)")
+_SHARE_OF_EXAMPLES: Final = 0.6
+"""Share of values that are a documented example, where there is one; the others are drawn, so that they vary."""
 
 
 def known_or_drawn_value(
@@ -30,12 +44,15 @@ def known_or_drawn_value(
     listed = server.argument_values.get(f"{tool.name}.{argument}") or server.argument_values.get(argument)
     if listed:
         return rng.choice(listed)
-    return drawn_value(argument, schema, rng, server.language)
+    return drawn_value(argument, schema, rng, server.language, f"{server.name} {tool.name} {tool.description}")
 
 
-def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -> JsonValue:
-    """Draw a value that fits a name and a schema.
+def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language, about: str = "") -> JsonValue:
+    """Draw a value that fits a name and a schema; `about` are further words on the subject, such as the tool's.
 
+    >>> text = {"type": "string"}
+    >>> drawn_value("address", text, Random(0), "en"), drawn_value("address", text, Random(0), "en", "ERC-20 token")[:6]
+    ('103 Elm Drive', '0xd18f')
     >>> drawn_value("days", {"type": "integer", "minimum": 2, "maximum": 2}, Random(0), "en")
     2
     >>> drawn_value("unit", {"enum": ["km"]}, Random(0), "en")
@@ -48,9 +65,11 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
     # A user cannot say an empty choice.
     if choices := [choice for choice in schema.get("enum", ()) if choice not in ("", None)]:
         return rng.choice(choices)
+    if examples := _documented(name, schema, rng):
+        return rng.choice(examples)
     match scalar_type(schema):
         case "string":
-            return _fitted(_text(name, schema, rng, language), schema, rng)
+            return _fitted(_text(name, schema, rng, language, about), schema, rng)
         case "integer":
             return int(_number(name, schema, rng, decimals=0))
         case "number":
@@ -60,17 +79,30 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language) -
     if schema.get("type") == "array":
         least = max(1, schema.get("minItems", 1))
         count = min(rng.randint(least, max(least, 2)), schema.get("maxItems", least + 2))
-        items = [drawn_value(singular(name), schema.get("items", {}), rng, language) for _ in range(count)]
+        items = [drawn_value(singular(name), schema.get("items", {}), rng, language, about) for _ in range(count)]
         # Without repetitions, unless the schema asks for several: one fewer might be too few.
         return [item for index, item in enumerate(items) if item not in items[:index]] if least == 1 else items
     if schema.get("type") == "object" or "properties" in schema:
         properties = schema.get("properties", {})
         fields = schema.get("required") or list(properties)[:3]
-        return {field: drawn_value(field, properties.get(field, {}), rng, language) for field in fields}
+        return {field: drawn_value(field, properties.get(field, {}), rng, language, about) for field in fields}
     for alternative in schema.get("anyOf") or schema.get("oneOf") or ():
         if isinstance(alternative, dict) and alternative.get("type") != "null":
-            return drawn_value(name, alternative, rng, language)
-    return _text(name, {}, rng, language)
+            return drawn_value(name, alternative, rng, language, about)
+    return _text(name, {}, rng, language, about)
+
+
+def _documented(name: str, schema: JsonObject, rng: Random) -> list[JsonValue]:
+    """Return the choices that a description lists, or for a share of the draws its examples; empty without them."""
+    found: list[JsonValue] = list(schema.get("examples") or ())
+    if scalar_type(schema) == "string":
+        described = str(schema.get("description", ""))
+        if (listed := _CHOICES.search(described)) and len(choices := _CHOICE.findall(listed[1])) > 1:
+            return [choice for choice in choices if not schema_fault(schema, choice, name)]
+        found += [quoted or bare for quoted, bare in _EXAMPLES.findall(described)]
+    # An example may break the schema that it stands in.
+    usable = [example for example in found if not schema_fault(schema, example, name)]
+    return usable if usable and rng.random() < _SHARE_OF_EXAMPLES else []
 
 
 def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) -> int | float:
@@ -100,32 +132,33 @@ def _range(name: str) -> tuple[float, float, int]:
     return 1, 60, 0
 
 
-def _text(name: str, schema: JsonObject, rng: Random, language: Language) -> str:
+def _text(name: str, schema: JsonObject, rng: Random, language: Language, about: str) -> str:
+    subject = (
+        f"format:{schema.get('format', '')} {' '.join(words_of(name))} {schema.get('description', '')} {about}".lower()
+    )
+    shape = schema.get("pattern") or _shape_of(slot_name(name), subject)
+    if shape and (text := text_like(shape, rng)) is not None:
+        return text
     words = words_of(name)
-    last = singular(words[-1]) if words else ""
-    day = _FIRST_DAY + timedelta(days=rng.randint(0, 120))
-    text_format = schema.get("format", "")
-    described = str(schema.get("description", "")).lower()
-    if text_format == "date-time" or last in ("datetime", "timestamp"):
-        return f"{day.isoformat()}T{rng.randint(7, 21):02d}:{rng.choice((0, 15, 30, 45)):02d}:00Z"
-    if text_format == "date" or last in ("date", "checkin", "checkout", "deadline", "since", "until", "birthday"):
-        return day.isoformat()
-    if text_format == "time" or last == "time" or "hh:mm" in described:
-        return f"{rng.randint(7, 21):02d}:{rng.choice((0, 15, 30, 45)):02d}"
-    if text_format == "email" or last == "email":
-        return _combined("email_name", rng, "en")
-    if text_format in ("uri", "url") or last in ("url", "uri", "link", "website", "webpage"):
-        return f"https://{_combined('domain', rng, 'en')}/{rng.choice(('news', 'about', 'item', 'docs'))}"
-    if last in ("phone", "mobile", "telephone"):
-        return f"555-{rng.randint(1000, 9999)}"
-    if text_format == "uuid" or is_identifier(name) or last in ("number", "serial", "hash", "sku", "isbn"):
-        letter = (words[0] if words else "x")[0].upper()
+    if is_identifier(name) or (words and singular(words[-1]) in ("number", "serial", "hash", "sku")):
+        letter = words[0][0].upper()
         return f"{letter if letter.isascii() else 'N'}{rng.randint(1000, 9999)}"
-    return _named_text(words, rng, language)
+    return _named_text(words, rng, language, is_argument=bool(about))
 
 
-def _named_text(words: Sequence[str], rng: Random, language: Language) -> str:
-    """Draw from the list that the last telling word of a name stands for; "product name" is a product's."""
+def _shape_of(name: str, subject: str) -> str | None:
+    """Return the shape of the first kind of text that a name stands for, and the subject allows."""
+    kinds = (
+        kind for kind in _VOCABULARY["kinds"] if re.search(kind["words"], name) and re.search(kind["about"], subject)
+    )
+    return next((kind["shape"] for kind in kinds), None)
+
+
+def _named_text(words: Sequence[str], rng: Random, language: Language, is_argument: bool) -> str:
+    """Draw from the list that the last telling word of a name stands for; "product name" is a product's.
+
+    An argument without such a word gets its own name with a number; a topic would be no value of most of them.
+    """
     synonyms = _VOCABULARY["synonyms"]
     telling = [singular(word) for word in words if word != "name" or len(words) == 1]
     for word in reversed(telling):
@@ -134,11 +167,15 @@ def _named_text(words: Sequence[str], rng: Random, language: Language) -> str:
                 return _combined(key, rng, language)
             if key in _VOCABULARY["en"]:
                 return _combined(key, rng, "en")
+    if is_argument and words and words[-1] != "name" and "".join(words).isascii():
+        if words[-1] in _VOCABULARY["numbers"]:
+            return str(_number(words[-1], {}, rng, decimals=None))
+        return f"{words[-1]}-{rng.randint(2, 99)}"
     return _combined("title" if words and words[-1] == "name" else "topic", rng, language)
 
 
 _JOINED_WITHOUT_SPACE: Final = frozenset(
-    {"company", "username", "file", "path", "domain", "host", "code", "email_name", "expression"}
+    {"company", "username", "file", "path", "domain", "host", "code", "expression"}
 )
 
 

@@ -17,6 +17,7 @@ from synthesis.procedural.agent_turns import (
     facts_of,
     missing_facts,
     parsed,
+    possible_part,
     read_progress,
     since_last_request,
     worth_another_try,
@@ -47,9 +48,9 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
 
     If no call is right for the task: 1 for a first message that refuses, or asks for the missing fact, else 0.1.
     """
-    first, task = request.conversation[-1], request.task
-    if task.expectation != "answer":
-        if task.expectation == "refuse":
+    first, task, chain = request.conversation[-1], request.task, possible_part(request.task)
+    if task.expectation == "ask_back" or (task.expectation == "refuse" and chain is None):
+        if chain is None:
             noticed = not first.tool_calls and says_it_cannot(first.content)
         else:
             asked_for = missing_facts(task, request.tools)
@@ -57,9 +58,8 @@ def judge_query_understanding(request: judges.JudgeQueryUnderstanding, seed: int
         return judges.Judgement(
             score=1.0 if noticed else 0.1, reason="noticed what is missing" if noticed else "did not notice"
         )
-    if not first.tool_calls or task.chain is None:
+    if not first.tool_calls or chain is None:
         return judges.Judgement(score=0.0, reason="no call where one is needed")
-    chain = task.chain
     # The chain ends with the calls of the request at hand, for the task is cut off after it.
     position = len(chain.tools) - task.follow_ups[-1].num_calls if task.follow_ups else 0
     progress = read_progress(chain.tools, request.conversation)
@@ -79,10 +79,10 @@ def judge_planning(request: judges.JudgePlanning, seed: int) -> judges.Judgement
 
     The fault is graded by the longest common subsequence of both, over the longer of the two.
     """
-    if request.task.chain is None or request.task.expectation == "refuse":
+    if (chain := possible_part(request.task)) is None:
         called = any(message.tool_calls for message in request.conversation)
         return judges.Judgement(score=0.0 if called else 1.0, reason="no tool fits")
-    tools, progress = request.task.chain.tools, read_progress(request.task.chain.tools, request.conversation)
+    tools, progress = chain.tools, read_progress(chain.tools, request.conversation)
     pending = [position for position in range(len(tools)) if position not in progress.responses]
     # After a hopeless failure the calls that were to follow are not missed.
     is_stuck = any(not worth_another_try(progress, position) for position in pending)
@@ -162,14 +162,15 @@ def judge_response_planning(request: judges.JudgeResponsePlanning, seed: int) ->
 def _is_next_step(task: Task, conversation: Sequence[Message]) -> bool:
     *before, last = conversation
     is_asked_back = task.expectation == "ask_back" and sum(message.role == "user" for message in before) < 2
-    if task.chain is None or task.expectation == "refuse" or is_asked_back:
+    if (chain := possible_part(task)) is None or is_asked_back:
         return not last.tool_calls
-    chain, progress = task.chain, read_progress(task.chain.tools, before)
+    progress = read_progress(chain.tools, before)
     due: list[tuple[str, JsonObject]] = []
     again: list[tuple[str, JsonObject]] = []
     pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
     if not pending:
-        return not last.tool_calls and bool(last.content.strip())
+        ends = says_it_cannot(last.content) if task.expectation == "refuse" else bool(last.content.strip())
+        return not last.tool_calls and ends
     for position in pending:
         arguments = arguments_of(chain.bindings, position, task.slots | task.hidden_parameters, progress)
         if arguments is None:
@@ -184,14 +185,14 @@ def _is_next_step(task: Task, conversation: Sequence[Message]) -> bool:
 
 
 def judge_answer_relevance(request: judges.JudgeAnswerRelevance, seed: int) -> judges.Judgement:
-    """Score from 0.3 to 1 by the share of the expected calls that succeeded; if none can, by the words of refusal."""
-    task = request.task
-    if task.chain is None or task.expectation == "refuse":
-        refuses = says_it_cannot(request.conversation[-1].content)
+    """Score from 0.3 to 1 by the share of the possible calls that succeeded; 0.3 without the words of a due refusal."""
+    task, chain = request.task, possible_part(request.task)
+    refuses = says_it_cannot(request.conversation[-1].content)
+    if chain is None or (task.expectation == "refuse" and not refuses):
         return judges.Judgement(
             score=1.0 if refuses else 0.3, reason=f"{'says' if refuses else 'does not say'} that it cannot be done"
         )
-    done = len(read_progress(task.chain.tools, request.conversation).responses) / len(task.chain.tools)
+    done = len(read_progress(chain.tools, request.conversation).responses) / len(chain.tools)
     return judges.Judgement(score=0.3 + 0.7 * done, reason=f"{done:.0%} of what was asked was done")
 
 

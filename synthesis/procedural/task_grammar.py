@@ -1,38 +1,24 @@
-"""A grammar of requests: imperative clauses made of tool descriptions, with the facts in them."""
+"""A grammar of requests: frames around clauses made of tool descriptions, with the facts.
+
+The frames, and the words around a fact, are in `request_frames.toml`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.trajectories.chains import is_identifier, slot_name, task_slots
 
-_OPENERS: Final[dict[Language, tuple[str, ...]]] = {
-    "en": (
-        "Please {}.",
-        "Can you {}?",
-        "Could you {}?",
-        "I'd like you to {}.",
-        "I need you to {}.",
-        "Help me {}.",
-        "{}.",
-        "Would you {}?",
-    ),
-    "zh": ("请{}。", "帮我{}。", "麻烦{}，谢谢。", "我想{}。", "能不能{}？", "{}。", "请你{}，好吗？"),
-}
-_JOINTS: Final[dict[Language, tuple[tuple[str, str], ...]]] = {
-    "en": (
-        (", then ", ", and finally "),
-        (", after that ", ", then "),
-        (" and ", ", and then "),
-        ("; next ", "; then "),
-    ),
-    "zh": (("，然后", "，最后"), ("，再", "，接着"), ("，接着", "，再"), ("，并且", "，最后")),
-}
+FRAMES: Final[Mapping[str, Any]] = tomllib.loads(
+    files("synthesis.procedural").joinpath("request_frames.toml").read_text(encoding="utf-8")
+)
 _LEADING_VERBS: Final = {"returns": "return", "does": "do", "has": "have", "is": "check"}
 _MAX_WORDS: Final = 12
 _MAX_CHINESE: Final = 24
@@ -141,25 +127,39 @@ def _clause_with_facts(
     tool: ToolDocument, facts: Sequence[tuple[str, str, JsonValue]], language: Language, style: int
 ) -> str:
     clause = clause_of(tool, language)
+    placed: dict[str, str] = {}
     left = []
     for slot, label, value in facts:
         put = _put_in(clause, slot, label, value, language) if isinstance(value, str) else None
-        if put is None:
-            left.append((label, value_in_words(value, language)))
-        else:
+        if put is not None:
             clause = put
+        elif not isinstance(value, bool) and (place := _place_of(slot, language)) and place not in placed:
+            # One guest: the place is worded for several.
+            placed[place] = re.sub(r"s$", "", place) if value == 1 else place
+            placed[place] = placed[place].format(value_in_words(value, language))
+        else:
+            left.append((label, value_in_words(value, language)))
+    if language == "zh":
+        joint = ("：", "为", "是")[style]
+        return "，".join([clause, *placed.values(), *(f"{label}{joint}{value}" for label, value in left)])
+    clause = " ".join([clause, *placed.values()])
     if not left:
         return clause
-    if language == "zh":
-        if style == 0:
-            return f"{clause}（{'，'.join(f'{label}：{value}' for label, value in left)}）"
-        joint = "为" if style == 1 else "是"
-        return f"{clause}，{'，'.join(f'{label}{joint}{value}' for label, value in left)}"
     if style == 0:
         return f"{clause} ({', '.join(f'{label}: {value}' for label, value in left)})"
-    if style == 1:
-        return f"{clause} with {' and '.join(f'{label} {value}' for label, value in left)}"
-    return f"{clause} for {', '.join(f'{label} {value}' for label, value in left)}"
+    return f"{clause} {('with', 'using')[style - 1]} {_listed([f'{label} {value}' for label, value in left])}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _place_of(slot: str, language: Language) -> str | None:
+    """Return the words around a fact, by the whole name of its slot, its first word or its last."""
+    first, last = FRAMES[language]["first"], FRAMES[language]["last"]
+    words = slot.split("_")
+    place: str | None = last.get(slot) or (first.get(words[0]) if len(words) > 1 else None) or last.get(words[-1])
+    return place
 
 
 def _put_in(clause: str, slot: str, label: str, value: str, language: Language) -> str | None:
@@ -180,12 +180,12 @@ def _put_in(clause: str, slot: str, label: str, value: str, language: Language) 
 
 
 def _sentence(clauses: Sequence[str], language: Language, rng: Random) -> str:
-    then, finally_ = rng.choice(_JOINTS[language])
+    then, finally_ = rng.choice(FRAMES[language]["joints"])
     text = clauses[0]
     for position, clause in enumerate(clauses[1:], 2):
         is_last = position == len(clauses) and len(clauses) > 2
         text += (finally_ if is_last else then) + clause
-    opener = rng.choice(_OPENERS[language])
-    if opener.startswith("{}"):
+    frame: str = rng.choice(FRAMES[language]["frames"])
+    if frame.startswith("{}"):
         text = text[0].upper() + text[1:]
-    return opener.format(text)
+    return frame.format(text)

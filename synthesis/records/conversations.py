@@ -103,7 +103,10 @@ class Task(Record):
     slots: JsonObject = Field(default={})
     """Facts that the request states, by slot name; they become arguments of the calls."""
     augmentation: Literal["original", "diversity", "complexity", "persona"] = "original"
+    variant_of: str | None = Field(default=None, exclude_if=lambda original: original is None)
+    """Id of the task that this one varies."""
     scores: TaskScores
+    """Scores of the requests as they stand here, for a variant its own."""
     hidden_parameters: JsonObject = Field(default={})
     """Facts that the simulated user tells only when asked, for `ask_back` tasks."""
     follow_ups: tuple[FollowUp, ...] = Field(default=(), exclude_if=lambda follow_ups: not follow_ups)
@@ -115,7 +118,7 @@ class Task(Record):
 class RewardAxes(Record):
     """The seven axes a trajectory is judged on, each in [0, 1] (ASTRA, section on SFT data).
 
-    The three axes about tool responses are None where no tool was to be called (`refuse`): there is nothing to judge.
+    The three axes about tool responses are None where no tool was called (`refuse`): there is nothing to judge.
     """
 
     query_understanding: float = Field(ge=0, le=1)
@@ -168,6 +171,8 @@ class Trajectory(KeptRecord):
     stop_reason: Literal["no_tool_call", "max_turns", "deadline"]
     reward: RewardAxes
     provenance: Provenance
+    made_by: str = Field(default="", exclude_if=lambda made_by: not made_by)
+    """Name of the teacher, or the notice that the embedded one made the record by templates."""
 
 
 class RejectedRecord(KeptRecord):

@@ -27,6 +27,7 @@ from synthesis.stage import Rejected
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_composer import composed_parameters, composed_value
 from synthesis.tools.schema_repair import SchemaUnconvertible, parsed_text
+from synthesis.written_language import is_in_another_language
 
 _OF_NO_PARAMETERS: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$defs",
@@ -162,6 +163,8 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     ]
     require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
+    if source.language is None and is_in_another_language(" ".join(descriptions)):
+        raise Rejected("documents in neither English nor Chinese", f"{source.name!r}: {descriptions[0][:60]!r}")
     return ServerDocument(
         id=record_id("server", source.name, source.origin, [tool.model_dump(mode="json") for tool in tools]),
         name=clean_text(source.name),

@@ -27,7 +27,9 @@ def synthesis_fingerprint(
     teachers = {kind.__module__ for kind in type(teacher).__mro__ if kind.__module__.startswith("synthesis.")}
     return {
         "schema_version": SCHEMA_VERSION,
-        **flattened(config.model_dump(mode="json"), leave_out={"out", "concurrency", "teacher", *contents}),
+        **flattened(
+            config.model_dump(mode="json"), leave_out={"out", "concurrency", "teacher", "templates", *contents}
+        ),
         **{name: digest(content) for name, content in contents.items()},
         **flattened({"teacher": {"name": teacher.name, **asked}}),
         **source_of(track, *sorted(teachers)),

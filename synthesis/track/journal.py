@@ -179,8 +179,11 @@ async def run_stage(
     concurrency: int,
     progress: TextIO | None = None,
     cost: Callable[[], str] = str,
+    first: Sequence[int] = (),
 ) -> None:
     """Work on every item that the journal does not hold yet, at most `concurrency` at once; fill in the report.
+
+    The items with the indices in `first` are finished before any other is begun, since others read their outcomes.
 
     `work` returns a JSON value, or raises `Rejected`; any other exception stops the stage when the items in flight have
     been cancelled; finished items stay in the journal. `progress` is standard error by default; its line ends with the
@@ -191,11 +194,10 @@ async def run_stage(
         JournalError: an outcome cannot be written down.
     """
     started, progress = time.monotonic(), progress or sys.stderr
-    todo = (index for index in range(len(items)) if index not in journal)  # one for all workers: each takes the next
     bar = tqdm(total=len(items), desc=report.stage, file=progress, disable=not progress.isatty(), leave=False)
     bar.update(journal.num_finished(len(items)))
 
-    async def worker() -> None:
+    async def worker(todo: Iterator[int]) -> None:
         for index in todo:
             with noted_second_tries() as tries:
                 try:
@@ -210,9 +212,11 @@ async def run_stage(
             bar.update()
 
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(max(1, concurrency)):
-                workers.create_task(worker())
+        for indices in (first, range(len(items))):
+            todo = (index for index in indices if index not in journal)  # one for all workers: each takes the next
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(max(1, concurrency)):
+                    workers.create_task(worker(todo))
     except BaseExceptionGroup as failed:  # the first one stopped the others
         raise failed.exceptions[0] from None
     finally:

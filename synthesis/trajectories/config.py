@@ -62,8 +62,9 @@ class TrajectoriesConfig(BaseModel):
     """Share of the tasks with several calls whose calls are asked for in two or three requests."""
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
     """Share of optional arguments for which a task states a value."""
-    augmentation_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of tasks that are varied along one of the three axes."""
+    augmentation_share: float = Field(default=0.5, ge=0, le=0.75)
+    """Share of tasks that vary another one, which stays beside them; a task has at most one variant along each of the
+    three axes."""
     task_thresholds: TaskThresholds = TaskThresholds()
     """Minimum scores of a kept task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)
@@ -90,6 +91,8 @@ class TrajectoriesConfig(BaseModel):
 
     teacher: OpenAITeacherConfig | None = None
     """A language model as the teacher; without one the embedded teacher answers."""
+    templates: bool = True
+    """Whether a run without a `[teacher]` may begin: the embedded teacher's templates are no data to train on."""
     concurrency: int = Field(default=64, ge=1)
     """Number of items that are worked on at once."""
     max_attempts_per_trajectory: int = Field(default=5, ge=1)

@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Final, TextIO
 
+from synthesis.prompts.tasks import Axis
 from synthesis.records import Chain, JsonObject, RejectedTrajectory, ServerDocument, Task, ToolDocument, Trajectory
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
@@ -42,6 +43,7 @@ from synthesis.track.journal import Journal, run_stage
 from synthesis.track.replies import metered_item
 from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.track.seeds import derived_random
+from synthesis.trajectories.augmentation import original_of
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.selection import REJECTED_KIND, contents_of, duplicates, rejection, selection_of
@@ -164,7 +166,12 @@ class _Run:
         self._chains_report = StageReport("chains")
 
     async def _stage(
-        self, name: str, count: int, work: Callable[[int], Awaitable[JsonObject]], journal: Journal
+        self,
+        name: str,
+        count: int,
+        work: Callable[[int], Awaitable[JsonObject]],
+        journal: Journal,
+        first: Sequence[int] = (),
     ) -> StageReport:
         """Do the work on every item below `count`; its outcome gets the cost of the replies that it took."""
 
@@ -186,6 +193,7 @@ class _Run:
             concurrency=self._config.concurrency,
             progress=self._progress,
             cost=self._cost,
+            first=first,
         )
         return report
 
@@ -240,7 +248,8 @@ class _Run:
         while report.kept < count and self._num_slots < count * self._config.max_attempts_per_trajectory:
             # As many slots more as trajectories are missing. The stages run over all; the journals hold those done.
             self._num_slots += count - report.kept
-            tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks)
+            originals = [slot for slot in range(self._num_slots) if self._original_of(slot) is None]
+            tasks = await self._stage("tasks", self._num_slots, self._task, self._tasks, originals)
             self._mark_duplicates()
             report = await self._stage("trajectories", self._num_slots, self._trajectory, self._trajectories)
         print(tasks.closing_line(), file=self._progress)
@@ -252,9 +261,19 @@ class _Run:
         """Return the index of the slot's server: slots go round the servers."""
         return self._order[slot % len(self._order)]
 
+    def _original_of(self, slot: int) -> tuple[int, Axis] | None:
+        share, seed = self._config.augmentation_share, self._config.seed
+        return original_of(slot, len(self._order), share=share, seed=seed)
+
     async def _task(self, slot: int) -> JsonObject:
         index = self._server_of(slot)
-        return await self._worker.task(slot, self._documents[index], self._chains[index])
+        if (varied := self._original_of(slot)) is None:
+            return await self._worker.task(slot, self._documents[index], self._chains[index])
+        outcome, axis = self._tasks.read(varied[0]), varied[1]
+        if "rejected" in outcome:
+            raise Rejected("variant of a rejected task", outcome["detail"])
+        original = Task.model_validate(outcome["result"]["task"])
+        return await self._worker.variant(slot, self._documents[index], original, axis)
 
     def _mark_duplicates(self) -> None:
         """Mark every task that repeats an earlier one of its server."""
@@ -262,7 +281,14 @@ class _Run:
         for place in range(len(self._order)):
             slots = range(place, self._num_slots, len(self._order))
             written = ((slot, outcome["result"]) for slot in slots if "result" in (outcome := self._tasks.read(slot)))
-            texts = ((slot, "\n".join(requests_of(Task.model_validate(made["task"])))) for slot, made in written)
+            texts = (
+                (
+                    slot,
+                    "\n".join(requests_of(Task.model_validate(made["task"]))),
+                    (self._original_of(slot) or [slot])[0],
+                )
+                for slot, made in written
+            )
             self._duplicates |= duplicates(texts, self._config.near_duplicate_similarity)
 
     async def _trajectory(self, slot: int) -> JsonObject:

@@ -111,20 +111,22 @@ def shingles(text: str) -> frozenset[str]:
     )
 
 
-def duplicates(tasks: Iterable[tuple[int, str]], least_similarity: float | None) -> dict[int, str]:
-    """Return the reason to drop each task, given as (number, text), that repeats an earlier one that was kept.
+def duplicates(tasks: Iterable[tuple[int, str, int]], least_similarity: float | None) -> dict[int, str]:
+    """Return the reason to drop each task, given as (number, text, family), that repeats an earlier one that was kept.
 
     Texts repeat each other if they differ in spaces and letter case alone, or if the Jaccard similarity of their
-    shingles (the size of the intersection over that of the union) is `least_similarity` or more.
+    shingles (the size of the intersection over that of the union) is `least_similarity` or more. An original and its
+    variants are a family, whose members may be similar.
 
-    >>> duplicates([(1, "Book a room."), (2, "book a  room."), (3, "Book a room now.")], 0.5)
+    >>> duplicates([(1, "Book a room.", 1), (2, "book a  room.", 2), (3, "Book a room now.", 3)], 0.5)
     {2: 'duplicate task', 3: 'near-duplicate task'}
     """
     reasons: dict[int, str] = {}
     seen: set[str] = set()
     sizes: dict[int, int] = {}
+    families: dict[int, int] = {}
     holders: defaultdict[str, list[int]] = defaultdict(list)  # shingle to the kept tasks that have it
-    for number, text in tasks:
+    for number, text, family in tasks:
         words = "".join(text.casefold().split())
         if words in seen:
             reasons[number] = "duplicate task"
@@ -133,11 +135,11 @@ def duplicates(tasks: Iterable[tuple[int, str]], least_similarity: float | None)
         if least_similarity is None:
             continue
         found = shingles(text)
-        shared = Counter(earlier for shingle in found for earlier in holders[shingle])
+        shared = Counter(each for shingle in found for each in holders[shingle] if families[each] != family)
         if any(both / (len(found) + sizes[earlier] - both) >= least_similarity for earlier, both in shared.items()):
             reasons[number] = "near-duplicate task"
             continue
-        sizes[number] = len(found)
+        sizes[number], families[number] = len(found), family
         for shingle in found:
             holders[shingle].append(number)
     return reasons

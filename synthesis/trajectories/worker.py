@@ -33,7 +33,7 @@ from synthesis.records import (
     record_id,
 )
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply, Request, Teacher, reads_prompts
+from synthesis.teacher.protocol import BadReply, Request, Teacher, made_by, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_group import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
@@ -61,7 +61,6 @@ _EMBEDDED_VERSIONS: Final = {False: "404758c73f41", True: "109de969cbec"}
 """Version of prompts in records of the embedded teacher, without and with follow-ups; their ids do not depend on
 wording.
 """
-_AUGMENTATION_AXES: Final[tuple[Axis, ...]] = ("diversity", "complexity", "persona")
 _TRIES_PER_DEAD_SERVER: Final = 3
 
 
@@ -119,7 +118,7 @@ class TrajectoriesWorker:
         return {"chains": chains, "dropped": dropped, "graph": graph.as_json()}
 
     async def task(self, slot: int, server: ServerDocument, chains: Sequence[Chain]) -> JsonObject:
-        """Write, vary and score the task of one slot."""
+        """Write and score the task of one slot."""
         config, teacher = self._config, self._teacher
         rng, seed = derived_random(config.seed, "task", slot), derived_seed(config.seed, "task", slot)
         expectation, chain, hidden = self._drawn_behaviour(server, chains, rng)
@@ -144,7 +143,7 @@ class TrajectoriesWorker:
             written.text, server, chain, teacher, thresholds, slots=written.slots, hidden_slots=hidden, seed=seed
         )
         task = Task(
-            id=record_id("task", server.id, self._prompt_version, teacher.name, config.seed, slot),
+            id=self._task_id(slot, server),
             text=written.text,
             language=server.language,
             mode="chain" if is_for_chain else "server",
@@ -155,18 +154,31 @@ class TrajectoriesWorker:
             scores=scores,
             persona=persona,
         )
-        # Scores are of the text as written: an augmentation keeps intent and facts, and only that is checked of it.
-        if rng.random() < config.augmentation_share:
-            axis = rng.choice(_AUGMENTATION_AXES)
-            another = self._drawn_persona(server, slot, axis)
-            seed_of_axis = derived_seed(seed, axis)
-            task = await augment_task(task, chain, server, teacher, axis=axis, seed=seed_of_axis, persona=another)
         if whole is not None and calls:
             task = await write_follow_ups(task, whole, calls[1:], server, teacher, seed=seed)
-            text, seed = "\n".join(requests_of(task)), derived_seed(seed, "all requests")
-            scores = await score_task(text, server, whole, teacher, thresholds, slots=task.slots, seed=seed)
-            task = task.model_copy(update={"scores": scores})
+            task = await self._scored(task, server, derived_seed(seed, "all requests"))
         return {"task": task.model_dump(mode="json", exclude_defaults=True)}
+
+    async def variant(self, slot: int, server: ServerDocument, original: Task, axis: Axis) -> JsonObject:
+        """Vary a task along an axis, for another slot, and score the variant."""
+        seed, persona = derived_seed(self._config.seed, "task", slot), self._drawn_persona(server, slot, axis)
+        varied = await augment_task(original, server, self._teacher, axis=axis, seed=seed, persona=persona)
+        own = {"id": self._task_id(slot, server), "variant_of": original.id}
+        task = await self._scored(varied.model_copy(update=own), server, seed)
+        return {"task": task.model_dump(mode="json", exclude_defaults=True)}
+
+    async def _scored(self, task: Task, server: ServerDocument, seed: int) -> Task:
+        """Return a task with the scores of all its requests."""
+        assert task.chain is not None  # each task has the calls that its author expects
+        text, hidden = "\n".join(requests_of(task)), tuple(task.hidden_parameters)
+        scores = await score_task(
+            text, server, task.chain, self._teacher, self._config.task_thresholds,
+            slots=task.slots, hidden_slots=hidden, seed=seed,
+        )  # fmt: skip
+        return task.model_copy(update={"scores": scores})
+
+    def _task_id(self, slot: int, server: ServerDocument) -> str:
+        return record_id("task", server.id, self._prompt_version, self._teacher.name, self._config.seed, slot)
 
     def _drawn_behaviour(
         self, server: ServerDocument, chains: Sequence[Chain], rng: Random
@@ -220,7 +232,10 @@ class TrajectoriesWorker:
             if self._length is not None:  # before a judge costs anything
                 self._length.require_fits(messages, tools)
                 messages = tuple(map(self._length.with_reasoning_counted, messages))
-            task = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
+            said = task_so_far(task, messages)  # follow-ups that the user left unsaid are not in the record
+            if said.follow_ups != task.follow_ups:
+                said = await self._scored(said, server, derived_seed(seed, "requests made"))
+            task = said
             judge_seed = derived_seed(seed, "judge")
             reward = await judge_axes(
                 task, tools, messages, self._teacher, seed=judge_seed, judges_at_once=config.judges_at_once
@@ -243,6 +258,7 @@ class TrajectoriesWorker:
                     seed=config.seed,
                     parents=(server.id, task.id),
                 ),
+                made_by=made_by([self._teacher.name]) or self._teacher.name,
             )
             made = {"trajectory": trajectory.model_dump(mode="json")}
             check_thresholds(reward, config.reward_thresholds)

@@ -30,7 +30,7 @@ NOTHING_ASKED = {"mean": 0.0, "every_axis": 0.0, "tool_call_status": 0.0}
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Conversations of which none was rejected for its scores, on another seed and other shares than was tuned on."""
     out = tmp_path_factory.mktemp("trajectories") / "out"
-    shares = {"follow_up_share": 0.3, "augmentation_share": 0.9, "reward_thresholds": NOTHING_ASKED}
+    shares = {"follow_up_share": 0.3, "augmentation_share": 0.75, "reward_thresholds": NOTHING_ASKED}
     config = TrajectoriesConfig.model_validate(
         {"seed": 11, "count": 160, "out": out, "max_offered_tools": 10, **shares}
     )

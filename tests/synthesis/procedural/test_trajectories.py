@@ -1,5 +1,6 @@
 """The embedded teacher is a generator: its values fit any schema, its texts state them, its agent recovers."""
 
+import re
 from collections import Counter
 from random import Random
 
@@ -11,12 +12,13 @@ from jsonschema import Draft202012Validator
 from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.agent_turns import _PHRASES, take_turn
 from synthesis.procedural.argument_values import drawn_value
-from synthesis.procedural.task_grammar import clause_of
+from synthesis.procedural.task_grammar import FRAMES, clause_of
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.tasks import WriteTask
 from synthesis.records import Message, ToolCall, ToolDocument
 from synthesis.trajectories.chains import bind_chain
+from synthesis.written_language import foreign_passages
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 argument_names = st.sampled_from(
@@ -68,6 +70,44 @@ def test_descriptions_become_imperative_clauses(description, language, clause):
     assert clause_of(ToolDocument(name="f", description=description, parameters={}), language) == clause
 
 
+@pytest.mark.parametrize(("language", "least"), [("en", 300), ("zh", 300)])
+def test_requests_have_hundreds_of_frames_in_their_own_language_that_state_no_fact(language, least):
+    frames = FRAMES[language]["frames"]
+    assert len(set(frames)) == len(frames) >= least
+    assert all(frame.count("{}") == 1 and not re.search(r"\d", frame) for frame in frames)
+    assert [frame for frame in frames if foreign_passages(frame.format(""), language)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "about", "shape"),
+    [
+        ("address", {}, "Get the balance of an ERC-20 token", r"0x[0-9a-f]{40}"),
+        ("contract_address", {"description": "0x…"}, "", r"0x[0-9a-f]{40}"),
+        ("address", {}, "Find the nearest pharmacy", r"\d+ .*(Street|Lane|Road|Avenue|Drive)"),
+        ("mint", {}, "Solana token price", r"[1-9A-HJ-NP-Za-km-z]{44}"),
+        ("server_ip", {}, "", r"\d+\.\d+\.\d+\.\d+"),
+        ("symbol", {}, "Binance order book", r"[A-Z]+USDT"),
+        ("symbol", {}, "Price of a stock", r"[A-Z]+"),
+        ("code", {"pattern": "^[A-Z]{3}-\\d{2}$"}, "", r"[A-Z]{3}-\d{2}"),
+        ("start", {"description": "Unix timestamp"}, "", r"17\d{8}"),
+        ("side", {"description": "Side, one of: buy, sell"}, "", r"buy|sell"),
+        ("sql", {}, "Run a SQL query", r"SELECT .*"),
+        ("repo", {"description": "Repository as owner/name"}, "", r"\w+/\w+"),
+        ("frobnication", {}, "Frobnicate it", r"frobnication-\d+"),
+    ],
+)
+def test_a_value_fits_the_subject_of_its_tool(name, schema, about, shape):
+    for seed in range(20):
+        value = drawn_value(name, {"type": "string", **schema}, Random(seed), "en", about)
+        assert re.fullmatch(shape, value), value
+
+
+def test_a_documented_example_is_a_likely_value():
+    schema = {"type": "string", "description": "Champion (e.g. 'Ahri', or Jinx)"}
+    drawn = Counter(drawn_value("champion", schema, Random(seed), "en", "a game") for seed in range(100))
+    assert 40 < drawn["Ahri"] < 80
+
+
 async def test_a_task_states_every_fact_but_the_hidden_one():
     chain = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
     teacher = ProceduralTeacher()
@@ -112,3 +152,31 @@ def test_the_agent_tries_again_after_a_passing_failure_and_gives_up_after_three_
 @pytest.mark.parametrize("text", [text for phrases in _PHRASES.values() for text in phrases["cannot"]])
 def test_a_refusal_of_the_agent_is_one_by_the_rule_that_episodes_are_judged_by(text):
     assert meets_expectation("refuse", text.format("book a table"))
+
+
+def test_a_refusal_does_the_possible_part_first_and_reports_it():
+    refused = task("find_hotel", "book_hotel", expectation="refuse")
+
+    def turn(*responses):
+        tools = tuple(tool for tool in HOTELS.tools if tool.name != "book_hotel")
+        asked = TakeTurn(language="en", tools=tools, conversation=conversation(*responses), task=refused)
+        return take_turn(asked, 0)
+
+    assert [call.name for call in turn().tool_calls] == ["find_hotel"]
+    last = turn(('{"hotel_id": "H77", "stars": 2}', False))
+    assert not last.tool_calls
+    assert "H77" in last.content
+    assert "stars 2" in last.content
+    assert meets_expectation("refuse", last.content)
+
+
+def test_an_answer_reports_every_field_and_the_reasoning_says_why():
+    first = next_turn()
+    assert "hotel" in first.reasoning
+    assert re.search(r"hotel id|book hotel", first.reasoning)
+    request = TakeTurn(language="en", tools=HOTELS.tools, conversation=conversation(), task=task("find_hotel"))
+    found = request.model_copy(
+        update={"conversation": conversation(('{"hotel_id": "H77", "stars": 2, "pool": true}', False))}
+    )
+    answer = take_turn(found, 0).content
+    assert all(said in answer for said in ("H77", "stars 2", "pool yes"))

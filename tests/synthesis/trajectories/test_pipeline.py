@@ -2,14 +2,17 @@
 
 import io
 from pathlib import Path
+from random import Random
 
 import pytest
 from pydantic import ValidationError
 
+from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.judgements import judge_answer_summary
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.judges import JudgeAnswerSummary, Judgement, JudgePlanning
+from synthesis.prompts.simulated_user import ContinueAsUser, UserTurn
 from synthesis.prompts.tasks import ScoredTask, ScoreTask
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Trajectory
@@ -17,6 +20,7 @@ from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.tools.ingestion import require_work_directory
 from synthesis.tools.sources import SourceMissing
+from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
 from tests.synthesis.otherwise import Otherwise
@@ -70,7 +74,7 @@ def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
         assert trajectory.messages[-1].role == "assistant"
         assert not trajectory.messages[-1].tool_calls
         assert all(
-            0 < len(message.reasoning_content.split()) < 10
+            0 < len(message.reasoning_content.split()) < 20
             for message in trajectory.messages
             if message.role == "assistant"
         )
@@ -80,10 +84,14 @@ def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
         failed = {failure.tool_call_id for failure in trajectory.injected_failures}
         assert failed <= {call_id for call_id, response in responses.items() if response.is_error}
         expectation = trajectory.task.expectation
-        assert (not calls) == (expectation == "refuse")
+        # A refusal does the possible part first: all calls but the last, whose tool is withheld.
+        assert (not calls) == (expectation == "refuse" and len(trajectory.task.chain.tools) == 1)
         assert sum(message.role == "user" for message in trajectory.messages) == 1 + (expectation == "ask_back")
         if expectation == "refuse":
             assert trajectory.task.chain.tools[-1] not in documents
+            assert meets_expectation("refuse", trajectory.messages[-1].content)
+            assert {call.name for call in calls} == set(trajectory.task.chain.tools[:-1])
+        assert trajectory.made_by.startswith("made by templates, for trying the machinery")
 
 
 def test_the_set_has_every_kind_of_task_in_both_languages(trajectories):
@@ -93,6 +101,29 @@ def test_the_set_has_every_kind_of_task_in_both_languages(trajectories):
     assert {t.task.mode for t in trajectories} == {"chain", "server"}
     assert len({t.task.text for t in trajectories}) == len(trajectories)
     assert any(len(m.tool_calls) > 1 for t in trajectories for m in t.messages)
+
+
+async def test_every_kept_task_has_the_scores_of_its_own_requests_and_variants_stand_beside_their_originals(tmp_path):
+    def score_of(text: str) -> float:
+        return Random(text).uniform(0.8, 1)
+
+    def score(request, *_):
+        of_text = score_of(request.text)
+        return ScoredTask(reason="so", clarity=of_text, realism=of_text, tool_necessity=of_text)
+
+    teacher = Otherwise({ScoreTask: score, ContinueAsUser: lambda *_: UserTurn(continues=False)}, times=None)
+    await synthesize(tmp_path / "out", teacher, count=150, follow_up_share=0.4)
+    tasks = {record.task.id: record.task for record in RecordSource(tmp_path / "out", Trajectory)}
+    assert all(task.scores.clarity == score_of("\n".join(requests_of(task))) for task in tasks.values())
+    varied = [task for task in tasks.values() if task.variant_of]
+    assert {task.augmentation for task in varied} == {"diversity", "complexity", "persona"}
+    assert len(varied) > 60
+    for task in varied:
+        if task.variant_of in tasks:  # not where its conversation was rejected
+            original = tasks[task.variant_of]
+            assert (original.augmentation, original.slots) == ("original", task.slots)
+            assert original.text != task.text
+    assert sum(task.variant_of in tasks for task in varied) > 0.9 * len(varied)
 
 
 HARSH = {

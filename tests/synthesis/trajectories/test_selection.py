@@ -181,13 +181,18 @@ CHINESE = "请帮我查询奥斯陆五月二日的酒店，并为林安娜预订
 
 
 def repeated(*texts: str, least: float = 0.8) -> list[int]:
-    return list(duplicates(enumerate(texts), least))
+    return list(duplicates(((number, text, number) for number, text in enumerate(texts)), least))
 
 
 @pytest.mark.parametrize("text", [BOOKING, CHINESE])
 def test_a_task_with_a_word_put_before_it_is_a_near_duplicate_and_the_first_one_stays(text):
     assert repeated(text, f"Well, {text}!") == [1]
     assert repeated(f"Well, {text}!", text) == [1]
+
+
+def test_a_variant_may_be_like_its_own_family_and_no_other():
+    asked = [(0, BOOKING, 0), (1, f"Well, {BOOKING}!", 0), (2, f"Oh, {BOOKING}!", 2), (3, BOOKING, 0)]
+    assert duplicates(asked, 0.8) == {2: "near-duplicate task", 3: "duplicate task"}
 
 
 def test_a_task_with_another_fact_is_another_task():

@@ -62,7 +62,7 @@ async def test_a_hidden_fact_must_not_stand_in_the_text():
 async def test_a_variant_keeps_intent_facts_and_language(text, reason):
     teacher = ScriptedTeacher({AugmentTask: [AugmentedTask(text=text)] * 2})
     with pytest.raises(Rejected) as rejected:
-        await augment_task(task("find_hotel", "book_hotel"), CHAIN, HOTELS, teacher, axis="diversity", seed=0)
+        await augment_task(task("find_hotel", "book_hotel"), HOTELS, teacher, axis="diversity", seed=0)
     assert rejected.value.reason == reason
 
 
