@@ -9,6 +9,7 @@ loop: it repeats a call that the service failed, or that has no whole reply when
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -44,6 +45,7 @@ _DEFAULT_LIMITS = Limits()
 _FIRST_CONTACT_SECONDS = 5.0
 _IDLE_CONNECTION_SECONDS = 30.0  # less than the service keeps an idle connection
 _KNOWN_SOURCES = 4096
+_IN_PARTS_BYTES = 2**20
 _MAX_BACKOFF_SECONDS = 2.0
 
 
@@ -294,7 +296,9 @@ class AsyncSandboxClient:
                 trust_env=False,  # no proxy and no .netrc of the environment: the token is for this service alone
             )
         # No redirect is followed: the token is for this service alone.
-        options: dict[str, Any] = {"data": content, "allow_redirects": False, "headers": self._headers}
+        # aiohttp sends a file in parts; bytes at once, and it warns of so many.
+        data = content if len(content) < _IN_PARTS_BYTES else io.BytesIO(content)
+        options: dict[str, Any] = {"data": data, "allow_redirects": False, "headers": self._headers}
         try:
             # The clock starts once there is a connection: to wait for one is no failure of the service.
             async with (

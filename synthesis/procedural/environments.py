@@ -195,7 +195,7 @@ def implemented(
     def cell(value: JsonValue) -> JsonValue:
         if isinstance(value, dict):
             return {year: cell(each) for year, each in value.items()}
-        return paged(value, world.seed) if shape.option == "page" else value
+        return paged(value, f"{world.seed}/{value}") if shape.option == "page" else value
 
     def stranger(rng: random.Random, kind: str) -> JsonValue:
         return world.stranger(rng, kind, entity_type, asked)

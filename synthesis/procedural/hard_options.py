@@ -89,7 +89,7 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
         case "currency", "EUR":
             return round(cell * hard_options()[option]["tables"]["rates"][setting], 2)
         case "page", _:
-            return paged(cell, seed)[setting - 1]
+            return paged(cell, f"{seed}/{cell}")[setting - 1]
         case "precision", _:
             return cell[: hard_options()[option]["tables"]["precision_lengths"][setting]]
         case "last_four", True:
@@ -97,9 +97,9 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
     return cell
 
 
-def paged(number: float, seed: int) -> list[float]:
-    """Return a number and earlier, smaller ones, each at least a twentieth smaller than the one before."""
-    rng = random.Random(f"pages/{seed}/{number}")
+def paged(number: float, key: str) -> list[float]:
+    """Return a number and earlier ones, each at least a twentieth smaller, so that no page repeats another."""
+    rng = random.Random(f"pages/{key}")
     pages = [number]
     while len(pages) < PAGES:
         pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(number, float) else None))

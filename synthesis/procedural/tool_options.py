@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Final
 
+from synthesis.procedural.hard_options import paged
 from synthesis.procedural.tool_wording import UNSEEN, OptionKind
 from synthesis.procedural.worlds import NUMERIC_KINDS, World
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
@@ -90,7 +91,6 @@ ALL_OPTIONS: Final[Mapping[str, Option]] = {
     **{UNSEEN.options[option.kind]: _reworded(option) for option in OPTIONS.values()},
 }
 """The options of all tools, by the name that a document gives them."""
-_EARLIER_VALUES: Final = 2
 _LEAST_PAGED: Final = 100
 """Least number that is paged; a smaller one could be a page number in the code."""
 
@@ -160,9 +160,4 @@ def _paged(cell: JsonValue, key: str) -> JsonValue:
     """Return the pages of a number: the number itself, then earlier and smaller ones; of each year where there are."""
     if isinstance(cell, dict):
         return {year: _paged(number, f"{key}/{year}") for year, number in cell.items()}
-    rng = random.Random(f"pages/{key}")
-    pages = [cell]
-    for _ in range(_EARLIER_VALUES):
-        # Each a twentieth smaller at least, so that no page repeats another.
-        pages.append(round(pages[-1] * rng.uniform(0.8, 0.95), 2 if isinstance(cell, float) else None))
-    return pages
+    return paged(cell, key)

@@ -45,3 +45,10 @@ async def test_each_gets_its_own_replies_in_order_however_many_are_asked_for(
     for first, count, own in zip(starts, counts, replies, strict=True):
         assert [reply.value for reply in own] == list(range(first, first + count))
     assert client.sizes == sizes
+
+
+async def test_a_batch_of_more_than_a_mebibyte_is_sent_without_a_warning(sandbox_url: str) -> None:
+    source = f"def one() -> int:\n    return 1\n# {'x' * 2**18}\n"
+    async with AsyncSandboxClient(sandbox_url) as client:
+        replies = await client.execute_batch([ExecuteRequest(source=source, function="one", arguments={})] * 5)
+    assert [reply.value for reply in replies] == [1] * 5
