@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
@@ -27,6 +28,7 @@ from synthesis.procedural.world_questions import draw_instance, facts_by_questio
 from synthesis.procedural.worlds import YEARS, Fact, World, other_values
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
+    JudgeNaturalness,
     JudgeToolNecessity,
     OmitParameter,
     OmittedParameter,
@@ -170,7 +172,10 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
-    """Write tools of the lexicon's siblings: the same parameters, the same entities, other values.
+    """Write tools of other variants of the property: the same parameters, the same entities, other values.
+
+    The values of a relation are other entities of the type that it leads to, so that no call tells it from the right
+    one.
 
     Raises:
         BadReply: its world is not a hard one.
@@ -181,16 +186,25 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         raise BadReply(f"no sibling of {request.document.name} is known")
     rows = world.values[fact.entity_type, fact.property]
     asked = [str(call.arguments[world.parameter(fact.entity_type)]) for call in request.calls]
+    known = {str(rows[name]) for name in asked}
+    others = [name for name in world.entities.get(fact.property, ()) if name not in known]
     tools = []
-    for document in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
+    for drawn in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
+        # Its parameters are the tool's own, optional ones included.
+        document = drawn.model_copy(update={"parameters": request.document.parameters})
         rng = random.Random(f"sibling/{seed}/{document.name}")
         free = [name for name in rows if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
-        values = other_values(world, fact, len(names) * len(YEARS), rng)
+        values = (
+            iter([rng.choice(others) for _ in names])
+            if world.kind(fact.entity_type, fact.property) == "relation"
+            else other_values(world, fact, len(names) * len(YEARS), rng)
+        )
         table = {name: next(values) if fact.year is None else {year: next(values) for year in YEARS} for name in names}
         key = document.name.partition("_")[2]
         source = _source(document, world, replace(fact, property=key))
-        tools.append(EnvironmentTool(document=document, source=source, tables={key: table}))
+        paged, further = tables_of(option_of(document), table, request.knowledge.seed)
+        tools.append(EnvironmentTool(document=document, source=source, tables={key: paged, **further}))
     return SiblingTools(tools=tuple(tools))
 
 
@@ -265,6 +279,7 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteStatefulTask: write_stateful_task,
     OmitParameter: omit_parameter,
     JudgeDecomposition: judge_decomposition,
+    JudgeNaturalness: judge_naturalness,
     JudgeToolNecessity: judge_tool_necessity,
     WriteToolDocument: write_tool_document,
     ScaleToolDocument: scale_tool_document,

@@ -78,7 +78,7 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw at most `per_band` distractors of each band, siblings first, none named as a tool of the environment.
+        """Draw all siblings, and at most `per_band` other distractors of each band, none named as a tool of theirs.
 
         The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
@@ -102,11 +102,9 @@ class ToolPool:
         drawn: list[tuple[int, SimilarityBand]] = []
         for band, (above, upto) in BANDS.items():
             in_band = np.flatnonzero((similarity > above) & (similarity <= upto)).tolist()
-            wanted = min(per_band.get(band, 0), len(in_band))
-            first = [index for index in in_band if index >= len(self.tools)]
-            chosen = rng.sample(first, min(wanted, len(first)))
+            drawn += [(index, band) for index in in_band if index >= len(self.tools)]
             rest = [index for index in in_band if index < len(self.tools)]
-            drawn += [(index, band) for index in (*chosen, *rng.sample(rest, wanted - len(chosen)))]
+            drawn += [(index, band) for index in rng.sample(rest, min(per_band.get(band, 0), len(rest)))]
         rng.shuffle(drawn)
         return tuple(
             IrrelevantTool(
