@@ -172,10 +172,7 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
-    """Write tools of other variants of the property: the same parameters, the same entities, other values.
-
-    The values of a relation are other entities of the type that it leads to, so that no call tells it from the right
-    one.
+    """Write tools of the other variants of a property: the same parameters, the same entities, other values.
 
     Raises:
         BadReply: its world is not a hard one.
@@ -186,25 +183,16 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         raise BadReply(f"no sibling of {request.document.name} is known")
     rows = world.values[fact.entity_type, fact.property]
     asked = [str(call.arguments[world.parameter(fact.entity_type)]) for call in request.calls]
-    known = {str(rows[name]) for name in asked}
-    others = [name for name in world.entities.get(fact.property, ()) if name not in known]
     tools = []
-    for drawn in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
-        # Its parameters are the tool's own, optional ones included.
-        document = drawn.model_copy(update={"parameters": request.document.parameters})
+    for document in world.hard.siblings[fact.entity_type, fact.property][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
         free = [name for name in rows if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
-        values = (
-            iter([rng.choice(others) for _ in names])
-            if world.kind(fact.entity_type, fact.property) == "relation"
-            else other_values(world, fact, len(names) * len(YEARS), rng)
-        )
+        values = other_values(world, fact, len(names) * len(YEARS), rng)
         table = {name: next(values) if fact.year is None else {year: next(values) for year in YEARS} for name in names}
         key = document.name.partition("_")[2]
         source = _source(document, world, replace(fact, property=key))
-        paged, further = tables_of(option_of(document), table, request.knowledge.seed)
-        tools.append(EnvironmentTool(document=document, source=source, tables={key: paged, **further}))
+        tools.append(EnvironmentTool(document=document, source=source, tables={key: table}))
     return SiblingTools(tools=tuple(tools))
 
 
