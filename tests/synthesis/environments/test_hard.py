@@ -9,7 +9,10 @@ import pytest
 
 from astra_jax.testing import tiny_environment
 from synthesis.environments.distractors.siblings import tried_on_gold_calls, write_siblings
+from synthesis.environments.pipeline import synthesize_environments
 from synthesis.environments.selection.statistics import statistics_of
+from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decompositions import JudgeNaturalness, Naturalness
 from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Environment, EnvironmentTool, ToolDocument
@@ -94,3 +97,14 @@ async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
     teacher = ScriptedTeacher({WriteSiblingTools: [SiblingTools(tools=(written(environment.tools[0]),))]})
     with pytest.raises(Rejected, match="no sibling tool"):
         await write_siblings(teacher, InThisProcess(), Knowledge(domain="library", language="en"), environment, seed=0)
+
+
+async def test_a_question_below_the_threshold_of_naturalness_is_counted_and_the_score_of_others_is_kept(
+    tmp_path: Path, sandbox_url: str
+) -> None:
+    script = {JudgeNaturalness: [Naturalness(reason="", naturalness=score) for score in (0.4, 0.9)]}
+    teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
+    config = tiny_config(seed=6, count=2, out=tmp_path / "out", difficulty="hard", name_parts={}, concurrency=1)
+    report = await synthesize_environments(altered(config, naturalness_threshold=0.5), teacher, sandbox_url)
+    assert report.rejected == {"naturalness below threshold": 1}
+    assert [environment.naturalness for environment in read(tmp_path / "out")] == [0.9]

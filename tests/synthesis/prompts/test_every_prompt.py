@@ -14,6 +14,7 @@ from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
+    JudgeNaturalness,
     JudgeToolNecessity,
     OmitParameter,
     WriteQAInstance,
@@ -63,7 +64,8 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 EXAMPLE = {"en": "Example", "zh": "示例"}
 MARKS = ("made-up", "made up", "of another", "虚构", "另一")
 SCORES = (
-    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool", "verdict",
+    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "naturalness", "coherent",
+    "needs_tool", "verdict",
 )  # fmt: skip
 
 
@@ -104,6 +106,7 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
         WriteQAInstance(knowledge=knowledge, **SHAPE),
         JudgeDecomposition(knowledge=knowledge, instance=instance),
+        JudgeNaturalness(question="How long is the kite Sable?", language=language),
         JudgeToolNecessity(node=node, known_answers=(4,)),
         WriteToolDocument(knowledge=knowledge, node=node, language=language),
         ScaleToolDocument(knowledge=knowledge, document=document),
@@ -144,7 +147,8 @@ def test_no_kind_of_question_is_left_out_here():
 def test_every_prompt_says_its_language_and_has_an_example_of_something_else(kind, language):
     text = instructions(kind, language)
     # Judges of environments give reasons in English, for any language; the call copies values.
-    in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity, FindHomogeneousTool)
+    judged = (JudgeDecomposition, JudgeNaturalness, JudgeToolNecessity, FindHomogeneousTool)
+    in_english = language == "en" or kind in judged
     named = {
         WriteToolCall: "in its language",
         MergeTools: "in their language",
@@ -221,7 +225,7 @@ def test_every_judge_has_anchors_of_its_scores(language):
             assert anchor in judge.criterion[language], judge
         asked_together = RENDERED[language][JudgeTogether].messages()[1]["content"]
         assert judge.criterion[language].partition("\n1 ")[0] in asked_together
-    for kind in (ScoreTask, JudgeDecomposition):
+    for kind in (ScoreTask, JudgeDecomposition, JudgeNaturalness):
         assert all(anchor in instructions(kind, language) for anchor in ("1 ", "0.5 ", "0 "))
     assert all(f"- {said}:" in instructions(VoteOnChain, "en") for said in ("true", "false"))
     assert all(f"- {said}:" in instructions(JudgeToolNecessity, language) for said in ("true", "false"))
