@@ -44,7 +44,7 @@ def test_they_verify_and_count_as_hard(records: Path, environments: list[Environ
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
     assert counted.computed_answers_share > 0.3
-    assert set(counted.cosine_mean_by_band) == {"high", "low"}
+    assert {"high", "low"} <= set(counted.cosine_mean_by_band)
     assert counted.high_with_own_parameter_share is not None
     assert counted.high_with_own_parameter_share >= 0.6
 
