@@ -90,12 +90,15 @@ def _draft(
     asked = list(dict.fromkeys(walk[-1] for walk in walks))
     last = asked[0]
     is_date = world.kind(last.entity_type, last.property) == "date"
-    properties = [last] if len(subjects) > 1 else asked
-    facts = _series([_phrase(wording, language, fact, subjects) for fact in properties], language)
-    if len(properties) > 1:  # several properties of one entity, which is named once
-        told = [_phrase(wording, language, fact, []) for fact in properties]
-        facts = f"{subjects[0]}的{_series(told, language)}" if language == "zh" else ""
-        facts = facts or f"{_series([f'the {each}' for each in told], language)} of {subjects[0]}"
+    if len(subjects) > 1:
+        facts = _phrase(wording, language, last, subjects)
+    else:
+        told = [_phrase(wording, language, fact, []) for fact in asked]
+        facts = (
+            f"{subjects[0]}的{_series(told, language)}"
+            if language == "zh"
+            else f"{_series([f'the {each}' for each in told], language)} of {subjects[0]}"
+        )
     core = rng.choice(frame["cores"][composition.operation]).format(
         facts=facts,
         property=_phrase(wording, language, last, []),
@@ -142,20 +145,17 @@ def _root(wording: HardWording, language: Language, fact: Fact) -> str:
     return f"{kind}{fact.entity}" if language == "zh" else f"the {kind} {fact.entity}"
 
 
-def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: list[str]) -> str:
+def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequence[str]) -> str:
     """Name a property of entities: "the former rent of the flat A in 2023"; without entities "former rent in 2023"."""
     key = fact.entity_type, fact.property
     told = wording.asks[key].format(n=wording.nouns[key])
     if language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
         return f"{_series(subjects, language)}的{told}" if subjects else told
-    # "The rent of the owner of A and of B" is not that of the owner of A and B.
-    again = "of " if any(" of " in subject for subject in subjects) else ""
-    told = (
-        f"the {told} of {_series(subjects[:1] + [f'{again}{each}' for each in subjects[1:]], language)}"
-        if subjects
-        else told
-    )
+    if subjects:
+        # "The rent of the owner of A and of B" is not that of the owner of A and B.
+        again = "of " if any(" of " in subject for subject in subjects) else ""
+        told = f"the {told} of {_series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
     return told if fact.year is None else f"{told} in {fact.year}"
 
 

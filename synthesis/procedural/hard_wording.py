@@ -97,27 +97,27 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
         for kind, of_kind in variants().items()
     }
 
-    def phrase(key: Property, number: int, said: Language) -> str:
+    def phrase(key: Property, number: int, said: Language, of: str = "") -> str:
         noun = rng.choice(nouns[key][said][1:])
-        about = rng.choice(kinds[key[0]][1:])
-        if said == language == "en":
-            noun = f"{noun} of {'an' if about[0] in 'aeiou' else 'a'} {about}"
-        wording = rng.choice(worded[properties[key]["values"]][said][number][1:]).format(n=noun)
-        return f"{about}的{wording}" if said == "zh" else wording
+        wordings: list[str] = worded[properties[key]["values"]][said][number][1:]
+        return rng.choice(wordings).format(n=f"{noun}{of}")
 
     def document(key: Property, number: int) -> ToolDocument:
         # A verb for each tool: one for the world would tell its tools from distractors of other worlds.
         verb = rng.choice(VERBS)
-        stem = rng.choice(worded[properties[key]["values"]]["en"][number][1:])
-        stem = re.sub("[^a-z0-9]+", "_", stem.format(n=rng.choice(nouns[key]["en"][1:])).lower())
+        stem = re.sub("[^a-z0-9]+", "_", phrase(key, number, "en").lower())
         # Another type's tool may have the same stem: then the type tells them apart, as in real interfaces.
         tried = (f"{verb}_{stem}", f"{verb}_{key[0]}_{stem}", f"{verb}_{key[0]}_{key[1]}_{number}")
         name = next(name for name in tried if name not in taken and len(name) <= MAX_NAME)
         taken.add(name)
         names = [parameters[key[0]], *([year] if key in yearly else [])]
-        description = rng.choice(DESCRIPTIONS[language]).format(phrase(key, number, language))
-        if key in yearly:
-            description += "，按年份" if language == "zh" else ", by calendar year"
+        about = rng.choice(kinds[key[0]][1:])
+        if language == "zh":
+            told, by_year = f"{about}的{phrase(key, number, language)}", "，按年份"
+        else:
+            a = "an" if about[0] in "aeiou" else "a"
+            told, by_year = phrase(key, number, language, f" of {a} {about}"), ", by calendar year"
+        description = rng.choice(DESCRIPTIONS[language]).format(told) + (by_year if key in yearly else "")
         schema = {"type": "object", "properties": {n: {"type": "string"} for n in names}, "required": names}
         return ToolDocument(name=name, description=description, parameters=schema)
 

@@ -10,6 +10,7 @@ import pytest
 from synthesis.environments.questions.qa_instances import check_languages, check_structure
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
+from synthesis.prompts.additions import REGISTERS
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.decompositions import (
@@ -58,6 +59,7 @@ from synthesis.trajectories.augmentation import draw_persona
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
 from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -251,6 +253,20 @@ def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beg
     assert "wrong hops: expected 2" in again.messages()[-1]["content"]
     is_chinese = EXAMPLE["zh"] in instructions(kind, language)
     assert ("请改正" in again.messages()[-1]["content"]) is is_chinese
+
+
+def test_the_registers_of_hard_documents_are_drawn_alike_for_a_tool_and_its_siblings():
+    drawn: dict[str, set[str]] = {"register": set(), "registers": set()}
+    for seed in range(30):
+        knowledge = Knowledge(domain="kites", language="en", seed=seed, difficulty="hard")
+        for request in (
+            altered(RENDERED["en"][WriteToolDocument], knowledge=knowledge),
+            altered(RENDERED["en"][WriteSiblingTools], knowledge=knowledge),
+        ):
+            text = str(request.messages()[1]["content"])
+            (tag,) = [tag for tag in drawn if f"<{tag}>" in text]
+            drawn[tag] |= {register for register in REGISTERS if register in text}
+    assert drawn["register"] == drawn["registers"] == set(REGISTERS)
 
 
 def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
