@@ -1,7 +1,7 @@
 """Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
 
 A walk over few relations is one noun phrase. A longer one is told from its beginning, in sentences of its own:
-"Find the main agent of the former landlord of the flat Amber Fox first. What is the permit of that agent?"
+"Find the main agent of the former landlord of the flat Amber Fox. What is the permit of that agent?"
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MAX_RELATIONS: Final = 2
 """Maximum number of relations in one noun phrase that names each of them with an "of"."""
 START_SHARE: Final = 0.35
 """Share of the shorter walks whose beginning has a sentence of its own as well."""
+IN_ONE_SHARE: Final = 0.3
+"""Share of the beginnings that are told in one sentence, however long, and are shorter so."""
 DRAFTS: Final = 4
 """Number of wordings of a question of which the shortest is taken, if the first one is longer than fair."""
 SHORT: Final[Mapping[Language, int]] = {"en": 14, "zh": 26}
@@ -117,11 +119,13 @@ def _started(
 ) -> tuple[str, list[str]]:
     """Tell the relations of a walk in sentences, some in each; return these, and the words for the entity reached."""
     told, about, frame = "", _root(wording, language, walk[0]), "starts"
-    for first in range(0, len(walk) - 1, MAX_RELATIONS):
-        part = walk[first : min(first + MAX_RELATIONS, len(walk) - 1)]
+    in_one = rng.random() < IN_ONE_SHARE
+    step = len(walk) if in_one else MAX_RELATIONS
+    for first in range(0, len(walk) - 1, step):
+        part = walk[first : min(first + step, len(walk) - 1)]
         for fact in part:
             about = _phrase(wording, language, fact, [about])
-        told += rng.choice(frames(language)[frame]).format(x=about)
+        told += rng.choice(frames(language)[frame]).format(x=_subject(wording, language, walk) if in_one else about)
         noun = wording.nouns[part[-1].entity_type, part[-1].property]
         about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
     return told, [about]
@@ -154,7 +158,7 @@ def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequ
         return f"{_series(subjects, language)}的{told}" if subjects else told
     if subjects:
         # "The rent of the owner of A and of B" is not that of the owner of A and B.
-        again = "of " if any(" of " in subject for subject in subjects) else ""
+        again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""
         told = f"the {told} of {_series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
     return told if fact.year is None else f"{told} in {fact.year}"
 
