@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, Final
 
 from synthesis.procedural.hard_wording import HardWording
@@ -89,6 +90,11 @@ def _draft(
         if len(stem) > MAX_RELATIONS or (stem and rng.random() < START_SHARE):
             starts, subjects = _started(wording, rng, language, walks[0])
         subjects = subjects[:1]
+    # "The flat A, B and C": a kind stands before the first of several names.
+    subjects[1:] = [
+        walk[0].entity if len(before) == len(walk) == 1 and before[0].entity_type == walk[0].entity_type else subject
+        for (before, walk), subject in zip(pairwise(walks), subjects[1:], strict=False)
+    ]
     asked = list(dict.fromkeys(walk[-1] for walk in walks))
     last = asked[0]
     is_date = world.kind(last.entity_type, last.property) == "date"
