@@ -103,8 +103,8 @@ async def tried_on_gold_calls(
 
 
 async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
-    # One other row for each argument: its data differ, and there are many siblings.
-    further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls[:1]]
+    # Two other rows for each argument, and not all: there are many siblings.
+    further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls[:2]]
     replies = await sandbox.execute_batch([request_of(sibling.tool, call) for call in (sibling.arguments, *further)])
     return is_constant(replies[0].value, replies[1:])
 
