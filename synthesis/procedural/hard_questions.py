@@ -30,7 +30,7 @@ START_SHARE: Final = 0.35
 """Share of the shorter walks whose beginning has a sentence of its own as well."""
 IN_ONE_SHARE: Final = 0.3
 """Share of the beginnings that are told in one sentence, however long, and are shorter so."""
-DRAFTS: Final = 4
+DRAFTS: Final = 6
 """Number of wordings of a question of which the shortest is taken, if the first one is longer than fair."""
 SHORT: Final[Mapping[Language, int]] = {"en": 14, "zh": 26}
 """Words of an English question, characters of a Chinese one, from which on it has neither greeting nor thanks."""
