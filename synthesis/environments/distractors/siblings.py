@@ -22,9 +22,9 @@ from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, Json
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
-SIBLINGS_OF_FIRST_TOOLS: Final = 10
+SIBLINGS_OF_FIRST_TOOLS: Final = 8
 """Number of siblings of a tool that takes names which the question may tell. An agent that is told these names and
-calls every tool with them has at most about 1 right call in 11."""
+calls every tool with them has at most about 1 right call in 9."""
 SIBLINGS_PER_TOOL: Final = 3
 """Number of siblings of any other tool: its arguments are earlier answers, or answers of siblings."""
 
