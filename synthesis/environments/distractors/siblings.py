@@ -103,10 +103,13 @@ async def tried_on_gold_calls(
 
 
 async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
-    # Two other rows for each argument, and not all: there are many siblings.
-    further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls[:2]]
-    replies = await sandbox.execute_batch([request_of(sibling.tool, call) for call in (sibling.arguments, *further)])
-    return is_constant(replies[0].value, replies[1:])
+    others = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
+    for further in (others[:1], others[1:]):  # mostly one other row is enough, and there are many siblings
+        calls = [request_of(sibling.tool, call) for call in (sibling.arguments, *further)]
+        replies = await sandbox.execute_batch(calls)
+        if not is_constant(replies[0].value, replies[1:]):
+            return False
+    return True
 
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
