@@ -78,7 +78,7 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw all siblings, and at most `per_band` other distractors of each band, none named as a tool of theirs.
+        """Draw all siblings, and at most `per_band` other distractors of each band, none under a name of its tools.
 
         The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
