@@ -92,11 +92,14 @@ class EnvironmentsConfig(BaseModel):
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""
     difficulty: Difficulty = "plain"
-    """`plain`, or `hard`: questions share no words with their tools' documents, and the tools' siblings are offered."""
+    """`plain`, or `hard`: questions share no words with their tools' documents, and each tool has siblings, which
+    are offered beside `irrelevant_per_band`."""
     max_hops: int = Field(default=5, ge=1)
     """Maximum number of hops of a question."""
     quality_threshold: float = Field(default=0.9, ge=0, le=1)
     """Minimum QS(τ) of a kept environment."""
+    naturalness_threshold: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda threshold: not threshold)
+    """Minimum naturalness of a question that is kept, as the teacher judges it; at 0 it is not asked."""
     scaled_documents: float = Field(default=0.0, ge=0, le=1)
     """Share of the tools whose documents get optional parameters, such as units and pages."""
     long_documents: bool = False

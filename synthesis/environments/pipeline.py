@@ -1,7 +1,7 @@
 """The environments track in stage order: knowledge in, a record directory of proven environments out.
 
     quotas ─► knowledge ─► QA instance ─► quality score                               one item of `drafted`
-           ─► quality threshold
+           ─► thresholds of quality and naturalness
            ─► sub-environments ─► merging                                             one item of `proven`
            ─► irrelevant tools ─► every gold call replayed on the final artefact      one item of `mixed`
            ─► record directory
@@ -31,7 +31,7 @@ from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
 from synthesis.environments.selection.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
+from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low, unnatural
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
@@ -142,10 +142,17 @@ class _Run:
         for result in journal.results(len(plans)):
             # Rejected items are left out of the results, so each result names its plan.
             plan, draft = plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])
-            if draft is None or draft.quality.mean >= self.config.quality_threshold:
+            if draft is None:
+                good.append((plan, draft))
+                continue
+            reason = None
+            if draft.quality.mean < self.config.quality_threshold:
+                reason = too_low(draft.quality.mean, self.config.quality_threshold, _drafted(draft))
+            elif (draft.naturalness or 0.0) < self.config.naturalness_threshold:
+                reason = unnatural(draft.naturalness or 0.0, self.config.naturalness_threshold, _drafted(draft))
+            if reason is None:
                 good.append((plan, draft))
             else:
-                reason = too_low(draft.quality.mean, self.config.quality_threshold, _drafted(draft))
                 self.report.reject(reason)
                 self.rejected[plan.index] = rejection(plan.index, reason)
         return good

@@ -24,7 +24,13 @@ from synthesis.environments.selection.splits import TakenValues
 from synthesis.environments.state import write_stateful_task
 from synthesis.environments.verification import ExecutableTools, replay_environment
 from synthesis.prompts.additions import HARD_WORDING_VERSION, PACKAGES_VERSION, UNSEEN_TOOLS_VERSION
-from synthesis.prompts.decompositions import JudgeDecomposition, JudgeToolNecessity, OmitParameter, WriteQAInstance
+from synthesis.prompts.decompositions import (
+    JudgeDecomposition,
+    JudgeNaturalness,
+    JudgeToolNecessity,
+    OmitParameter,
+    WriteQAInstance,
+)
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
 from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
@@ -75,6 +81,8 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(named("tool-document-scaling", ScaleToolDocument))
     if knowledge.difficulty == "hard":
         names += [HARD_WORDING_VERSION, named("sibling-tools", WriteSiblingTools)]
+    if config.naturalness_threshold:
+        names.append(named("naturalness", JudgeNaturalness))
     if knowledge.packages:
         names.append(PACKAGES_VERSION)
     if knowledge.unseen != "worlds":
@@ -130,6 +138,7 @@ class EnvironmentsWorker:
                 max_hops=self._config.max_hops,
                 seed=self._config.seed,
                 scaled_documents=self._config.scaled_documents,
+                judges_naturalness=self._config.naturalness_threshold > 0,
             )
 
     async def prove(self, plan: EnvironmentPlan, draft: Draft | None, source: Knowledge) -> Environment:
@@ -194,7 +203,7 @@ class EnvironmentsWorker:
             packages=knowledge.packages,
         )
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
-            update={"sub_questions": sub_questions, "tools": tools}
+            update={"sub_questions": sub_questions, "tools": tools, "naturalness": draft.naturalness}
         )
         if self._config.difficulty == "hard":
             siblings = await write_siblings(teacher, sandbox, knowledge, environment, seed=seed)

@@ -6,8 +6,8 @@ emulated_responses  The embedded teacher as tool server: responses by output sch
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
 grounding           Names and codes in an answer that stand in no source, and labels before another property's value.
-hard_questions      Questions of hard worlds: frames around noun phrases that no tool's document has.
-hard_wording        The wording of a hard world: questions in a lay person's words, tools in words of the trade.
+hard_questions      Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
+hard_wording        The wording of a hard world: its questions, its tools and their siblings, all from one lexicon.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
                     parameters.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.hard_options import hard_options, option_for, paged
+from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
@@ -29,6 +30,7 @@ from synthesis.procedural.world_questions import draw_instance, facts_by_questio
 from synthesis.procedural.worlds import YEARS, Fact, World
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
+    JudgeNaturalness,
     JudgeToolNecessity,
     OmitParameter,
     OmittedParameter,
@@ -207,7 +209,7 @@ def implemented(
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
-    """Write tools of the lexicon's siblings: the same parameters, the same entities, other values.
+    """Write tools of the other variants of a property: the same parameters, the same entities, other values.
 
     Raises:
         BadReply: its world is not a hard one.
@@ -317,6 +319,7 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteStatefulTask: write_stateful_task,
     OmitParameter: omit_parameter,
     JudgeDecomposition: judge_decomposition,
+    JudgeNaturalness: judge_naturalness,
     JudgeToolNecessity: judge_tool_necessity,
     WriteToolDocument: write_tool_document,
     ScaleToolDocument: scale_tool_document,

@@ -1,37 +1,58 @@
-"""Questions of hard worlds: frames around noun phrases that no tool's document has."""
+"""Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
+
+A walk over few relations is one noun phrase. A longer one is told from its beginning, in sentences of its own:
+"Find the main agent of the former landlord of the flat Amber Fox. What is the permit of that agent?"
+"""
 
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, Final
 
 from synthesis.procedural.hard_wording import HardWording
 from synthesis.procedural.worlds import NUMERIC_KINDS, Fact, World
+from synthesis.prompts.decompositions import JudgeNaturalness, Naturalness
 from synthesis.records import Composition, JsonValue, Language, Operation
 
 CHANGED_SHARE: Final = 0.75
 """Share of the questions for one number or one date that ask for a changed value."""
 FACTORS: Final = (2, 3, 4, 5, 6, 12)
 DAYS: Final = (10, 14, 30, 45, 60, 90)
+MAX_RELATIONS: Final = 2
+"""Maximum number of relations in one noun phrase that names each of them with an "of"."""
+START_SHARE: Final = 0.35
+"""Share of the shorter walks whose beginning has a sentence of its own as well."""
+IN_ONE_SHARE: Final = 0.3
+"""Share of the beginnings that are told in one sentence, however long, and are shorter so."""
+DRAFTS: Final = 6
+"""Number of wordings of a question of which the shortest is taken, if the first one is longer than fair."""
+SHORT: Final[Mapping[Language, int]] = {"en": 14, "zh": 26}
+"""Words of an English question, characters of a Chinese one, from which on it has neither greeting nor thanks."""
 _MORE: Final = {
-    ("en", "which_largest", False): "higher",
-    ("en", "which_smallest", False): "lower",
-    ("en", "which_largest", True): "later",
-    ("en", "which_smallest", True): "earlier",
+    ("en", "which_largest", False): "highest",
+    ("en", "which_smallest", False): "lowest",
+    ("en", "which_largest", True): "latest",
+    ("en", "which_smallest", True): "earliest",
     ("zh", "which_largest", False): "高",
     ("zh", "which_smallest", False): "低",
     ("zh", "which_largest", True): "晚",
     ("zh", "which_smallest", True): "早",
 }
+_LINKS: Final = {"en": re.compile(r"\b(?:of|that|which|who|whose|whom)\b"), "zh": re.compile("的")}
+_CLAUSE: Final = {"en": re.compile(r"[.?!:;,]| and | or "), "zh": re.compile("[。？！：；，、和]")}
+_FAIR: Final[Mapping[Language, tuple[int, int]]] = {"en": (30, 3), "zh": (50, 4)}
+"""Length (words or characters) of a question and links of a clause up to which nothing is taken off."""
 
 
 @cache
 def frames(language: Language) -> Mapping[str, Any]:
-    """Return the `openings`, the `cores` by operation and the `closings` of a language."""
+    """Return the sentence frames of a language."""
     return tomllib.loads(files(__package__).joinpath("hard_frames.toml").read_text(encoding="utf-8"))[language]
 
 
@@ -50,46 +71,106 @@ def hard_question(
 ) -> str:
     """Put a question of one or several walks into words.
 
-    Walks that begin in one place and part at their ends name that place once: "Take the flat Amber Fox. What are …".
+    The walks end in one property of several entities, or in several properties of one entity.
     """
-    language = world.language
-    stems = {walk[:-1] for walk in map(tuple, walks)} if len(walks) > 1 else set()
-    roots = {walk[0].entity for walk in walks}
-    about = ""
-    phrases: list[str]
-    if len(stems) == len(roots) == 1 and composition.operation == "list":
-        subject = _about(world, wording, rng, walks[0][:-1], walks[0][0])
-        about = f"先看{subject}。" if language == "zh" else f"Take {subject}. "
-        kind = rng.choice(wording.kinds[walks[0][-1].entity_type])
-        phrases = [
-            _asked(wording, rng, walk[-1], f"该{kind}" if language == "zh" else f"this {kind}") for walk in walks
-        ]
-    else:
-        phrases = [_asked(wording, rng, walk[-1], _about(world, wording, rng, walk[:-1], walk[0])) for walk in walks]
-    last = walks[0][-1]
+    drafts = [_draft(world, wording, rng, composition, walks)]
+    if length_of(drafts[0], world.language) > _FAIR[world.language][0]:
+        drafts += [_draft(world, wording, rng, composition, walks) for _ in range(DRAFTS - 1)]
+    return min(drafts, key=lambda draft: length_of(draft, world.language))
+
+
+def _draft(
+    world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Sequence[Fact]]
+) -> str:
+    language, frame = world.language, frames(world.language)
+    stems = list(dict.fromkeys((walk[0].entity, *walk[:-1]) for walk in map(tuple, walks)))
+    starts, subjects = "", [_subject(wording, language, walk) for walk in walks]
+    if len(stems) == 1:
+        stem = walks[0][:-1]
+        if len(stem) > MAX_RELATIONS or (stem and rng.random() < START_SHARE):
+            starts, subjects = _started(wording, rng, language, walks[0])
+        subjects = subjects[:1]
+    # "The flat A, B and C": a kind stands before the first of several names.
+    subjects[1:] = [
+        walk[0].entity if len(before) == len(walk) == 1 and before[0].entity_type == walk[0].entity_type else subject
+        for (before, walk), subject in zip(pairwise(walks), subjects[1:], strict=False)
+    ]
+    asked = list(dict.fromkeys(walk[-1] for walk in walks))
+    last = asked[0]
     is_date = world.kind(last.entity_type, last.property) == "date"
-    frame = frames(language)
-    links = ("、", "，还有") if language == "zh" else (", ", ", and ")
+    if len(subjects) > 1:
+        facts = _phrase(wording, language, last, subjects)
+    else:
+        told = [_phrase(wording, language, fact, []) for fact in asked]
+        facts = (
+            f"{subjects[0]}的{_series(told, language)}"
+            if language == "zh"
+            else f"{_series([f'the {each}' for each in told], language)} of {subjects[0]}"
+        )
     core = rng.choice(frame["cores"][composition.operation]).format(
-        facts=series(phrases, *links),
+        facts=facts,
+        property=_phrase(wording, language, last, []),
+        subjects=_series(subjects, language, "or"),
         more=_MORE.get((language, composition.operation, is_date)),
         operand=None if composition.operand is None else f"{composition.operand:g}",
     )
-    return f"{rng.choice(frame['openings'])}{about}{core[0].upper()}{core[1:]}{rng.choice(frame['closings'])}"
+    opening, closing = rng.choice(frame["openings"]), rng.choice(frame["closings"])
+    if length_of(starts + core, language) > SHORT[language]:
+        opening = closing = ""
+    return f"{opening}{starts}{core[0].upper()}{core[1:]}{closing}"
 
 
-def _about(world: World, wording: HardWording, rng: random.Random, stem: Sequence[Fact], first: Fact) -> str:
+def _started(
+    wording: HardWording, rng: random.Random, language: Language, walk: Sequence[Fact]
+) -> tuple[str, list[str]]:
+    """Tell the relations of a walk in sentences, some in each; return these, and the words for the entity reached."""
+    told, about, frame = "", _root(wording, language, walk[0]), "starts"
+    in_one = rng.random() < IN_ONE_SHARE
+    step = len(walk) if in_one else MAX_RELATIONS
+    for first in range(0, len(walk) - 1, step):
+        part = walk[first : min(first + step, len(walk) - 1)]
+        for fact in part:
+            about = _phrase(wording, language, fact, [about])
+        told += rng.choice(frames(language)[frame]).format(x=_subject(wording, language, walk) if in_one else about)
+        noun = wording.nouns[part[-1].entity_type, part[-1].property]
+        about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
+    return told, [about]
+
+
+def _subject(wording: HardWording, language: Language, walk: Sequence[Fact]) -> str:
     """Name the entity that a walk's last fact is about."""
-    kind = rng.choice(wording.kinds[first.entity_type])
-    phrase = f"{kind}{first.entity}" if world.language == "zh" else f"the {kind} {first.entity}"
-    for fact in stem:
-        phrase = _asked(wording, rng, fact, phrase)
-    return phrase
+    about, *relations = _root(wording, language, walk[0]), *walk[:-1]
+    if len(relations) > MAX_RELATIONS:
+        *by_way, last = [_phrase(wording, language, fact, []) for fact in relations]
+        if language == "zh":
+            return f"从{about}经{'、'.join(by_way)}找到的{last}"
+        return f"the {last} reached from {about} via the {_series(by_way, language)}"
+    for fact in relations:
+        about = _phrase(wording, language, fact, [about])
+    return about
 
 
-def _asked(wording: HardWording, rng: random.Random, fact: Fact, about: str) -> str:
-    asked = rng.choice(wording.asks[fact.entity_type, fact.property]).format(x=about, year=fact.year)
-    return fact.phrase.format(x=asked)
+def _root(wording: HardWording, language: Language, fact: Fact) -> str:
+    (kind,) = wording.kinds[fact.entity_type]
+    return f"{kind}{fact.entity}" if language == "zh" else f"the {kind} {fact.entity}"
+
+
+def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequence[str]) -> str:
+    """Name a property of entities: "the former rent of the flat A in 2023"; without entities "former rent in 2023"."""
+    key = fact.entity_type, fact.property
+    told = wording.asks[key].format(n=wording.nouns[key])
+    if language == "zh":
+        told = told if fact.year is None else f"{fact.year}年{told}"
+        return fact.phrase.format(x=f"{_series(subjects, language)}的{told}" if subjects else told)
+    if subjects:
+        # "The rent of the owner of A and of B" is not that of the owner of A and B.
+        again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""
+        told = f"the {told} of {_series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
+    return fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
+
+
+def _series(items: Sequence[str], language: Language, conjunction: str = "and") -> str:
+    return series(items, "、", "和") if language == "zh" else series(items, ", ", f" {conjunction} ") if items else ""
 
 
 def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:
@@ -100,3 +181,37 @@ def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:
     """
     *first, last = map(str, items)
     return f"{between.join(first)}{before_last}{last}" if first else last
+
+
+def judge_naturalness(request: JudgeNaturalness, seed: int) -> Naturalness:
+    """Score a question by its length and its nesting; the score is the lesser of the two.
+
+    Each is 1 up to `_FAIR`. At 5/3 of the fair length a question has 0.5; at two links more so has a clause.
+    """
+    language = request.language
+    length, links = length_of(request.question, language), nesting_of(request.question, language)
+    fair_length, fair_links = _FAIR[language]
+    short = 1 - 0.75 * max(0, length - fair_length) / fair_length
+    flat = 1 - 0.25 * max(0, links - fair_links)
+    return Naturalness(
+        reason=f"{length} words or characters, at most {links} links in one clause",
+        naturalness=max(0.0, min(short, flat)),
+    )
+
+
+def length_of(question: str, language: Language) -> int:
+    """Return the number of words of an English question, of characters of a Chinese one.
+
+    >>> length_of("What is the rent of the flat Amber Fox?", "en"), length_of("公寓的租金是多少？", "zh")
+    (9, 9)
+    """
+    return len(question) if language == "zh" else len(question.split())
+
+
+def nesting_of(question: str, language: Language) -> int:
+    """Return the greatest number of links in one clause: "of" and relative pronouns, in Chinese 的.
+
+    >>> nesting_of("Take the agent of the owner of the flat A. What is the phone of that agent?", "en")
+    2
+    """
+    return max(len(_LINKS[language].findall(clause)) for clause in _CLAUSE[language].split(question))

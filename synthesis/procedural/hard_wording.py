@@ -1,13 +1,15 @@
-"""The wording of a hard world: questions in a lay person's words, tools in words of the trade.
+"""The wording of a hard world: its questions, its tools and their siblings, all from one lexicon.
 
-Names of tools and parameters, and the words for each property, are drawn anew for every world, from the lexicons
-`lexicons/DOMAIN.toml`. No content word of a question's phrase stands in the document of the tool that answers it (a
-test holds that), and some siblings have those words.
+A property has variants, such as the former landlord beside the current one (`hard_variants.toml`). The world draws the
+variant that each property has. The tools of the other variants are its siblings: they take the same parameter, and in
+another world one of them is the tool that a question needs. Every document is drawn by one function, so no word tells a
+tool that is needed from its siblings. The wording that a question uses stands in no document of the world.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,17 +24,32 @@ Property = tuple[str, str]
 
 VERBS: Final = ("get", "fetch", "query", "read", "lookup", "retrieve", "find")
 YEARS: Final = ("year", "calendar_year", "for_year", "period")
+DESCRIPTIONS: Final[Mapping[Language, tuple[str, ...]]] = {
+    "en": ("Returns the {}", "Looks up the {}", "Gives the {}", "Tells the {}"),
+    "zh": ("返回{}", "查询{}", "给出{}", "查找{}"),
+}
+MAX_NAME: Final = 64
+"""Maximum number of characters of a tool's name, as for OpenAI's functions."""
+_OF_A_TYPE: Final = frozenset({"parameters", "kinds"})
 
 
 @cache
 def lexicon(domain: str) -> Mapping[str, Any]:
-    """Return the wordings of a domain: type to `parameters`, `en.kinds`, `zh.kinds`, and each property's wordings.
+    """Return the words of a domain: type to `parameters`, `kinds` by language, and each property's words.
 
-    A property has `names` of tools, and in each language `asks` (noun phrases about {x}, in a {year} where it changes
-    by year) and `documents`; its `siblings` have a name and a document in each language.
+    A property has nouns by language, the common ones first, and `values`, the kind of its values.
     """
-    text = files(__package__).joinpath(f"lexicons/{domain}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)[domain]
+    return _read(f"lexicons/{domain}.toml")[domain]
+
+
+@cache
+def variants() -> Mapping[str, Mapping[Language, list[list[str]]]]:
+    """Return the wordings of each variant of a property, by the kind of its values and by language; {n} is its noun."""
+    return _read("hard_variants.toml")
+
+
+def _read(name: str) -> Any:
+    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -45,9 +62,15 @@ class HardWording:
     """Name of the parameter that takes an entity's name, by type."""
     kinds: Mapping[str, tuple[str, ...]]
     """Nouns that stand before an entity's name in a question, by type."""
-    asks: Mapping[Property, tuple[str, ...]]
+    nouns: Mapping[Property, str]
+    """Noun for a property in questions."""
+    asks: Mapping[Property, str]
+    """Wording of a property's variant in questions; {n} is the noun."""
+    drawn: Mapping[Property, int]
+    """Number of the variant that a property has in this world."""
     documents: Mapping[Property, ToolDocument]
     siblings: Mapping[Property, tuple[ToolDocument, ...]]
+    """Documents of the other variants, in random order."""
 
 
 @lru_cache(maxsize=256)
@@ -55,46 +78,81 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     """Draw the words of a world; the same arguments give the same words, and no two of its tools share a name."""
     rng = random.Random(f"hard wording/{domain}/{language}/{seed}")
     words = lexicon(domain)
-    year = rng.choice(YEARS)
-    properties: dict[Property, Mapping[str, Any]] = {
-        (entity_type, name): wording
+    properties = {
+        (entity_type, name): property_words
         for entity_type, of_type in words.items()
-        for name, wording in of_type.items()
-        if name not in ("parameters", *("en", "zh"))
+        for name, property_words in of_type.items()
+        if name not in _OF_A_TYPE
     }
+    year, taken = rng.choice(YEARS), set[str]()
     parameters = {entity_type: rng.choice(of_type["parameters"]) for entity_type, of_type in words.items()}
-    taken: set[str] = set()
+    # The first of these is the question's; names of tools are English in each language.
+    kinds = {
+        entity_type: _apart(rng, of_type["kinds"][language], parameters[entity_type])
+        for entity_type, of_type in words.items()
+    }
+    nouns = {key: {each: _asked_first(rng, found[each]) for each in ("en", "zh")} for key, found in properties.items()}
+    worded = {
+        kind: {each: [_asked_first(rng, wordings) for wordings in of_kind[each]] for each in ("en", "zh")}
+        for kind, of_kind in variants().items()
+    }
 
-    def document(key: Property, stem: str, description: str) -> ToolDocument:
+    def phrase(key: Property, number: int, said: Language, of: str = "") -> str:
+        noun = rng.choice(nouns[key][said][1:])
+        wordings: list[str] = worded[properties[key]["values"]][said][number][1:]
+        return rng.choice(wordings).format(n=f"{noun}{of}")
+
+    def document(key: Property, number: int) -> ToolDocument:
         # A verb for each tool: one for the world would tell its tools from distractors of other worlds.
         verb = rng.choice(VERBS)
+        stem = re.sub("[^a-z0-9]+", "_", phrase(key, number, "en").lower())
         # Another type's tool may have the same stem: then the type tells them apart, as in real interfaces.
-        name = next(
-            name
-            for name in (f"{verb}_{stem}", f"{verb}_{key[0]}_{stem}", f"{verb}_{key[0]}_{key[1]}_{stem}")
-            if name not in taken
-        )
+        tried = (f"{verb}_{stem}", f"{verb}_{key[0]}_{stem}", f"{verb}_{key[0]}_{key[1]}_{number}")
+        name = next(name for name in tried if name not in taken and len(name) <= MAX_NAME)
         taken.add(name)
         names = [parameters[key[0]], *([year] if key in yearly else [])]
+        about = rng.choice(kinds[key[0]][1:])
+        if language == "zh":
+            told, by_year = f"{about}的{phrase(key, number, language)}", "，按年份"
+        else:
+            a = "an" if about[0] in "aeiou" else "a"
+            told, by_year = phrase(key, number, language, f" of {a} {about}"), ", by calendar year"
+        description = rng.choice(DESCRIPTIONS[language]).format(told) + (by_year if key in yearly else "")
         schema = {"type": "object", "properties": {n: {"type": "string"} for n in names}, "required": names}
         return ToolDocument(name=name, description=description, parameters=schema)
 
-    documents = {
-        key: document(key, rng.choice(wording["names"]), rng.choice(wording[language]["documents"]))
-        for key, wording in properties.items()
-    }
-    siblings = {
-        key: tuple(
-            document(key, sibling["name"], sibling[language])
-            for sibling in rng.sample(wording["siblings"], len(wording["siblings"]))
-        )
-        for key, wording in properties.items()
-    }
+    counts = {key: len(variants()[found["values"]][language]) for key, found in properties.items()}
+    drawn = {key: rng.randrange(count) for key, count in counts.items()}
+    all_keys = [(key, number) for key, count in counts.items() for number in range(count)]
+    # In random order: a document that is drawn late has a longer name more often.
+    documents = {each: document(*each) for each in _shuffled(rng, all_keys)}
     return HardWording(
         year=year,
         parameters=parameters,
-        kinds={entity_type: tuple(of_type[language]["kinds"]) for entity_type, of_type in words.items()},
-        asks={key: tuple(wording[language]["asks"]) for key, wording in properties.items()},
-        documents=documents,
-        siblings=siblings,
+        kinds={entity_type: tuple(found[:1]) for entity_type, found in kinds.items()},
+        nouns={key: found[language][0] for key, found in nouns.items()},
+        asks={key: worded[found["values"]][language][drawn[key]][0] for key, found in properties.items()},
+        drawn=drawn,
+        documents={key: documents[key, number] for key, number in drawn.items()},
+        siblings={
+            key: tuple(documents[key, number] for number in _shuffled(rng, [*range(count)]) if number != drawn[key])
+            for key, count in counts.items()
+        },
     )
+
+
+def _shuffled(rng: random.Random, items: list[Any]) -> list[Any]:
+    return rng.sample(items, len(items))
+
+
+def _asked_first(rng: random.Random, wordings: list[str]) -> list[str]:
+    """Put one of the first two wordings first, which is then the question's."""
+    first = rng.choice(wordings[:2])
+    return [first, *(wording for wording in wordings if wording != first)]
+
+
+def _apart(rng: random.Random, kinds: list[str], parameter: str) -> list[str]:
+    """Shuffle the nouns of a type; the first one shares no word with the name of the parameter."""
+    shuffled: list[str] = _shuffled(rng, kinds)
+    first = next(kind for kind in shuffled if not set(kind.split()) & set(parameter.split("_")))
+    return [first, *(kind for kind in shuffled if kind != first)]

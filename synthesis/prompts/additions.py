@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Final
 
 from synthesis.prompts.rendering import version_of
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import NeededPackage
 
-HARD_WORDING_VERSION: Final = "hard-wording-1"
-ASK_AROUND: Final = (
-    "\n- Circumscribe in the main question what is asked for, as people do who do not know the words of the trade: a "
-    "reader knows what is meant, but no technical term stands there. Prefer answers that are computed; composition may "
-    "also be times or days_after, with an operand."
+HARD_WORDING_VERSION: Final = "hard-wording-2"
+ASK_EXACTLY: Final = (
+    "\n- Each fact has neighbours, such as the former landlord beside the current one, or the audited cost beside the "
+    "estimated one: the main question says which is meant. It is put as a person would say it: at most 30 words or 50 "
+    "characters, 50 or 85 where many facts are asked for; a long way from fact to fact is told in two or three short "
+    "sentences, not in clauses inside clauses. Prefer answers that are computed; composition may also be times or "
+    "days_after, with an operand."
 )
-NAME_BY_THE_TRADE: Final = (
-    "\n- Name and describe the tool in terms of the trade. None of the content words of the sub-question, and none of "
-    "those by which a lay person would ask for it, stands in the name or the description."
+REGISTERS: Final = (
+    "in everyday words",
+    "in the words of the trade",
+    "in the words of an official form",
+    "tersely, as an engineer writes",
+)
+"""Ways of wording a tool's document; drawn for each tool, whether a question needs it or not."""
+IN_REGISTER: Final = (
+    "\n- Word name and description as <register> says. They say which of a fact's neighbours is meant, such as the "
+    "former one, and have none of the sub-question's content words, but synonyms of them."
 )
 
 UNSEEN_TOOLS_VERSION: Final = "unseen-tools-1"
@@ -34,10 +44,20 @@ _MAY_IMPORT: Final = (
 PACKAGES_VERSION: Final = f"packages-{version_of(_MAY_IMPORT)}"
 
 
+def registers(key: str, count: int) -> list[str]:
+    """Draw the registers of tools; the same key gives the same.
+
+    >>> set(registers("a", 40)) == set(REGISTERS)
+    True
+    """
+    rng = Random(f"registers/{key}")
+    return [rng.choice(REGISTERS) for _ in range(count)]
+
+
 def harder(instructions: str, sentence: str, knowledge: Knowledge) -> str:
     """Add the sentence to the instructions if the words of a question must not lead to its tool.
 
-    >>> harder("Write.", ASK_AROUND, Knowledge(domain="library", language="en"))
+    >>> harder("Write.", ASK_EXACTLY, Knowledge(domain="library", language="en"))
     'Write.'
     """
     return instructions if knowledge.difficulty == "plain" else instructions + sentence

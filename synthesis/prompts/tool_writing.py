@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import NAME_BY_THE_TRADE, SELDOM_NAMED, harder, seldom, with_packages
+from synthesis.prompts.additions import IN_REGISTER, SELDOM_NAMED, harder, registers, seldom, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
@@ -34,11 +34,11 @@ class WriteToolDocument(Correctable[ToolDocument]):
     language: Language
 
     def messages(self) -> list[JsonObject]:
-        instructions = harder(seldom(DOCUMENT, SELDOM_NAMED, self.knowledge), NAME_BY_THE_TRADE, self.knowledge)
-        return (
-            plain_question(instructions, self.language, sub_question=self.node.question, answer=self.node.answer)
-            + self.correction()
-        )
+        instructions = harder(seldom(DOCUMENT, SELDOM_NAMED, self.knowledge), IN_REGISTER, self.knowledge)
+        parts: JsonObject = {"sub_question": self.node.question, "answer": self.node.answer}
+        if self.knowledge.difficulty == "hard":
+            (parts["register"],) = registers(f"{self.knowledge.seed}/{self.node.id}", 1)
+        return plain_question(instructions, self.language, **parts) + self.correction()
 
 
 SCALE: Final = """\
@@ -160,18 +160,20 @@ class WriteToolImplementation(Correctable[ToolImplementation]):
 SIBLINGS: Final = """\
 Write siblings of a tool: executable Python tools of the same domain that look as if they could answer in its place, and
 do not.
-- Each takes the same required parameters, under the same names.
-- Each differs in what it tells: another property, unit, period or scope. Its document says exactly that, in at most ten
-  words; at least one of them uses words by which a lay person would ask for what the tool tells.
+- Each has the tool's parameters: the same names and schemas, the same required, as many optional ones.
+- Each tells a neighbour of what the tool tells, such as the former, the planned or the audited one in place of the
+  current one. In another task it would be the right tool. Its document says exactly that.
+- Its name and description are about as long as the tool's, worded as <registers> says, one for each sibling. They have
+  none of the content words of <sub_question>, but synonyms of them, as the tool's have.
 - source defines one function named as the document, with its parameters as documented, and reads its data from the
   global TABLES; tables holds the data, with rows for the arguments of the given calls and a few others.
 - For the given calls each replies in the same structure as the tool does in `reply`, and never with the tool's answer.
 The data below is data, not instructions to you.
-Example, made up: one sibling of get_kite_length (kite)
-{"tools": [{"document": {"name": "get_kite_tail_length", "description": "How long the tail of a kite is", \
+Example, made up: one sibling of get_kite_length (kite), in everyday words
+{"tools": [{"document": {"name": "get_kite_span_when_new", "description": "How long a kite was when new", \
 "parameters": {"type": "object", "properties": {"kite": {"type": "string"}}, "required": ["kite"]}}, \
-"source": "def get_kite_tail_length(kite: str) -> dict:\\n    return {\\"kite\\": kite, \\"tail\\": TABLES[\\"tails\\"]\
-[kite]}", "tables": {"tails": {"Sable": 7.1, "Gull": 6.4}}}]}"""
+"source": "def get_kite_span_when_new(kite: str) -> dict:\\n    return {\\"kite\\": kite, \\"span\\": \
+TABLES[\\"when_new\\"][kite]}", "tables": {"when_new": {"Sable": 7.1, "Gull": 6.4}}}]}"""
 
 
 class SiblingTools(Record):
@@ -202,7 +204,9 @@ class WriteSiblingTools(Request[SiblingTools]):
             with_packages(SIBLINGS, self.knowledge.packages),
             self.knowledge.language,
             tool=self.document.model_dump(mode="json", exclude_none=True),
+            sub_question=self.sub_question,
             calls=[call.arguments for call in self.calls],
             reply=self.reply,
             siblings=self.count,
+            registers=list(registers(f"{self.knowledge.seed}/{self.document.name}", self.count)),
         )

@@ -167,6 +167,8 @@ class Environment(KeptRecord):
     demonstration: Demonstration | None = Field(default=None, exclude_if=lambda demonstration: demonstration is None)
     """Episode that SFT imitates; None: SFT imitates the gold episode."""
     quality: QualityScore
+    naturalness: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda naturalness: naturalness is None)
+    """Score of the question's wording; None if nothing judged it."""
     entities: tuple[str, ...] = ()
     """Entity names in the question, the calls and the answers; two splits share none."""
     provenance: Provenance

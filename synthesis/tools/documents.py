@@ -185,7 +185,10 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
         return "stated"
     if not isinstance(found := parsed_text(found), dict):
         return "unknown"
-    says_none = found.get("type", "object") in ("object", ["object"]) and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+    says_none = (
+        found.get("type", "object") in ("object", ["object"])
+        and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+    )
     return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
 
 

@@ -26,7 +26,9 @@ def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -
     for place, tool in enumerate(page["tools"], 1):
         name = object_in(tool).get("name")
         if not isinstance(name, str) or not name:
-            left_out.append(f"tool left out: number {place} of its page ({'tool without a name' if tool else 'no tool'})")
+            left_out.append(
+                f"tool left out: number {place} of its page ({'tool without a name' if tool else 'no tool'})"
+            )
             continue
         if tool in tools:
             left_out.append(f"tool left out: {name} (listed twice)")
@@ -34,7 +36,9 @@ def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -
         tools.append(tool)
         output = tool.get("outputSchema")
         is_usable = isinstance(output, dict) and output.get("type") == "object" and not schema_error(output)
-        shown.append({"name": name, "inputSchema": {"type": "object"}, **({"outputSchema": output} if is_usable else {})})
+        shown.append(
+            {"name": name, "inputSchema": {"type": "object"}, **({"outputSchema": output} if is_usable else {})}
+        )
     return {**page, "tools": shown, "nextCursor": page.get("nextCursor") or None}
 
 
@@ -47,7 +51,8 @@ def shown_answer(answer: JsonObject) -> JsonObject:
     if not isinstance(content, list):
         return answer
     known = [
-        block if object_in(block).get("type") in _KINDS else {"type": "text", "text": _as_text(block)} for block in content
+        block if object_in(block).get("type") in _KINDS else {"type": "text", "text": _as_text(block)}
+        for block in content
     ]
     return {**answer, "content": known}
 

@@ -202,7 +202,9 @@ class McpSession:
                     if page.tools and len(self._listed) == known:  # the same tools under another cursor
                         cursors.append(page.next_cursor)
                 else:
-                    self.left_out.append(f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again")
+                    self.left_out.append(
+                        f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again"
+                    )
         except TimeoutError as error:
             raise ToolServerUnavailable(
                 f"{self._name} cannot be listed: {len(cursors)} pages with {len(self._listed)} tools did not end within "

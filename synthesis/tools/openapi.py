@@ -123,9 +123,7 @@ def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
 
 
-def _parameters(
-    item: JsonObject, operation: JsonObject, document: JsonObject
-) -> dict[tuple[str, str], JsonObject]:
+def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> dict[tuple[str, str], JsonObject]:
     """Return path-level parameters overridden by the operation's own, by place and name."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
@@ -170,7 +168,11 @@ def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> tuple[l
     if not fields:
         return [_Argument("body", "body", schema, is_required)], {}
     of_all = {"additionalProperties": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
-    of_all |= {"description": schema["description"]} if "root_alternatives_merged" in needed and "description" in schema else {}
+    of_all |= (
+        {"description": schema["description"]}
+        if "root_alternatives_merged" in needed and "description" in schema
+        else {}
+    )
     return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
 

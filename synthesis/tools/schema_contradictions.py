@@ -144,7 +144,13 @@ def _settle_lists(schema: JsonObject, account: Account) -> None:
         schema["maxItems"] = min(schema.get("maxItems", len(first)), len(first))
     items = schema.get("items")
     if schema.get("uniqueItems") and isinstance(items, dict) and not first:
-        few = len(items["enum"]) if "enum" in items else 1 if "const" in items else _FEW.get(str(items.get("type")), math.inf)
+        few = (
+            len(items["enum"])
+            if "enum" in items
+            else 1
+            if "const" in items
+            else _FEW.get(str(items.get("type")), math.inf)
+        )
         if schema.get("minItems", 0) > few:
             _gives_way("bounds_mended", schema, _LISTS, account)
             del schema["minItems"]
@@ -192,9 +198,7 @@ def _settle_limits(schema: JsonObject, account: Account) -> None:
         account.rules.add("number_typed_as_string")
         schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
     contradicting = [
-        (pair, kinds)
-        for pair, kinds in _PAIRS.items()
-        if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
+        (pair, kinds) for pair, kinds in _PAIRS.items() if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
     ]
     if stated and _NUMBERS & set(as_list(schema.get("type", "number"))) and not _has_number(schema):
         contradicting.append((tuple(sorted(BOUNDS)), _NUMBERS))
@@ -259,7 +263,11 @@ def _converted(value: JsonValue, types: list[JsonValue]) -> Any:
         return value
     for kind in types:
         found: Any = _LEFT_OUT
-        if isinstance(value, str) and kind in ("integer", "number") and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", value):
+        if (
+            isinstance(value, str)
+            and kind in ("integer", "number")
+            and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", value)
+        ):
             found = float(value) if "." in value else int(value)
         elif isinstance(value, str) and kind == "boolean":
             found = {"true": True, "false": False}.get(value.lower(), _LEFT_OUT)

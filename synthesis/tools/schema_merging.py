@@ -117,7 +117,10 @@ def one_form(forms: Sequence[JsonObject]) -> Any:
     elif all(each is False for each in others):
         merged["additionalProperties"] = False
     alike = ("description", "readOnly")
-    return {**merged, **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)}}
+    return {
+        **merged,
+        **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)},
+    }
 
 
 def _folded(alternatives: list[Any]) -> list[Any]:
@@ -141,7 +144,9 @@ def either(schemas: Sequence[Any]) -> Any:
     if len(choices) > 1:
         values = list({_spelt(value): value for each in choices for value in _values(each)}.values())
         types = list(dict.fromkeys(kind for each in choices for kind in as_list(each.get("type", []))))
-        kind = {"type": types if len(types) > 1 else types[0]} if types and all("type" in each for each in choices) else {}
+        kind = (
+            {"type": types if len(types) > 1 else types[0]} if types and all("type" in each for each in choices) else {}
+        )
         united = {**kind, **({"enum": values} if len(values) > 1 else {"const": values[0]})}
         said = [united, *(each for each in said if each not in choices)]
     distinct = list({canonical_json(each): each for each in said}.values())

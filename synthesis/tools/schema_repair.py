@@ -78,8 +78,21 @@ _CONDITIONS: Final = frozenset({
     "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
 })  # fmt: skip
 _READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
-_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"})
-_SAID_OF_A_PARAMETER: Final = ("type", "description", "enum", "const", "default", "$ref", "anyOf", "oneOf", "allOf", "items")
+_SILENT: Final = frozenset(
+    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"}
+)
+_SAID_OF_A_PARAMETER: Final = (
+    "type",
+    "description",
+    "enum",
+    "const",
+    "default",
+    "$ref",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "items",
+)
 _LEFT_OUT: Final[Any] = object()
 _OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
 _GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*(?:[\[<(]\s*(.*?)\s*[\])>]|\s+of\s+(\w+?)s?)", re.IGNORECASE)
@@ -177,7 +190,9 @@ def _wrapped(found: JsonObject) -> JsonObject:
         return found
     is_bare = len(named) == len(found)
     if not is_bare:  # a schema, so words of JSON Schema are meant as such
-        named = {key: value for key, value in named.items() if key not in {*_CONDITIONS, *_READ_APART, *_SILENT, "items"}}
+        named = {
+            key: value for key, value in named.items() if key not in {*_CONDITIONS, *_READ_APART, *_SILENT, "items"}
+        }
         named = {key: value for key, value in named.items() if isinstance(value, dict) and key != "properties"}
     if not named:
         return found
@@ -206,7 +221,9 @@ def _is_parameter(value: JsonValue) -> bool:
 
 
 def _is_optional(value: JsonValue) -> bool:
-    if isinstance(value, dict) and (value.get("optional") is True or value.get("required") is False or "default" in value):
+    if isinstance(value, dict) and (
+        value.get("optional") is True or value.get("required") is False or "default" in value
+    ):
         return True
     said = value.get("type") if isinstance(value, dict) else value
     return isinstance(said, str) and bool(_OPTIONAL.search(said.strip()) or said.lower().startswith("optional["))
@@ -247,9 +264,7 @@ def hoisted(found: JsonObject, account: Account) -> JsonObject:
     return hoisted({**found, **lifted, "properties": kept}, account)
 
 
-def plain_keywords(
-    found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account
-) -> JsonObject:
+def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account) -> JsonObject:
     """Return the keywords of one schema that say something of a value by themselves, mended; `schema` mends inner ones.
 
     `required` may still name what no property has: a part of `allOf` elsewhere may have it.
@@ -329,7 +344,10 @@ def _kind(found: JsonValue, account: Account) -> JsonObject:
     if types != names:
         account.rules.add("type_mapped")
     items = [kind["items"] for kind in kinds if "items" in kind]
-    return {**({"type": types if len(types) > 1 else types[0]} if types else {}), **({"items": items[0]} if items else {})}
+    return {
+        **({"type": types if len(types) > 1 else types[0]} if types else {}),
+        **({"items": items[0]} if items else {}),
+    }
 
 
 def type_of(name: str) -> JsonObject:

@@ -65,7 +65,9 @@ class _Reading:
     def value(self, node: yaml.Node | None) -> JsonValue:
         self._left -= 1
         if self._left < 0:
-            raise ValueError(f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them")
+            raise ValueError(
+                f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them"
+            )
         match node:
             case yaml.MappingNode():
                 return self._mapping(node)

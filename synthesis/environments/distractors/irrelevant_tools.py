@@ -79,9 +79,8 @@ class ToolPool:
         rng: random.Random,
         siblings: Sequence[IrrelevantTool] = (),
     ) -> tuple[IrrelevantTool, ...]:
-        """Draw at most `per_band` distractors of each band, none named as a tool of the environment.
+        """Draw all siblings, and at most `per_band` other distractors of each band, none under a name of its tools.
 
-        Siblings come first, but leave every second place to tools of other domains.
         The pool was made of this environment among others, and the environment carried these siblings.
         A candidate's similarity to an environment is its greatest to one of the environment's tools.
         """
@@ -104,12 +103,9 @@ class ToolPool:
         drawn: list[tuple[int, SimilarityBand]] = []
         for band, (above, upto) in BANDS.items():
             in_band = np.flatnonzero((similarity > above) & (similarity <= upto)).tolist()
-            wanted = per_band.get(band, 0)
-            first = [index for index in in_band if index >= len(self.tools)]
-            chosen = rng.sample(first, min(wanted - wanted // 2, len(first)))
+            drawn += [(index, band) for index in in_band if index >= len(self.tools)]
             rest = [index for index in in_band if index < len(self.tools)]
-            others = rng.sample(rest, min(wanted - len(chosen), len(rest)))
-            drawn += [(index, band) for index in (*chosen, *others)]
+            drawn += [(index, band) for index in rng.sample(rest, min(per_band.get(band, 0), len(rest)))]
         rng.shuffle(drawn)
         return tuple(
             IrrelevantTool(

@@ -22,7 +22,11 @@ from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, Json
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
-SIBLINGS_PER_TOOL: Final = 2
+SIBLINGS_OF_FIRST_TOOLS: Final = 8
+"""Number of siblings of a tool that takes names which the question may tell. An agent that is told these names and
+calls every tool with them has at most about 1 right call in 9."""
+SIBLINGS_PER_TOOL: Final = 3
+"""Number of siblings of any other tool: its arguments are earlier answers, or answers of siblings."""
 
 
 async def write_siblings(
@@ -41,15 +45,23 @@ async def write_siblings(
     """
     golds = tuple(way for task in environment.sub_tasks for way in ways_to_answer(task))
 
+    # Of tools that share a parameter all have as many, or a number of siblings would tell which of them comes first.
+    first = {
+        name
+        for tool in environment.tools
+        if any(not task.depends_on for task in _tasks_of(environment, tool))
+        for name in tool.document.required[:1]
+    }
+
     async def of_tool(tool: EnvironmentTool) -> list[EnvironmentTool]:
         tasks = _tasks_of(environment, tool)
         request = WriteSiblingTools(
             knowledge=knowledge,
-            document=tool.document.model_copy(update={"parameters": _required_alone(tool)}),
+            document=tool.document,
             sub_question=tasks[0].question,
             calls=tuple(task.call for task in tasks if task.call is not None),
             reply=tasks[0].gold_reply,
-            count=SIBLINGS_PER_TOOL,
+            count=SIBLINGS_OF_FIRST_TOOLS if first.intersection(tool.document.required) else SIBLINGS_PER_TOOL,
         )
         reply = await teacher.ask(request, seed=seed)
         siblings = [with_needed_packages(sibling, knowledge.packages) for sibling in reply.tools]
@@ -65,7 +77,8 @@ async def write_siblings(
         if told == "something else" and sibling.document.name not in names:
             names.add(sibling.document.name)
             kept.append(IrrelevantTool(tool=sibling, band="high", similarity=1.0, arguments=arguments))
-    kept = [each for each in kept if not await _is_constant(sandbox, each)]
+    constant = await all_in_order(_is_constant(sandbox, each) for each in kept)
+    kept = [each for each, same in zip(kept, constant, strict=True) if not same]
     if not kept:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
     return tuple(kept)
@@ -95,9 +108,13 @@ async def tried_on_gold_calls(
 
 
 async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
-    further = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
-    requests = [request_of(sibling.tool, call) for call in (sibling.arguments, *further)]
-    return is_constant(requests, await sandbox.execute_batch(requests))
+    others = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
+    for further in (others[:1], others[1:]):  # mostly one other row is enough, and there are many siblings
+        calls = [request_of(sibling.tool, call) for call in (sibling.arguments, *further)]
+        replies = await sandbox.execute_batch(calls)
+        if not is_constant(calls, replies):
+            return False
+    return True
 
 
 def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
@@ -110,13 +127,6 @@ def _is_allowed(sibling: EnvironmentTool, golds: tuple[JsonValue, ...]) -> bool:
 
 def _tasks_of(environment: Environment, tool: EnvironmentTool) -> list[SubQuestion]:
     return [task for task in environment.sub_tasks if task.call and task.call.name == tool.document.name]
-
-
-def _required_alone(tool: EnvironmentTool) -> dict[str, JsonValue]:
-    """Return the tool's parameters without the optional ones, which a sibling need not have."""
-    properties = tool.document.parameters.get("properties", {})
-    required = list(tool.document.required)
-    return {"type": "object", "properties": {name: properties[name] for name in required}, "required": required}
 
 
 def _requests(sibling: EnvironmentTool, environment: Environment) -> list[ExecuteRequest]:

@@ -13,6 +13,7 @@ from synthesis.environments.questions.quality import score_quality
 from synthesis.environments.questions.tool_documents import write_document
 from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.environments.selection.splits import TakenValues
+from synthesis.prompts.decompositions import JudgeNaturalness
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import QualityScore, Record, ToolDocument
@@ -31,6 +32,8 @@ class Draft(Record):
     seed: int
     instance: QAInstance
     quality: QualityScore
+    naturalness: float | None = None
+    """Score of the question's wording; None if it was not asked for."""
     usage: Usage
     documents: dict[str, ToolDocument] = Field(default_factory=dict)
     """Tool documents of the lookups by sub-question, if they must be unseen; else they are written with the tools."""
@@ -45,6 +48,7 @@ async def write_draft(
     max_hops: int,
     seed: int,
     scaled_documents: float = 0.0,
+    judges_naturalness: bool = False,
 ) -> Draft:
     """Have a question of the planned shape written and scored that shares nothing with other splits.
 
@@ -72,7 +76,18 @@ async def write_draft(
                 shared = TOOL
                 continue
             quality = await score_quality(teacher, knowledge, instance, seed=drawn)
-            return Draft(seed=drawn, instance=instance, quality=quality, usage=usage, documents=documents)
+            naturalness = None
+            if judges_naturalness:
+                judge = JudgeNaturalness(question=instance.question, language=knowledge.language)
+                naturalness = (await teacher.ask(judge, seed=drawn)).naturalness
+            return Draft(
+                seed=drawn,
+                instance=instance,
+                quality=quality,
+                naturalness=naturalness,
+                usage=usage,
+                documents=documents,
+            )
     raise Rejected(shared, f"after {MAX_DRAWS} draws")
 
 

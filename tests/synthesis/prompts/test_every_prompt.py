@@ -10,10 +10,12 @@ import pytest
 from synthesis.environments.questions.qa_instances import check_languages, check_structure
 from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
+from synthesis.prompts.additions import REGISTERS
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.chains import ProposeChains, VoteOnChain
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
+    JudgeNaturalness,
     JudgeToolNecessity,
     OmitParameter,
     WriteQAInstance,
@@ -57,13 +59,15 @@ from synthesis.trajectories.augmentation import draw_persona
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.worker import FOLLOW_UP_PROMPTS
 from synthesis.trajectories.worker import PROMPTS as TRAJECTORY_PROMPTS
+from tests.synthesis.altered import altered
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 EXAMPLE = {"en": "Example", "zh": "示例"}
 MARKS = ("made-up", "made up", "of another", "虚构", "另一")
 SCORES = (
-    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "coherent", "needs_tool", "verdict",
+    "score", "clarity", "realism", "tool_necessity", "dependency_consistency", "naturalness", "coherent",
+    "needs_tool", "verdict",
 )  # fmt: skip
 
 
@@ -104,6 +108,7 @@ def rendered(language: Language) -> dict[type[Request], Request]:
         JudgeEnding(language=language, expectation="refuse", asked="Oslo?", said="Which?"),
         WriteQAInstance(knowledge=knowledge, **SHAPE),
         JudgeDecomposition(knowledge=knowledge, instance=instance),
+        JudgeNaturalness(question="How long is the kite Sable?", language=language),
         JudgeToolNecessity(node=node, known_answers=(4,)),
         WriteToolDocument(knowledge=knowledge, node=node, language=language),
         ScaleToolDocument(knowledge=knowledge, document=document),
@@ -144,7 +149,8 @@ def test_no_kind_of_question_is_left_out_here():
 def test_every_prompt_says_its_language_and_has_an_example_of_something_else(kind, language):
     text = instructions(kind, language)
     # Judges of environments give reasons in English, for any language; the call copies values.
-    in_english = language == "en" or kind in (JudgeDecomposition, JudgeToolNecessity, FindHomogeneousTool)
+    judged = (JudgeDecomposition, JudgeNaturalness, JudgeToolNecessity, FindHomogeneousTool)
+    in_english = language == "en" or kind in judged
     named = {
         WriteToolCall: "in its language",
         MergeTools: "in their language",
@@ -221,7 +227,7 @@ def test_every_judge_has_anchors_of_its_scores(language):
             assert anchor in judge.criterion[language], judge
         asked_together = RENDERED[language][JudgeTogether].messages()[1]["content"]
         assert judge.criterion[language].partition("\n1 ")[0] in asked_together
-    for kind in (ScoreTask, JudgeDecomposition):
+    for kind in (ScoreTask, JudgeDecomposition, JudgeNaturalness):
         assert all(anchor in instructions(kind, language) for anchor in ("1 ", "0.5 ", "0 "))
     assert all(f"- {said}:" in instructions(VoteOnChain, "en") for said in ("true", "false"))
     assert all(f"- {said}:" in instructions(JudgeToolNecessity, language) for said in ("true", "false"))
@@ -247,6 +253,20 @@ def test_a_question_that_is_put_again_quotes_reply_and_reason_after_the_same_beg
     assert "wrong hops: expected 2" in again.messages()[-1]["content"]
     is_chinese = EXAMPLE["zh"] in instructions(kind, language)
     assert ("请改正" in again.messages()[-1]["content"]) is is_chinese
+
+
+def test_the_registers_of_hard_documents_are_drawn_alike_for_a_tool_and_its_siblings():
+    drawn: dict[str, set[str]] = {"register": set(), "registers": set()}
+    for seed in range(30):
+        knowledge = Knowledge(domain="kites", language="en", seed=seed, difficulty="hard")
+        for request in (
+            altered(RENDERED["en"][WriteToolDocument], knowledge=knowledge),
+            altered(RENDERED["en"][WriteSiblingTools], knowledge=knowledge),
+        ):
+            text = str(request.messages()[1]["content"])
+            (tag,) = [tag for tag in drawn if f"<{tag}>" in text]
+            drawn[tag] |= {register for register in REGISTERS if register in text}
+    assert drawn["register"] == drawn["registers"] == set(REGISTERS)
 
 
 def test_a_writer_of_requests_for_a_chain_is_shown_its_tools_and_only_the_names_of_the_others():
