@@ -26,4 +26,5 @@ track/            The parts that both tracks share: journals, seeds, fingerprint
 trajectories/     The trajectories track: from tool documents to judged conversations.
 verification      Verification of a record directory: the number of sound records, and the failures.
 written_language  The test whether a text is written in its language, and the rejection of one that is not.
+contamination     Contamination: the overlap of a set of records with benchmark files that the user has.
 """

@@ -11,7 +11,8 @@ hard_wording        The wording of a hard world: questions in a lay person's wor
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
 same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
                     parameters.
-stateful            Answers about tools on a state: moves of funds, and a last read.
+stateful            Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for
+                    them.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
@@ -20,4 +21,6 @@ tool_wording        The wording of generated tools' names and documents; held-ou
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
+hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
+                    of the trade.
 """

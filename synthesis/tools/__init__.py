@@ -21,4 +21,6 @@ sources                 Sources of tool documents: files and folders of any know
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
 yaml_documents          YAML as JSON sees it: text keys; `=` and dates are text.
+mcp_registry            Listings of MCP registries: the official registry's `/v0/servers`, and Smithery's `/servers`,
+                        bare or page by page.
 """

@@ -65,7 +65,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         if path.suffix == ".jsonl":
             for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
                 if line.strip():
-                    yield from _servers(_parsed_json(line), path.stem, f"{path.name}:{number}")
+                    yield from _servers_of(_parsed_json(line), path.stem, f"{path.name}:{number}")
         elif path.suffix == ".py":
             yield read_python_functions(text, path.stem)
         elif path.suffix in (".yaml", ".yml"):
@@ -75,7 +75,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
             found = _server(document, path.stem, path.name)
             yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
         else:
-            yield from _servers(_parsed_json(text), path.stem, path.name)
+            yield from _servers_of(_parsed_json(text), path.stem, path.name)
     except OSError as error:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
     except (ValueError, RecursionError, SyntaxError) as error:
@@ -84,7 +84,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         yield Rejected("unreadable document", f"{path.name}: {fault}")
 
 
-def _servers(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
+def _servers_of(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
     listed = read_registry(document)
     yield from [_server(document, name, where)] if listed is None else listed
 

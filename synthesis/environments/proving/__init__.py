@@ -9,4 +9,5 @@ other_rows        Calls for other rows of a tool's data, which tell a lookup fro
 proof             The proof of a tool: in the sandbox its gold call gives the gold answer, and no changed call does.
 sub_environments  Sub-environments: a tool, its gold call and the proof, for each sub-question that needs a tool.
 tool_source       The rules for a tool's code: one function of JSON arguments, checked on its syntax tree.
+long_documents    Long documents: tools documented at the length of a real service's reference, by rule.
 """
