@@ -39,6 +39,10 @@ def of_environments(counted: EnvironmentStatistics, made_with: Mapping[str, Json
             "irrelevant tools are near by shared letters (similarity is lexical), which know no synonyms; `embedding` "
             "in the config names a model that does"
         )
+    if made_with.get("long_documents"):
+        said.append(
+            "tool documents were lengthened by rule: sections behind the first paragraph say nothing of the tool"
+        )
     if counted.stateful_share:
         said.append("no judge is asked of stateful environments: all their quality scores are set to 1.0")
     return said

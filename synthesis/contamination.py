@@ -82,25 +82,15 @@ class Overlap(BaseModel):
     nearest_mean: float | None = None
     nearest_worst: tuple[Hit, ...] = ()
 
-    def table(self) -> str:
-        """Return the figures and the worst records as lines for a terminal."""
-        files = ", ".join(f"{name} ({count:,} texts)" for name, count in self.benchmark_texts.items())
-        lines = [
-            f"overlap with {files}",
-            f"  {self.ngram} words in a row: {self.ngram_hits:,} of {self.records:,} records",
-        ]
-        lines[1] += f" ({self.ngram_share:.2%})"
-        lines += [f"    {hit.record} {hit.amount:.0%} {hit.file}: {hit.ours!r}" for hit in self.ngram_worst]
+    def in_words(self) -> list[str]:
+        """Return the figures as sentences."""
+        files = ", ".join(f"`{name}` ({count:,} texts)" for name, count in self.benchmark_texts.items())
+        found = f"{self.ngram_hits:,} of {self.records:,} records ({self.ngram_share:.2%})"
+        said = [f"{found} share {self.ngram} words in a row (in Chinese, characters) with {files}."]
         if self.similar_share is None:
-            return "\n".join([*lines, "  meaning: not compared; run: pip install 'astra-jax[embeddings]'"])
-        lines.append(
-            f"  meaning ({self.embedding}): {self.similar_share:.2%} of requests have a cosine of {SIMILAR} or more"
-        )
-        lines[-1] += f", mean of the nearest {self.nearest_mean:.2f}"
-        shown = (
-            f"    {hit.record} {hit.amount:.2f} {hit.file}: {hit.ours!r} ~ {hit.theirs!r}" for hit in self.nearest_worst
-        )
-        return "\n".join([*lines, *shown])
+            return [*said, "Meanings were not compared, which needs the extra `embeddings`."]
+        near = f"{self.similar_share:.2%} of the requests have a cosine of {SIMILAR} or more to a text there"
+        return [*said, f"{near}, by `{self.embedding}`; the mean of the nearest is {self.nearest_mean:.2f}."]
 
 
 def overlap(

@@ -45,7 +45,9 @@ def stats(options: argparse.Namespace) -> None:
         return
     print(describe(options.directory).table())
     if shared is not None:
-        print(f"\n{shared.table()}")
+        print("\noverlap:", *shared.in_words(), sep="\n  ")
+        for hit in (*shared.ngram_worst, *shared.nearest_worst):
+            print(f"    {hit.record} {hit.amount:.2f} {hit.file}: {hit.ours!r} ~ {hit.theirs!r}")
     print(f"\nplots: astra report {options.directory}")
 
 

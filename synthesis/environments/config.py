@@ -109,9 +109,8 @@ class EnvironmentsConfig(BaseModel):
     fewest_irrelevant: float = Field(default=1.0, gt=0, le=1)
     """Least share of `irrelevant_per_band`; each environment draws its share from here to 1, for all bands."""
     embedding: Embedding = "lexical"
-    """Source of the similarity of tools, for bands of irrelevant tools and for merging: `lexical` (shared letters of
-    names, descriptions and parameters, no synonyms), `multilingual` (by meaning, needs the extra `embeddings`) or
-    `{ folder = "DIR" }` (a static embedding model as model2vec saves it)."""
+    """Source of the similarity of tools: `lexical` (shared letters), `multilingual` (meaning; extra `embeddings`), or
+    `{ folder = "DIR" }` (a static model that model2vec saved). It decides bands of irrelevant tools, and merging."""
     packages: tuple[str, ...] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages that the code of tools may import, such as `["numpy"]`: the teacher is told of them, the sandbox must
     let tools have them (`astra sandbox serve --packages FOLDER`), and each tool's record says which it needs."""

@@ -20,6 +20,8 @@ from synthesis.teacher.protocol import BadReply
 
 BYSTANDERS: Final = 3
 """Maximum number of entities in the state that the task does not mention; at least one is there."""
+MOST_AMOUNTS: Final = 4
+"""Maximum number of amounts in a hard question; more moves to one target have the same amount."""
 _SCHEMA_TYPES: Final[Mapping[type, str]] = {int: "integer", float: "number", str: "string"}
 
 Move = tuple[str, str, int]
@@ -54,6 +56,8 @@ def write_stateful_task(request: WriteStatefulTask, seed: int) -> StatefulTask:
     if most <= 4 * num_moves:
         raise BadReply(f"the {world.domain} world has too little {asked} for {num_moves} moves")
     amounts = rng.sample(range(min(101, most // 2), most), num_moves)  # all different, and less than any entity's funds
+    if world.hard is not None and not is_chain and num_moves > MOST_AMOUNTS:
+        amounts = amounts[:1] * num_moves  # or the question would be too long for a person to say
     moves = [
         (names[index], names[index + 1] if is_chain else names[num_moves], amount)
         for index, amount in enumerate(amounts)

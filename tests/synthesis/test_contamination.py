@@ -83,7 +83,7 @@ def test_the_command_the_json_and_the_data_card_tell_the_overlap(
     stats = ["records", "stats", str(tmp_path / "records")]
     against = ["--against", str(tmp_path / "bench.jsonl")]
     assert main([*stats, *against]) == 0
-    assert "13 words in a row: 1 of 2 records (50.00%)" in capsys.readouterr().out
+    assert "1 of 2 records (50.00%) share 13 words in a row" in capsys.readouterr().out
     assert main([*stats, "--json", *against]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["overlap"]
     assert (told["ngram_hits"], told["benchmark_texts"]) == (1, {"bench.jsonl": 1})
@@ -94,7 +94,7 @@ def test_the_command_the_json_and_the_data_card_tell_the_overlap(
         tmp_path / "records", tmp_path / "out", format_name="jsonl", split="train", licence="unknown",
         against=[tmp_path / "bench.jsonl"],
     )  # fmt: skip
-    assert "are shared by 1 of 2 records (50.00%)" in (tmp_path / "out" / "README.md").read_text()
+    assert "- 1 of 2 records (50.00%) share 13 words in a row" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_texts_of_an_environment_begin_with_its_question_and_have_its_tools() -> None:
