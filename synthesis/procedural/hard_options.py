@@ -18,6 +18,7 @@ from synthesis.records import JsonValue, Language, ToolDocument
 OPTION_SHARE: Final = 0.6
 """Share of the tools of attributes that have an option."""
 LEAST_YEARS: Final = 5
+"""Least range of years in which years alone tell rows apart."""
 PAGES: Final = 3
 ValueRange: TypeAlias = tuple[float, float, str, float]
 """Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
@@ -63,7 +64,7 @@ def option_for(rng: random.Random, kind: str, given: ValueRange | None) -> str |
     fitting = ["page"] if kind in ("amount", "funds", "yearly", "decimal") else []
     fitting += ["currency"] if unit == "USD" else []
     fitting += ["unit"] if kind in ("amount", "funds", "yearly") else []
-    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []  # years must tell rows apart
+    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
     fitting += ["last_four"] if kind in ("code", "phone") else []
     return rng.choice(fitting) if fitting and rng.random() < OPTION_SHARE else None
 
@@ -83,18 +84,17 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
     >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
     ('2024-05', 4.21)
     """
-    match option, setting:
-        case "unit", "thousand":
-            return cell / 1000
-        case "currency", "EUR":
-            return round(cell * hard_options()[option]["tables"]["rates"][setting], 2)
-        case "page", _:
+    tables = hard_options()[option]["tables"]
+    match option:
+        case "unit":
+            return cell if setting == "one" else cell / 1000
+        case "currency":
+            return cell if setting == "USD" else round(cell * tables["rates"][setting], 2)
+        case "page":
             return paged(cell, f"{seed}/{cell}")[setting - 1]
-        case "precision", _:
-            return cell[: hard_options()[option]["tables"]["precision_lengths"][setting]]
-        case "last_four", True:
-            return cell[-4:]
-    return cell
+        case "precision":
+            return cell[: tables["precision_lengths"][setting]]
+    return cell[-4:] if setting else cell
 
 
 def paged(number: float, key: str) -> list[float]:

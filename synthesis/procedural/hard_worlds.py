@@ -39,12 +39,9 @@ def ranges(domain: str) -> Mapping[str, Mapping[str, ValueRange]]:
 
 def sizes_of(types: Types) -> Mapping[str, int]:
     """Return the number of entities of each type."""
-    onward, _ = _directed(types)
-    level = dict.fromkeys(types, 0)
-    for _ in types:  # as many rounds as a path has types at most
-        for source, targets in onward.items():
-            for target in targets:
-                level[target] = max(level[target], level[source] + 1)
+    onward, level = _directed(types)[0], dict.fromkeys(types, 0)
+    for source, target in onward * len(types):  # as many rounds as a path has types at most
+        level[target] = max(level[target], level[source] + 1)
     return {name: SIZES[min(level[name], len(SIZES) - 1)] for name in types}
 
 
@@ -62,11 +59,10 @@ def draw_hard_values(
     """
     onward, back = _directed(types)
     values: dict[Property, Mapping[str, JsonValue]] = {}
-    for source, targets in onward.items():
-        for target in targets:
-            few = list(entities[target])
-            led_to = [*few, *rng.choices(few, k=max(0, len(entities[source]) - len(few)))]
-            values[source, target] = dict(zip(entities[source], rng.sample(led_to, len(entities[source])), strict=True))
+    for source, target in onward:
+        few, count = list(entities[target]), len(entities[source])
+        led_to = [*few, *rng.choices(few, k=max(0, count - len(few)))]
+        values[source, target] = dict(zip(entities[source], rng.sample(led_to, count), strict=True))
     for (source, target), path in back.items():
         homes: dict[str, list[str]] = {}
         for entity in entities[target]:
@@ -86,15 +82,14 @@ def draw_hard_values(
     for source, entity_type in types.items():
         for attribute, (_, kind) in entity_type.attributes.items():
             given = ranges(domain)[source].get(attribute)
-            rows: dict[str, JsonValue] = {}
-            for entity in entities[source]:
-                if given is None:
-                    rows[entity] = fresh(partial(draw, rng, kind))
-                elif kind == "yearly":
-                    rows[entity] = _series(rng, given, years, fresh)
-                else:
-                    rows[entity] = fresh(partial(within, rng, given, kind))
-            values[source, attribute] = rows
+            values[source, attribute] = {
+                entity: fresh(partial(draw, rng, kind))
+                if given is None
+                else _series(rng, given, years, fresh)
+                if kind == "yearly"
+                else fresh(partial(within, rng, given, kind))
+                for entity in entities[source]
+            }
     # In the order of the types, as elsewhere.
     return {
         (name, asked): values[name, asked]
@@ -117,13 +112,10 @@ def within(rng: random.Random, given: ValueRange, kind: str) -> JsonValue:
 
 
 def _series(
-    rng: random.Random,
-    given: ValueRange,
-    years: Sequence[str],
-    fresh: Callable[[Callable[[], JsonValue]], JsonValue],
+    rng: random.Random, given: ValueRange, years: Sequence[str], fresh: Callable[[Callable[[], JsonValue]], JsonValue]
 ) -> JsonValue:
     """Draw a value for each year, each near the one before."""
-    least, greatest, _, _ = given
+    least, greatest, *_ = given
     series: dict[str, JsonValue] = {}
     last = within(rng, (least * 1.3, greatest / 1.3, "", 0), "amount")
     for year in years:
@@ -132,24 +124,24 @@ def _series(
     return series
 
 
-def _directed(types: Types) -> tuple[dict[str, list[str]], dict[Property, tuple[str, ...]]]:
-    """Return the relations that lead onward, and for each that closes a circle the shortest way back to its source."""
-    onward: dict[str, list[str]] = {name: [] for name in types}
+def _directed(types: Types) -> tuple[list[Property], dict[Property, tuple[str, ...]]]:
+    """Return the relations that lead onward, and for each that closes a circle the way back to its source."""
+    onward: list[Property] = []
     back: dict[Property, tuple[str, ...]] = {}
     for source, entity_type in types.items():
         for target in entity_type.relations:
             way = _way(onward, target, source)
             if way is None:
-                onward[source].append(target)
+                onward.append((source, target))
             else:
                 back[source, target] = way
-    return onward, {key: _way(onward, key[1], key[0]) or way for key, way in back.items()}
+    return onward, back
 
 
-def _way(onward: Mapping[str, Sequence[str]], start: str, end: str) -> tuple[str, ...] | None:
+def _way(onward: Sequence[Property], start: str, end: str) -> tuple[str, ...] | None:
     ways: list[tuple[str, ...]] = [(start,)]
     for way in ways:  # grows while it is read: shorter ways come first
         if way[-1] == end:
             return way
-        ways += [(*way, target) for target in onward[way[-1]] if target not in way]
+        ways += [(*way, target) for source, target in onward if source == way[-1]]
     return None
