@@ -11,14 +11,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.hard_options import hard_options, option_for, paged
+from synthesis.procedural.hard_options import hard_options, option_of, paged, with_drawn_option
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
     needed_arguments,
-    option_of,
     signature_of,
     tables_of,
     with_option,
@@ -220,8 +219,7 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     tools = []
     for document in world.hard.siblings[key][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
-        option = option_for(rng, world.kind(*key), world.value_range(*key))
-        document = document if option is None else world.with_option(document, option)
+        document = with_drawn_option(document, world.kind(*key), world.value_range(*key), world.seed, world.language)
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
 

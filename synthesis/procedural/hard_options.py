@@ -58,24 +58,27 @@ CODE: Final[Mapping[str, tuple[str, ...]]] = {
 """Lines of a tool that turn the looked-up `value` into the value that its option asks for."""
 
 
-def option_for(rng: random.Random, kind: str, given: ValueRange | None) -> str | None:
-    """Draw the option of a tool whose values are of this kind and in this range; None for a tool without one."""
-    least, greatest, unit, _ = given or (0, 0, "", 0)
-    fitting = ["page"] if kind in ("amount", "funds", "yearly", "decimal") else []
-    fitting += ["currency"] if unit == "USD" else []
-    fitting += ["unit"] if kind in ("amount", "funds", "yearly") else []
+def with_drawn_option(
+    document: ToolDocument, kind: str, given: ValueRange | None, seed: int, language: Language
+) -> ToolDocument:
+    """Draw an option for a tool whose values are of this kind and in this range, with its default; or none."""
+    rng, (least, greatest, unit, _) = random.Random(f"option/{seed}/{document.name}"), given or (0, 0, "", 0)
+    is_whole = kind in ("amount", "funds", "yearly")
+    fitting = ["page"] if is_whole or kind == "decimal" else ["last_four"] if kind in ("code", "phone") else []
+    fitting += [*(["currency"] if unit == "USD" else []), *(["unit"] if is_whole else [])]
     fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
-    fitting += ["last_four"] if kind in ("code", "phone") else []
-    return rng.choice(fitting) if fitting and rng.random() < OPTION_SHARE else None
-
-
-def with_hard_option(document: ToolDocument, option: str, rng: random.Random, language: Language) -> ToolDocument:
-    """Add an option to a document, with a default that is drawn; a page's is the first."""
-    of = hard_options()[option]
+    if not fitting or rng.random() >= OPTION_SHARE:
+        return document
+    of = hard_options()[option := rng.choice(fitting)]
     default = 1 if option == "page" else rng.choice(of["settings"])
-    written = {**of["schema"], "description": of[language]["described"], "default": default}
-    properties = {**document.parameters["properties"], option: written}
+    written = {option: {**of["schema"], "description": of[language]["described"], "default": default}}
+    properties = {**document.parameters["properties"], **written}
     return document.model_copy(update={"parameters": {**document.parameters, "properties": properties}})
+
+
+def option_of(document: ToolDocument) -> str | None:
+    """Return the name of a generated document's option; None where it has none."""
+    return next((name for name in document.parameters["properties"] if name not in document.required), None)
 
 
 def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> JsonValue:

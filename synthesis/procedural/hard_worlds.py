@@ -46,17 +46,9 @@ def sizes_of(types: Types) -> Mapping[str, int]:
 
 
 def draw_hard_values(
-    rng: random.Random,
-    domain: str,
-    types: Types,
-    entities: Mapping[str, Sequence[str]],
-    years: Sequence[str],
-    draw: Callable[[random.Random, str], JsonValue],
+    rng: random.Random, domain: str, types: Types, entities: Mapping[str, Sequence[str]], years: Sequence[str]
 ) -> dict[Property, Mapping[str, JsonValue]]:
-    """Draw the value of every property of every entity; no number, date or code stands twice in the world.
-
-    `draw` draws phone numbers and codes.
-    """
+    """Draw the value of every property of every entity; no number, date or code stands twice in the world."""
     onward, back = _directed(types)
     values: dict[Property, Mapping[str, JsonValue]] = {}
     for source, target in onward:
@@ -83,11 +75,9 @@ def draw_hard_values(
         for attribute, (_, kind) in entity_type.attributes.items():
             given = ranges(domain)[source].get(attribute)
             values[source, attribute] = {
-                entity: fresh(partial(draw, rng, kind))
-                if given is None
-                else _series(rng, given, years, fresh)
-                if kind == "yearly"
-                else fresh(partial(within, rng, given, kind))
+                entity: _series(rng, given, years, fresh)
+                if given is not None and kind == "yearly"
+                else fresh(partial(draw_value, rng, kind, given))
                 for entity in entities[source]
             }
     # In the order of the types, as elsewhere.
@@ -98,14 +88,22 @@ def draw_hard_values(
     }
 
 
-def within(rng: random.Random, given: ValueRange, kind: str) -> JsonValue:
-    """Draw a value within a range; a whole number never looks like a year."""
-    least, greatest, _, step = given
-    if kind == "date":  # every month has a 28th
-        return f"{rng.randrange(int(least), int(greatest) + 1)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
-    if kind == "decimal":
-        step = step or 0.01
-        return round(least + step * rng.randrange(int((greatest - least) / step) + 1), 2)
+def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None) -> JsonValue:
+    """Draw a value of an attribute's kind, within a range if there is one; no whole number looks like a year."""
+    match kind:
+        case "date":  # every month has a 28th
+            first, last, *_ = given or (1990, 2026)
+            return f"{rng.randrange(int(first), int(last) + 1)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
+        case "phone":
+            return f"{rng.randrange(10**6, 10**7)}"
+        case "code":
+            letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
+            return f"{letters}{rng.randrange(1000, 10_000)}"
+        case "decimal":
+            least, greatest, _, step = given or (10.01, 999.99, "", 0)
+            step = step or 0.01
+            return round(least + step * rng.randrange(round((greatest - least) / step) + 1), 2)
+    least, greatest, *_ = given or (3000, 99_999)
     while (number := rng.randrange(int(least), int(greatest) + 1)) in _YEAR_LIKE:
         pass
     return number
@@ -117,10 +115,10 @@ def _series(
     """Draw a value for each year, each near the one before."""
     least, greatest, *_ = given
     series: dict[str, JsonValue] = {}
-    last = within(rng, (least * 1.3, greatest / 1.3, "", 0), "amount")
+    last = draw_value(rng, "amount", (least * 1.3, greatest / 1.3, "", 0))
     for year in years:
         near = (max(least, last * (1 - _LARGEST_DRIFT)), min(greatest, last * (1 + _LARGEST_DRIFT)), "", 0.0)
-        last = series[year] = fresh(partial(within, rng, near, "amount"))
+        last = series[year] = fresh(partial(draw_value, rng, "amount", near))
     return series
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from synthesis.procedural.hard_options import CODE
+from synthesis.procedural.hard_options import CODE, option_of
 from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_json
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
@@ -72,7 +72,7 @@ def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
     """Draw the shape of a tool; its required parameters are the entity and, for a yearly value, the year."""
     rng = random.Random(f"shape/{seed}/{document.name}")
     entity, year = document.required[0], document.required[1] if len(document.required) > 1 else None
-    option = next((name for name in document.parameters["properties"] if name not in document.required), None)
+    option = option_of(document)
     named = kind if kind in _NAMES["answer"] else "number"
     families: list[Family] = ["lookup", "lookup", "filter", *(["search"] if year is None else [])]  # type: ignore[list-item]
     if option != "page":
