@@ -200,8 +200,9 @@ def implemented(
 
     cells = {name: cell(row) for name, row in rows.items()}
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
-    further = hard_options()[shape.option]["tables"] if shape.option else {}
-    return ToolImplementation(source=source_of(shape, document, table), tables={**tables, **further}, path=shape.path)
+    sizes = hard_options()[shape.option].get("sizes") if shape.option else None
+    tables |= {"sizes": sizes} if sizes else {}
+    return ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:

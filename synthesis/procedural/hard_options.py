@@ -26,36 +26,25 @@ ValueRange: TypeAlias = tuple[float, float, str, float]
 
 @cache
 def hard_options() -> Mapping[str, Any]:
-    """Return the options by name: `settings` (the plain one first), `schema` and `tables`; `en` and `zh` have words."""
+    """Return the options by name: `settings` (the plain one first), `schema`, `sizes`; `en` and `zh` have words."""
     return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
 
 
-CODE: Final[Mapping[str, tuple[str, ...]]] = {
-    "unit": (
-        "if unit not in TABLES['unit_sizes']:",
-        "    raise ValueError(f'unknown unit: {unit}')",
-        "value = value if unit == 'one' else value / TABLES['unit_sizes'][unit]",
-    ),
-    "currency": (
-        "if currency not in TABLES['rates']:",
-        "    raise ValueError(f'unknown currency: {currency}')",
-        "if currency != TABLES['base']:",
-        "    value = round(value * TABLES['rates'][currency], 2)",
-    ),
-    "page": (
-        "pages = value",
-        "if not 0 < page <= len(pages):",
-        "    raise ValueError(f'no page {page} of {len(pages)}')",
-        "value = pages[page - 1]",
-    ),
-    "precision": (
-        "if precision not in TABLES['precision_lengths']:",
-        "    raise ValueError(f'unknown precision: {precision}')",
-        "value = value[: TABLES['precision_lengths'][precision]]",
-    ),
+_KNOWN: Final = ("if {option} not in TABLES['sizes']:", "    raise ValueError(f'unknown {option}: {{{option}}}')")
+_CODE: Final[Mapping[str, tuple[str, ...]]] = {
+    "unit": (*_KNOWN, "if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
+    "currency": (*_KNOWN, "if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
+    "precision": (*_KNOWN, "value = value[: TABLES['sizes'][precision]]"),
     "last_four": ("if last_four:", "    value = value[-4:]"),
-}
-"""Lines of a tool that turn the looked-up `value` into the value that its option asks for."""
+    "page": ("pages = value", "if not 0 < page <= len(pages):", "    raise ValueError('no such page')",
+             "value = pages[page - 1]"),
+}  # fmt: skip
+
+
+def code_of(option: str | None) -> list[str]:
+    """Return the lines of a tool that turn the looked-up `value` into the value that its option asks for."""
+    lines = _CODE[option] if option else ()
+    return [line.replace("{{{option}}}", f"{{{option}}}").replace("{option}", str(option)) for line in lines]
 
 
 def with_drawn_option(
@@ -87,16 +76,16 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
     >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
     ('2024-05', 4.21)
     """
-    tables = hard_options()[option]["tables"]
+    sizes = hard_options()[option].get("sizes", {})
     match option:
         case "unit":
-            return cell if setting == "one" else cell / 1000
+            return cell if setting == "one" else cell / sizes[setting]
         case "currency":
-            return cell if setting == "USD" else round(cell * tables["rates"][setting], 2)
+            return cell if setting == "USD" else round(cell * sizes[setting], 2)
         case "page":
             return paged(cell, f"{seed}/{cell}")[setting - 1]
         case "precision":
-            return cell[: tables["precision_lengths"][setting]]
+            return cell[: sizes[setting]]
     return cell[-4:] if setting else cell
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-from synthesis.procedural.hard_options import CODE, option_of
+from synthesis.procedural.hard_options import code_of, option_of
 from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_json
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
@@ -115,7 +115,7 @@ def source_of(shape: Shape, document: ToolDocument, table: str) -> str:
         parameters.append(f"{shape.option}: {type(default).__name__} = {default!r}")
     twins = f' + TABLES["{table}_twins"]' if shape.family == "search" else ""
     body = [f'"""{document.description}."""', f'rows = TABLES["{table}"]{twins}', *_finding(shape)]
-    changed = CODE[shape.option] if shape.option else ()
+    changed = code_of(shape.option)
     is_list = shape.family in ("search", "filter")
     if is_list:
         each = [f'value = row["{shape.field}"]', *changed, f"listed.append({_record(shape)})"]
