@@ -54,17 +54,14 @@ def stands_in(reply: JsonValue, gold: JsonValue) -> bool:
     >>> stands_in([{"open": True}], True), stands_in({"rent": "3050"}, 3050), stands_in("Oakland", "Oak")
     (False, True, False)
     """
-    if gold is None or isinstance(gold, bool):
-        return False
     said = _normalised_text(str(gold))
+    if gold is None or isinstance(gold, bool) or not said:
+        return False
     # Digits stand in no longer text: 2024 is not told by 2024-05-01.
-    are_words = isinstance(gold, str) and any(map(str.isalpha, gold))
-    word = re.compile(rf"(?<![0-9a-z]){re.escape(said)}(?![0-9a-z])") if are_words and said else None
+    is_words = isinstance(gold, str) and any(map(str.isalpha, gold))
+    told = re.compile(rf"(?<![0-9a-z]){re.escape(said)}(?![0-9a-z])" if is_words else rf"^{re.escape(said)}$")
     return any(
-        same_answer(gold, value)
-        or (
-            isinstance(value, str) and (said == value.casefold() or bool(word and word.search(_normalised_text(value))))
-        )
+        same_answer(gold, value) or (isinstance(value, str) and told.search(_normalised_text(value)) is not None)
         for value in _values_in(reply)
     )
 

@@ -6,12 +6,12 @@ An answer that needs a world is a `BadReply` if the knowledge cannot be read by 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.hard_options import hard_options, option_for, paged
+from synthesis.procedural.hard_options import hard_options, option_of, paged, with_drawn_option
 from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
@@ -19,13 +19,11 @@ from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_options import (
     ALL_OPTIONS,
     needed_arguments,
-    option_of,
     signature_of,
     tables_of,
     with_option,
 )
-from synthesis.procedural.tool_shapes import shape_of, source_of
-from synthesis.procedural.tool_shapes import tables_of as shaped_tables
+from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import YEARS, Fact, World
 from synthesis.prompts.decompositions import (
@@ -204,8 +202,9 @@ def implemented(
 
     cells = {name: cell(row) for name, row in rows.items()}
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
-    further = hard_options()[shape.option]["tables"] if shape.option else {}
-    return ToolImplementation(source=source_of(shape, document, table), tables={**tables, **further}, path=shape.path)
+    sizes = hard_options()[shape.option].get("sizes") if shape.option else None
+    tables |= {"sizes": sizes} if sizes else {}
+    return ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
 
 
 def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
@@ -223,24 +222,17 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     tools = []
     for document in world.hard.siblings[key][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
-        option = option_for(rng, world.kind(*key), world.value_range(*key))
-        document = document if option is None else world.with_option(document, option)
+        document = with_drawn_option(document, world.kind(*key), world.value_range(*key), world.seed, world.language)
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
-        made = implemented(world, document, *key, {name: _other_value(world, fact, asked, rng) for name in names})
+
+        def other(rng: random.Random = rng) -> JsonValue:
+            return world.stranger(rng, world.kind(*key), *key)
+
+        rows = {name: other() if fact.year is None else {year: other() for year in YEARS} for name in names}
+        made = implemented(world, document, *key, rows)
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return SiblingTools(tools=tuple(tools))
-
-
-def _other_value(world: World, fact: Fact, asked: Sequence[str], rng: random.Random) -> JsonValue:
-    """Draw a value that is no answer for the entities asked about; a relation leads to another entity of the world."""
-    key = fact.entity_type, fact.property
-    if fact.year is not None:
-        return {year: world.stranger(rng, world.kind(*key), *key) for year in YEARS}
-    if world.kind(*key) != "relation":
-        return world.stranger(rng, world.kind(*key), *key)
-    answers = [world.values[key][name] for name in asked]
-    return rng.choice([name for name in world.entities[fact.property] if name not in answers])
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:

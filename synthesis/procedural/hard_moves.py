@@ -55,12 +55,12 @@ def move_question(
             steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
     moved = f"{steps[0].upper()}{steps[1:]}"
 
+    (kind,), key = hard.kinds[entity_type], (entity_type, asked)
+    moved_thing = frame["asked"].format(told=hard.asks[key].format(n=hard.nouns[key]), kind=kind)
+
     def drawn() -> str:
-        each = frame["each"].format(kind=rng.choice(hard.kinds[entity_type]))
-        topic = rng.choice(frame["topics"]).format(asked=rng.choice(hard.asks[entity_type, asked]).format(x=each))
-        return str(
-            frame["sentence"].format(topic=topic, moves=moved, end=rng.choice(frame["ends"]).format(target=target))
-        )
+        topic, end = rng.choice(frame["topics"]).format(asked=moved_thing), rng.choice(frame["ends"])
+        return str(frame["sentence"].format(topic=topic, moves=moved, end=end.format(target=target)))
 
     # The more moves, the shorter the rest.
     return min((drawn() for _ in range(2 * len(moves))), key=len)

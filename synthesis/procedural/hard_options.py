@@ -18,6 +18,7 @@ from synthesis.records import JsonValue, Language, ToolDocument
 OPTION_SHARE: Final = 0.6
 """Share of the tools of attributes that have an option."""
 LEAST_YEARS: Final = 5
+"""Least range of years in which years alone tell rows apart."""
 PAGES: Final = 3
 ValueRange: TypeAlias = tuple[float, float, str, float]
 """Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
@@ -25,56 +26,48 @@ ValueRange: TypeAlias = tuple[float, float, str, float]
 
 @cache
 def hard_options() -> Mapping[str, Any]:
-    """Return the options by name: `settings` (the plain one first), `schema` and `tables`; `en` and `zh` have words."""
+    """Return the options by name: `settings` (the plain one first), `schema`, `sizes`; `en` and `zh` have words."""
     return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
 
 
-CODE: Final[Mapping[str, tuple[str, ...]]] = {
-    "unit": (
-        "if unit not in TABLES['unit_sizes']:",
-        "    raise ValueError(f'unknown unit: {unit}')",
-        "value = value if unit == 'one' else value / TABLES['unit_sizes'][unit]",
-    ),
-    "currency": (
-        "if currency not in TABLES['rates']:",
-        "    raise ValueError(f'unknown currency: {currency}')",
-        "if currency != TABLES['base']:",
-        "    value = round(value * TABLES['rates'][currency], 2)",
-    ),
-    "page": (
-        "pages = value",
-        "if not 0 < page <= len(pages):",
-        "    raise ValueError(f'no page {page} of {len(pages)}')",
-        "value = pages[page - 1]",
-    ),
-    "precision": (
-        "if precision not in TABLES['precision_lengths']:",
-        "    raise ValueError(f'unknown precision: {precision}')",
-        "value = value[: TABLES['precision_lengths'][precision]]",
-    ),
+_KNOWN: Final = ("if {option} not in TABLES['sizes']:", "    raise ValueError(f'unknown {option}: {{{option}}}')")
+_CODE: Final[Mapping[str, tuple[str, ...]]] = {
+    "unit": (*_KNOWN, "if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
+    "currency": (*_KNOWN, "if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
+    "precision": (*_KNOWN, "value = value[: TABLES['sizes'][precision]]"),
     "last_four": ("if last_four:", "    value = value[-4:]"),
-}
-"""Lines of a tool that turn the looked-up `value` into the value that its option asks for."""
+    "page": ("pages = value", "if not 0 < page <= len(pages):", "    raise ValueError('no such page')",
+             "value = pages[page - 1]"),
+}  # fmt: skip
 
 
-def option_for(rng: random.Random, kind: str, given: ValueRange | None) -> str | None:
-    """Draw the option of a tool whose values are of this kind and in this range; None for a tool without one."""
-    least, greatest, unit, _ = given or (0, 0, "", 0)
-    fitting = ["page"] if kind in ("amount", "funds", "yearly", "decimal") else []
-    fitting += ["currency"] if unit == "USD" else []
-    fitting += ["unit"] if kind in ("amount", "funds", "yearly") else []
-    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []  # years must tell rows apart
-    fitting += ["last_four"] if kind in ("code", "phone") else []
-    return rng.choice(fitting) if fitting and rng.random() < OPTION_SHARE else None
+def code_of(option: str | None) -> list[str]:
+    """Return the lines of a tool that turn the looked-up `value` into the value that its option asks for."""
+    lines = _CODE[option] if option else ()
+    return [line.replace("{{{option}}}", f"{{{option}}}").replace("{option}", str(option)) for line in lines]
 
 
-def with_hard_option(document: ToolDocument, option: str, rng: random.Random, language: Language) -> ToolDocument:
-    """Add an option to a document, with a default that is drawn; a page's is the first."""
-    of = hard_options()[option]
+def with_drawn_option(
+    document: ToolDocument, kind: str, given: ValueRange | None, seed: int, language: Language
+) -> ToolDocument:
+    """Draw an option for a tool whose values are of this kind and in this range, with its default; or none."""
+    rng, (least, greatest, unit, _) = random.Random(f"option/{seed}/{document.name}"), given or (0, 0, "", 0)
+    is_whole = kind in ("amount", "funds", "yearly")
+    fitting = ["page"] if is_whole or kind == "decimal" else ["last_four"] if kind in ("code", "phone") else []
+    fitting += [*(["currency"] if unit == "USD" else []), *(["unit"] if is_whole else [])]
+    fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
+    if not fitting or rng.random() >= OPTION_SHARE:
+        return document
+    of = hard_options()[option := rng.choice(fitting)]
     default = 1 if option == "page" else rng.choice(of["settings"])
-    written = {**of["schema"], "description": of[language]["described"], "default": default}
-    properties = {**document.parameters["properties"], option: written}
+    written = {option: {**of["schema"], "description": of[language]["described"], "default": default}}
+    properties = {**document.parameters["properties"], **written}
     return document.model_copy(update={"parameters": {**document.parameters, "properties": properties}})
+
+
+def option_of(document: ToolDocument) -> str | None:
+    """Return the name of a generated document's option; None where it has none."""
+    return next((name for name in document.parameters["properties"] if name not in document.required), None)
 
 
 def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> JsonValue:
@@ -83,18 +76,17 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
     >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
     ('2024-05', 4.21)
     """
-    match option, setting:
-        case "unit", "thousand":
-            return cell / 1000
-        case "currency", "EUR":
-            return round(cell * hard_options()[option]["tables"]["rates"][setting], 2)
-        case "page", _:
+    sizes = hard_options()[option].get("sizes", {})
+    match option:
+        case "unit":
+            return cell if setting == "one" else cell / sizes[setting]
+        case "currency":
+            return cell if setting == "USD" else round(cell * sizes[setting], 2)
+        case "page":
             return paged(cell, f"{seed}/{cell}")[setting - 1]
-        case "precision", _:
-            return cell[: hard_options()[option]["tables"]["precision_lengths"][setting]]
-        case "last_four", True:
-            return cell[-4:]
-    return cell
+        case "precision":
+            return cell[: sizes[setting]]
+    return cell[-4:] if setting else cell
 
 
 def paged(number: float, key: str) -> list[float]:

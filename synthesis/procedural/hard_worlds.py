@@ -39,34 +39,22 @@ def ranges(domain: str) -> Mapping[str, Mapping[str, ValueRange]]:
 
 def sizes_of(types: Types) -> Mapping[str, int]:
     """Return the number of entities of each type."""
-    onward, _ = _directed(types)
-    level = dict.fromkeys(types, 0)
-    for _ in types:  # as many rounds as a path has types at most
-        for source, targets in onward.items():
-            for target in targets:
-                level[target] = max(level[target], level[source] + 1)
+    onward, level = _directed(types)[0], dict.fromkeys(types, 0)
+    for source, target in onward * len(types):  # as many rounds as a path has types at most
+        level[target] = max(level[target], level[source] + 1)
     return {name: SIZES[min(level[name], len(SIZES) - 1)] for name in types}
 
 
 def draw_hard_values(
-    rng: random.Random,
-    domain: str,
-    types: Types,
-    entities: Mapping[str, Sequence[str]],
-    years: Sequence[str],
-    draw: Callable[[random.Random, str], JsonValue],
+    rng: random.Random, domain: str, types: Types, entities: Mapping[str, Sequence[str]], years: Sequence[str]
 ) -> dict[Property, Mapping[str, JsonValue]]:
-    """Draw the value of every property of every entity; no number, date or code stands twice in the world.
-
-    `draw` draws phone numbers and codes.
-    """
+    """Draw the value of every property of every entity; no number, date or code stands twice in the world."""
     onward, back = _directed(types)
     values: dict[Property, Mapping[str, JsonValue]] = {}
-    for source, targets in onward.items():
-        for target in targets:
-            few = list(entities[target])
-            led_to = [*few, *rng.choices(few, k=max(0, len(entities[source]) - len(few)))]
-            values[source, target] = dict(zip(entities[source], rng.sample(led_to, len(entities[source])), strict=True))
+    for source, target in onward:
+        few, count = list(entities[target]), len(entities[source])
+        led_to = [*few, *rng.choices(few, k=max(0, count - len(few)))]
+        values[source, target] = dict(zip(entities[source], rng.sample(led_to, count), strict=True))
     for (source, target), path in back.items():
         homes: dict[str, list[str]] = {}
         for entity in entities[target]:
@@ -86,15 +74,12 @@ def draw_hard_values(
     for source, entity_type in types.items():
         for attribute, (_, kind) in entity_type.attributes.items():
             given = ranges(domain)[source].get(attribute)
-            rows: dict[str, JsonValue] = {}
-            for entity in entities[source]:
-                if given is None:
-                    rows[entity] = fresh(partial(draw, rng, kind))
-                elif kind == "yearly":
-                    rows[entity] = _series(rng, given, years, fresh)
-                else:
-                    rows[entity] = fresh(partial(within, rng, given, kind))
-            values[source, attribute] = rows
+            values[source, attribute] = {
+                entity: _series(rng, given, years, fresh)
+                if given is not None and kind == "yearly"
+                else fresh(partial(draw_value, rng, kind, given))
+                for entity in entities[source]
+            }
     # In the order of the types, as elsewhere.
     return {
         (name, asked): values[name, asked]
@@ -103,53 +88,58 @@ def draw_hard_values(
     }
 
 
-def within(rng: random.Random, given: ValueRange, kind: str) -> JsonValue:
-    """Draw a value within a range; a whole number never looks like a year."""
-    least, greatest, _, step = given
-    if kind == "date":  # every month has a 28th
-        return f"{rng.randrange(int(least), int(greatest) + 1)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
-    if kind == "decimal":
-        step = step or 0.01
-        return round(least + step * rng.randrange(int((greatest - least) / step) + 1), 2)
+def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None) -> JsonValue:
+    """Draw a value of an attribute's kind, within a range if there is one; no whole number looks like a year."""
+    match kind:
+        case "date":  # every month has a 28th
+            first, last, *_ = given or (1990, 2026)
+            return f"{rng.randrange(int(first), int(last) + 1)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
+        case "phone":
+            return f"{rng.randrange(10**6, 10**7)}"
+        case "code":
+            letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
+            return f"{letters}{rng.randrange(1000, 10_000)}"
+        case "decimal":
+            least, greatest, _, step = given or (10.01, 999.99, "", 0)
+            step = step or 0.01
+            return round(least + step * rng.randrange(round((greatest - least) / step) + 1), 2)
+    least, greatest, *_ = given or (3000, 99_999)
     while (number := rng.randrange(int(least), int(greatest) + 1)) in _YEAR_LIKE:
         pass
     return number
 
 
 def _series(
-    rng: random.Random,
-    given: ValueRange,
-    years: Sequence[str],
-    fresh: Callable[[Callable[[], JsonValue]], JsonValue],
+    rng: random.Random, given: ValueRange, years: Sequence[str], fresh: Callable[[Callable[[], JsonValue]], JsonValue]
 ) -> JsonValue:
     """Draw a value for each year, each near the one before."""
-    least, greatest, _, _ = given
+    least, greatest, *_ = given
     series: dict[str, JsonValue] = {}
-    last = within(rng, (least * 1.3, greatest / 1.3, "", 0), "amount")
+    last = draw_value(rng, "amount", (least * 1.3, greatest / 1.3, "", 0))
     for year in years:
         near = (max(least, last * (1 - _LARGEST_DRIFT)), min(greatest, last * (1 + _LARGEST_DRIFT)), "", 0.0)
-        last = series[year] = fresh(partial(within, rng, near, "amount"))
+        last = series[year] = fresh(partial(draw_value, rng, "amount", near))
     return series
 
 
-def _directed(types: Types) -> tuple[dict[str, list[str]], dict[Property, tuple[str, ...]]]:
-    """Return the relations that lead onward, and for each that closes a circle the shortest way back to its source."""
-    onward: dict[str, list[str]] = {name: [] for name in types}
+def _directed(types: Types) -> tuple[list[Property], dict[Property, tuple[str, ...]]]:
+    """Return the relations that lead onward, and for each that closes a circle the way back to its source."""
+    onward: list[Property] = []
     back: dict[Property, tuple[str, ...]] = {}
     for source, entity_type in types.items():
         for target in entity_type.relations:
             way = _way(onward, target, source)
             if way is None:
-                onward[source].append(target)
+                onward.append((source, target))
             else:
                 back[source, target] = way
-    return onward, {key: _way(onward, key[1], key[0]) or way for key, way in back.items()}
+    return onward, back
 
 
-def _way(onward: Mapping[str, Sequence[str]], start: str, end: str) -> tuple[str, ...] | None:
+def _way(onward: Sequence[Property], start: str, end: str) -> tuple[str, ...] | None:
     ways: list[tuple[str, ...]] = [(start,)]
     for way in ways:  # grows while it is read: shorter ways come first
         if way[-1] == end:
             return way
-        ways += [(*way, target) for target in onward[way[-1]] if target not in way]
+        ways += [(*way, target) for source, target in onward if source == way[-1]]
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Final
 
-from synthesis.procedural.hard_options import paged
+from synthesis.procedural.hard_options import option_of, paged
 from synthesis.procedural.tool_wording import UNSEEN, OptionKind
 from synthesis.procedural.worlds import NUMERIC_KINDS, World
 from synthesis.records import JsonObject, JsonValue, Language, ToolDocument
@@ -107,11 +107,6 @@ def with_option(document: ToolDocument, world: World, rng: random.Random) -> Too
     written = {"description": option.descriptions[world.language], "default": rng.choice(option.defaults)}
     parameters = {**document.parameters, "properties": {**properties, name: {**option.schema, **written}}}
     return document.model_copy(update={"parameters": parameters})
-
-
-def option_of(document: ToolDocument) -> str | None:
-    """Return the name of a generated document's option; None where it has none."""
-    return next((name for name in document.parameters["properties"] if name not in document.required), None)
 
 
 def signature_of(option: str, document: ToolDocument) -> str:

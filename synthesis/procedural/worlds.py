@@ -18,9 +18,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.procedural.hard_options import ValueRange, hard_options, option_for, set_value, with_hard_option
+from synthesis.procedural.hard_options import ValueRange, hard_options, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, hard_wording_of
-from synthesis.procedural.hard_worlds import draw_hard_values, ranges, sizes_of, within
+from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, ranges, sizes_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
@@ -118,10 +118,8 @@ class World:
 
         One in Chinese ends with the English label that the tool's name is made of.
         """
-        key = entity_type, property_name
         if self.hard is not None:
-            document, option = self.hard.documents[key], self.options.get(key)
-            return document if option is None else self.with_option(document, option)
+            return self.hard.documents[entity_type, property_name]
         entity, asked = self.label(entity_type), self.label(entity_type, property_name)
         if self.language != "zh":
             entity = f"an {entity}" if entity[0] in "aeiou" else f"a {entity}"
@@ -143,10 +141,6 @@ class World:
             return "relation"
         return self.types[entity_type].attributes[property_name][1]
 
-    def with_option(self, document: ToolDocument, option: str) -> ToolDocument:
-        """Add an option to a tool's document, with a default of the world's own."""
-        return with_hard_option(document, option, random.Random(f"default/{self.seed}/{document.name}"), self.language)
-
     def value_range(self, entity_type: str, property_name: str) -> ValueRange | None:
         """Return the range of a hard world's numbers or dates; None for other properties."""
         return ranges(self.domain).get(entity_type, {}).get(property_name)
@@ -159,10 +153,7 @@ class World:
     def fact(
         self, entity_type: str, entity: str, property_name: str, year: str | None = None, setting: JsonValue = None
     ) -> Fact:
-        """Look one fact up; `year` is for a property that changes by year, `setting` for a tool with an option.
-
-        Without a setting, such a tool has the plain one.
-        """
+        """Look one fact up: in a year if it changes by year, at the plain setting unless its tool has another one."""
         value = self.values[entity_type, property_name][entity]
         fact = Fact(entity, entity_type, property_name, year, value if year is None else value[year])
         option = self.options.get((entity_type, property_name))
@@ -185,12 +176,8 @@ class World:
         if given and kind == "date":  # earlier, so that its year is no answer either
             given = (given[0] - 12, given[0] - 1, "", 0)
         while True:
-            if kind == "relation":
-                drawn: JsonValue = _entity_names(rng, self.language, 1, None)[0]
-            elif given is None or kind in ("phone", "code"):
-                drawn = _draw(rng, kind)
-            else:
-                drawn = within(rng, given, kind)
+            is_name = kind == "relation"
+            drawn = _entity_names(rng, self.language, 1, None)[0] if is_name else draw_value(rng, kind, given)
             if str(drawn) not in self.known:
                 return drawn
 
@@ -242,13 +229,16 @@ def _hard_world(
     sizes = sizes_of(types)
     names = iter(_entity_names(rng, language, sum(sizes.values()), parts, near=True))
     entities = {name: tuple(islice(names, size)) for name, size in sizes.items()}
-    values = draw_hard_values(rng, domain, types, entities, YEARS, _draw)
+    values = draw_hard_values(rng, domain, types, entities, YEARS)
     yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
-    world = World(
-        domain, language, types, entities, values, hard=hard_wording_of(domain, language, seed, yearly), seed=seed
-    )
-    drawn = {key: option_for(rng, world.kind(*key), world.value_range(*key)) for key in values}
-    return replace(world, options={key: option for key, option in drawn.items() if option is not None})
+    hard = hard_wording_of(domain, language, seed, yearly)
+    world = World(domain, language, types, entities, values, hard=hard, seed=seed)
+    documents = {
+        key: with_drawn_option(document, world.kind(*key), world.value_range(*key), seed, language)
+        for key, document in hard.documents.items()
+    }
+    options = {key: option for key, document in documents.items() if (option := option_of(document)) is not None}
+    return replace(world, hard=replace(hard, documents=documents), options=options)
 
 
 def draw_values(
@@ -298,25 +288,8 @@ def _spread_name_parts(language: Language) -> tuple[list[str], ...]:
 def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> list[JsonValue]:
     values: dict[JsonValue, None] = {}  # a set has no order that two processes share
     while len(values) < count:
-        values[_draw(rng, kind)] = None
+        values[draw_value(rng, kind)] = None
     return list(values)
-
-
-def _draw(rng: random.Random, kind: str) -> JsonValue:
-    match kind:
-        case "amount" | "funds" | "yearly":
-            return rng.randrange(3000, 100_000)  # no amount looks like a year
-        case "decimal":
-            return rng.randrange(1001, 100_000) / 100
-        case "date":
-            # Every month has a 28th.
-            return f"{rng.randrange(1990, 2027)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
-        case "phone":
-            return f"{rng.randrange(10**6, 10**7)}"
-        case "code":
-            letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=2))
-            return f"{letters}{rng.randrange(1000, 10_000)}"
-    raise ValueError(f"expected the kind of an attribute, found {kind!r}")
 
 
 def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:

@@ -134,7 +134,7 @@ class _Merging:
         written = EnvironmentTool(document=merged.document, source=reply.source, tables=reply.tables)
         joined = with_needed_packages(written, self.packages)
         # More rows may change a list, and the inserted tool's reply had a shape of its own.
-        asked = await with_replies(self.sandbox, joined, sub_questions, [sub_questions[0].path])
+        asked = await with_replies(self.sandbox, joined, sub_questions, sub_questions[0].path)
         await replay_gold_calls(self.sandbox, [(joined, asked)])
         return joined, asked
 

@@ -201,17 +201,16 @@ async def _prove_by_further_rows(sandbox: Sandbox, trial: Trial) -> None:
 
 
 def _has_no_other_answer(asked: SubQuestion, replies: Sequence[ExecuteReply]) -> bool:
-    """Say whether none of the calls for other rows has another answer at the path: an error body has none."""
-    told = [value_at(reply.value, asked.path) for reply in replies if reply.ok]
-    return not any(value is not ABSENT and not same_answer(asked.answer, value, asked.aliases) for value in told)
+    told = [value_at(reply.value, asked.path) for reply in replies if reply.ok]  # an error body has no answer
+    return all(value is ABSENT or same_answer(asked.answer, value, asked.aliases) for value in told)
 
 
 async def with_replies(
-    sandbox: Sandbox, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion], paths: Sequence[Path] = ()
+    sandbox: Sandbox, tool: EnvironmentTool, sub_questions: Sequence[SubQuestion], path: Path = ()
 ) -> list[SubQuestion]:
-    """Return the sub-questions with their replies by this tool, and each with the first path that leads to its answer.
+    """Return the sub-questions with their replies by this tool; `path` is taken where a question's own leads nowhere.
 
-    One without such a path keeps its own; the proof rejects it then. A reply that is the answer itself is not recorded.
+    A reply that is the answer itself is not recorded.
     """
     if not any(each.path for each in sub_questions):
         return list(sub_questions)
@@ -219,32 +218,28 @@ async def with_replies(
     replies = await sandbox.execute_batch([request_of(tool, arguments) for arguments in calls])
     found = []
     for asked, reply in zip(sub_questions, replies, strict=True):
-        tried = [asked.model_copy(update={"path": path}) for path in (asked.path, *paths)]
-        held = next((each for each in tried if reply.ok and is_answered(each, reply.value)), asked)
-        found.append(held.model_copy(update={"reply": reply.value if held.path and reply.ok else None}))
+        other = asked.model_copy(update={"path": path})
+        held = other if reply.ok and not is_answered(asked, reply.value) and is_answered(other, reply.value) else asked
+        found.append(held.model_copy(update={"reply": reply.value if held.path else None}))
     return found
 
 
 def check_apart(sub_questions: Sequence[SubQuestion]) -> None:
     """Check that no recorded reply tells the answer of another sub-question: each answer costs a call.
 
-    An answer that is an argument of the call, such as the name of the entity asked about, may stand in the reply.
-
     Raises:
         Rejected: a reply does.
     """
     for task in sub_questions:
-        if task.call is None or not task.path:
-            continue
         for other in sub_questions:
             # The answer of a computation may be one of those it chooses from.
             is_chosen = other.call is None and same_answer(task.answer, other.answer)
-            if other is not task and not is_chosen and _tells(task, task.reply, other):
+            if task.path and other is not task and not is_chosen and _tells(task, task.reply, other):
                 raise Rejected("reply tells another answer", f"{task.id} has {other.answer!r} of {other.id}")
 
 
 def _tells(asked: SubQuestion, reply: JsonValue, other: SubQuestion) -> bool:
-    """Say whether the reply to a sub-question's call tells the answer of another one that was not known before."""
+    """Say whether a reply tells another answer; an argument of the call, such as the entity's name, is no news."""
     known = list(asked.call.arguments.values()) if asked.call else []
     return any(stands_in(reply, way) and not stands_in(known, way) for way in ways_to_answer(other))
 
