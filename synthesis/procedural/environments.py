@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.hard_options import hard_options, option_of, paged, with_drawn_option
+from synthesis.procedural.hard_options import hard_options, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
@@ -222,7 +222,6 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     tools = []
     for document in world.hard.siblings[key][: request.count]:
         rng = random.Random(f"sibling/{seed}/{document.name}")
-        document = with_drawn_option(document, world.kind(*key), world.value_range(*key), world.seed, world.language)
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
 

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.procedural.hard_options import ValueRange, hard_options, option_of, set_value, with_drawn_option
-from synthesis.procedural.hard_wording import HardWording, hard_wording_of
+from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, ranges, sizes_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.questions.knowledge import Unseen
@@ -233,12 +233,14 @@ def _hard_world(
     yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
     hard = hard_wording_of(domain, language, seed, yearly)
     world = World(domain, language, types, entities, values, hard=hard, seed=seed)
-    documents = {
-        key: with_drawn_option(document, world.kind(*key), world.value_range(*key), seed, language)
-        for key, document in hard.documents.items()
-    }
+
+    def with_option(key: Property, document: ToolDocument) -> ToolDocument:
+        return with_drawn_option(document, world.kind(*key), world.value_range(*key), seed, language)
+
+    documents = {key: with_option(key, document) for key, document in hard.documents.items()}
+    siblings = {key: tuple(with_option(key, each) for each in listed) for key, listed in hard.siblings.items()}
     options = {key: option for key, document in documents.items() if (option := option_of(document)) is not None}
-    return replace(world, hard=replace(hard, documents=documents), options=options)
+    return replace(world, hard=replace(hard, documents=documents, siblings=siblings), options=options)
 
 
 def draw_values(
