@@ -55,11 +55,13 @@ from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.judges import JudgeTogether
 from synthesis.prompts.tasks import ScoreTask
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, ToolDocument
 from synthesis.stage import StageReport
+from synthesis.teacher.calls import REPAIR
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.openai import OpenAITeacher
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
@@ -309,8 +311,9 @@ class Sloppy:
 
 
 def asked(messages: list[Any], seed: int) -> str:
-    """Name a question; the system message is left out, for the schema is added to it."""
-    return json.dumps([messages[1:], seed], sort_keys=True)
+    """Name a question, without the system message, to which the schema is added, and without a repair."""
+    texts = [{**each, "content": (each["content"] or "").partition(REPAIR)[0]} for each in messages[1:]]
+    return json.dumps([texts, seed], sort_keys=True)
 
 
 class ToldTeacher(OpenAITeacher):
@@ -331,6 +334,11 @@ class ToldTeacher(OpenAITeacher):
             reply = (await ProceduralTeacher().ask(request, seed=seed)).model_dump(mode="json")
         self.endpoint.replies[asked(request.messages(), seed % 2**31)] = reply
         return await super()._reply(request, seed, **options)
+
+    def _require_answer(self, request: Any, reply: Any) -> None:
+        """Check a reply; the names of the embedded teacher's worlds begin as they like."""
+        if not isinstance(request, WriteQAInstance):
+            super()._require_answer(request, reply)
 
 
 async def run(track: Callable[[OpenAITeacher], Awaitable[StageReport]], share: float, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The test whether a text is written in its language, and the rejection of one that is not.
+"""The test whether a text is written in its language, the rejection of one that is not, and the test for a third one.
 
     English   no word in another script than Latin
     Chinese   no English phrase, no English word that could be avoided, no third script
@@ -11,9 +11,11 @@ name that was not given may not stand in an English text: it has no mark of a na
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final
 
 from synthesis.nfkc import nfkc
@@ -43,6 +45,8 @@ _PHRASE: Final = re.compile(rf"{_WORD}(?:[ \t]*[,;&]?[ \t]+{_WORD})*")
 _LOWER_WORDS_OF_A_PHRASE: Final = 3
 _LONGEST_VALUE: Final = 200
 """The longest value of a request, in characters; a longer text is a whole response, which no text repeats."""
+_SHARE_OF_A_THIRD_SCRIPT: Final = 0.25
+_LEAST_FOREIGN_WORDS: Final = 2
 _NAME_JOINTS: Final = frozenset({"of", "the", "and", "de", "la", "le", "du", "van", "von", "der", "di", "el", "s"})
 _ENGLISH: Final = frozenset({
     "a", "an", "the", "this", "that", "these", "those", "it", "its", "i", "me", "my", "you", "your", "we", "us",
@@ -62,6 +66,34 @@ _TERMS: Final = frozenset({
     "plus", "vs", "logo", "demo", "blog", "ai", "iot",
 })  # fmt: skip
 """English words that Chinese texts use as they are."""
+
+
+@cache
+def _stop_words() -> dict[str, frozenset[str]]:
+    """Return frequent words of languages in Latin letters, by the language's code."""
+    lists = tomllib.loads(Path(__file__).with_name("stop_words.toml").read_text(encoding="utf-8"))
+    return {language: frozenset(words.split()) for language, words in lists.items()}
+
+
+def is_in_another_language(text: str) -> bool:
+    """Say whether a text, such as a server's descriptions, is in neither English nor Chinese.
+
+    It is if a quarter of its letters are of a third script, or if words of another language and words with accents are
+    more than twice as many as English words. A text that has neither counts as English.
+
+    >>> is_in_another_language("Busca os pedidos de um cliente pelo número."), is_in_another_language("주문 조회")
+    (True, True)
+    >>> is_in_another_language("Find cafés in Málaga and get the menu."), is_in_another_language("查询订单 order.")
+    (False, False)
+    """
+    letters = sum(character.isalpha() for character in text)
+    if letters and sum(map(len, _OTHER_SCRIPT.findall(text))) / letters > _SHARE_OF_A_THIRD_SCRIPT:
+        return True
+    words = [word.casefold() for word in _WORDS.findall(_CODE.sub(" ", text))]
+    counts = {language: sum(word in known for word in words) for language, known in _stop_words().items()}
+    english = counts.pop("en")
+    foreign = max(counts.values()) + sum(not word.isascii() for word in words)
+    return foreign >= _LEAST_FOREIGN_WORDS and foreign > 2 * english
 
 
 def require_language(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Final
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from synthesis.answers.final_answer import holds_answer
 from synthesis.prompts.additions import ASK_AROUND, SELDOM_ASKED, harder, seldom
 from synthesis.prompts.rendering import Correctable, plain_question, question, version_of
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
@@ -128,6 +130,36 @@ class WriteQAInstance(Correctable[QAInstance]):
             parallel_groups=list(parallel_groups(self.scenario, self.num_lookups, self.max_hops)),
             with_computation=self.with_computation,
         ) + self.correction(knowledge.language)
+
+    def check(self, reply: BaseModel) -> None:
+        """Check that all answers and names stand in the source, or that made-up names begin as was asked.
+
+        Raises:
+            ValueError: some do not, or no made-up name is listed; the message has them.
+        """
+        assert isinstance(reply, QAInstance)
+        if self.knowledge.kind in ("passage", "tables"):
+            asked = [node for node in reply.nodes if node.kind == "lookup" and not isinstance(node.answer, bool)]
+            facts = [(node.answer, node.aliases) for node in asked] + [(name, ()) for name in reply.entities]
+            source = self.knowledge.text
+            strange = [
+                repr(fact)
+                for fact, aliases in facts
+                if not holds_answer(source, fact, max_other_values=len(source), aliases=aliases)
+            ]
+            if strange:
+                raise ValueError(f"{', '.join(strange)} does not stand in the source; ask only for what stands there")
+        elif self.knowledge.kind == "domain":
+            wanted = beginnings(self.knowledge)
+            begins = tuple(map(str.casefold, wanted))
+            names = [name for name in reply.entities if name != name.casefold() or not name.isascii()]
+            strange = [
+                name
+                for name in names
+                if not any(word.startswith(begins) for word in re.findall(r"\w+", name.casefold()))
+            ]
+            if strange or not names:
+                raise ValueError(f"made-up names begin with one of {wanted}, and are listed; found {strange or 'none'}")
 
 
 def beginnings(knowledge: Knowledge) -> list[str]:

@@ -112,6 +112,7 @@ class CompleteParameters(Request[CompletedParameters]):
     role = "task_writer"
     prompt_version = version_of(*INSTRUCTIONS.values())
     reply_type = CompletedParameters
+    may_be_empty = True  # of a tool that takes nothing
 
     language: Language
     server: str

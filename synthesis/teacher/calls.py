@@ -23,11 +23,14 @@ from synthesis.foreign_messages import TOOL_CALL, require_arguments_named, requi
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.lenient_json import Found, json_values
+from synthesis.teacher.parroting import parted
 from synthesis.teacher.protocol import Request
 from synthesis.teacher.reading import Unreadable
 
 _MOST_TOKENS: Final = 2**53
 """Largest integer that a JSON number holds exactly; a larger one is no count."""
+REPAIR: Final = "\n\nAn earlier reply could not be used: "
+"""Beginning of the text that a repair adds to the question."""
 _CALL: Final = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
@@ -74,6 +77,44 @@ def call_of(request: Request[Any], config: OpenAITeacherConfig, *, seed: int) ->
         "messages": [{**system, "content": f"{system['content']}\n\n{wanted}"}, *rest],
         "response_format": {"type": "json_schema", "json_schema": described},
     }
+
+
+def repair_of(call: JsonObject, request: Request[Any], problem: str) -> JsonObject:
+    """Return the call that asks once more: the question without its example and schema, and the fault.
+
+    A weak model copies what it is shown, so neither the example nor the faulty reply stands there again.
+    """
+    system, *rest, last = request.messages()
+    wanted = _form_of(schema := reply_schema(request.reply_type), schema)
+    repair = f"{REPAIR}{problem}\nReply with nothing but one JSON object like {wanted}"
+    messages = [{**system, "content": parted(system["content"])[0]}, *rest]
+    return {**call, "messages": [*messages, {**last, "content": last["content"] + repair}]}
+
+
+def _form_of(schema: JsonValue, whole: JsonObject) -> str:
+    """Return the form of a reply in one line, each value by its type.
+
+    >>> class Sum(BaseModel):
+    ...     value: int
+    ...     parts: list[str | None]
+    >>> _form_of(reply_schema(Sum), {})
+    '{"value": <integer>, "parts": [<string or null>, …]}'
+    """
+    if not isinstance(schema, dict):
+        return "<any>"
+    if "$ref" in schema:
+        return _form_of(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    if alternatives := schema.get("anyOf"):
+        forms = [_form_of(each, whole) for each in alternatives]
+        is_plain = all(form.startswith("<") for form in forms)
+        return f"<{' or '.join(form[1:-1] for form in forms)}>" if is_plain else forms[0]
+    if "enum" in schema:
+        return f"<{' | '.join(map(str, schema['enum']))}>"
+    if isinstance(fields := schema.get("properties"), dict):
+        return "{" + ", ".join(f'"{name}": {_form_of(inner, whole)}' for name, inner in fields.items()) + "}"
+    if schema.get("type") == "array":
+        return f"[{_form_of(schema.get('items'), whole)}, …]"
+    return f"<{schema.get('type', 'any')}>"
 
 
 def name_of(request: Request[Any], config: OpenAITeacherConfig, *, seed: int) -> str:

@@ -1,7 +1,7 @@
 """A language model behind any OpenAI-compatible endpoint as the teacher.
 
     typed request ─► prompt + JSON schema ─► reply ─► read leniently, validate ─► typed reply
-                     (cache by content)              └─ twice at most: repair question that quotes the error
+                     (cache by content)              └─ twice at most: repair question that names the fault
 
 A reply that stays unusable is `BadReply`, and its item is rejected. `TeacherUnavailable` stops the run until later: the
 endpoint refuses the key, leaves many questions in a row unanswered, or was never connected to (`endpoint`,
@@ -16,11 +16,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import astuple
 from typing import Any, Final, TypeVar, cast, get_args
 
+from pydantic import BaseModel
+
 from synthesis.records import JsonObject
 from synthesis.teacher.cache import Budget, CachedReply, ReplyFile
-from synthesis.teacher.calls import Completion, call_of, name_of, turn_of
+from synthesis.teacher.calls import Completion, call_of, name_of, repair_of, turn_of
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.teacher.endpoint import Endpoint
+from synthesis.teacher.parroting import require_own_words
 from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
 from synthesis.teacher.reading import read_reply, require_keepable
 from synthesis.teacher.usage import Ledger, Usage, record_usage
@@ -28,9 +31,6 @@ from synthesis.teacher.usage import Ledger, Usage, record_usage
 Answer = TypeVar("Answer")
 
 _MAX_REPAIRS: Final = 2
-_REPAIR: Final = (
-    "This reply cannot be used: {}\nReply again, with nothing but one JSON object that satisfies the schema."
-)
 _LARGER: Final = 2
 """Factor of the token limit with which a reply that was cut off at the limit is asked for once more."""
 
@@ -153,7 +153,7 @@ class OpenAITeacher:
         return reply
 
     async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
-        """Ask; if the reply is not valid, ask again with the error quoted, `_MAX_REPAIRS` times; raise as `ask`."""
+        """Ask; if the reply is not valid, ask again with the fault named, `_MAX_REPAIRS` times; raise as `ask`."""
         kind, costs = type(request), self.ledger.of(type(request).__name__)
         call = call_of(request, self.config, seed=seed)
         usage = Usage()
@@ -161,7 +161,7 @@ class OpenAITeacher:
             completion = await self._completed(request, call, usage)
             try:
                 reply, mended = _read(completion, kind)
-                request.check(reply)
+                self._require_answer(request, reply)
             except ValueError as error:
                 problem = _whole(str(error)[:300])
             else:
@@ -170,13 +170,15 @@ class OpenAITeacher:
             if not repairs_left:
                 break
             costs.repairs += 1
-            if kind.is_turn:  # drawn anew: a complaint would be a part of the conversation
-                call = {**call, "seed": (call["seed"] + 1) % 2**31}
-            else:
-                said = {"role": "assistant", "content": _whole(completion.said)}
-                repair = {"role": "user", "content": _REPAIR.format(problem)}
-                call = {**call, "messages": [*call["messages"], said, repair]}
+            # Drawn anew, too: the same call might have the same reply. A complaint would be a part of a conversation.
+            call = {**(call if kind.is_turn else repair_of(call, request, problem)), "seed": (call["seed"] + 1) % 2**31}
         raise BadReply(f"{kind.__name__}: no valid reply after {_MAX_REPAIRS} repairs: {problem}")
+
+    def _require_answer(self, request: Request[Any], reply: BaseModel) -> None:
+        """Raise `ValueError` if a valid reply does not answer the question, or is copied from it."""
+        request.check(reply)
+        if not request.is_turn:
+            require_own_words(reply, request.messages(), may_be_empty=request.may_be_empty)
 
     async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
         """Return one completion, which is neither a refusal nor cut off, and count it; raise as `ask`."""

@@ -39,6 +39,9 @@ class Request(BaseModel, Generic[Reply]):
     is_turn: ClassVar[bool] = False
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
 
+    may_be_empty: ClassVar[bool] = False
+    """Whether a reply without any content is one."""
+
     def offered(self) -> list[JsonObject]:
         """Return the tools that the model may call, in OpenAI's form."""
         return []

@@ -77,6 +77,8 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
     """Validate a value, without a wrapper and in another form if its type takes it so; else raise its first fault."""
     first: ValidationError | None = None
     for shape, kind in _shapes(value, reply_type):
+        if _is_schema_of(reply_type, shape):
+            raise Unreadable("reply: that is the schema itself; give values that satisfy it")
         mended = Counter([kind] if kind else [])
         shape = copy.deepcopy(shape)
         for _ in range(_MAX_CHANGES):
@@ -93,6 +95,19 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
             mended += Counter(kind for kind in changed if kind)
     assert first is not None, "the first shape is the value as it came"
     raise first
+
+
+def _is_schema_of(reply_type: type[BaseModel], value: JsonValue) -> bool:
+    """Say whether a value is the JSON schema of a reply, and no reply.
+
+    >>> class Sum(BaseModel):
+    ...     value: int
+    >>> _is_schema_of(Sum, Sum.model_json_schema()), _is_schema_of(Sum, {"value": 3, "properties": {"value": {}}})
+    (True, False)
+    """
+    fields = value.get("properties") if isinstance(value, dict) else None
+    known = reply_type.model_fields.keys()
+    return isinstance(fields, dict) and bool(fields.keys() & known) and not value.keys() & known
 
 
 def _require_no_boolean_read_as_number(given: JsonValue, read: JsonValue, place: str) -> None:

@@ -26,6 +26,7 @@ from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, T
 from synthesis.stage import Rejected
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
+from synthesis.written_language import is_in_another_language
 
 CHARACTERS_PER_TOKEN: Final = 4
 """Rough length of a token of English or JSON; Chinese has about one character per token."""
@@ -140,6 +141,8 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     ]
     require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
+    if source.language is None and is_in_another_language(" ".join(descriptions)):
+        raise Rejected("documents in neither English nor Chinese", f"{source.name!r}: {descriptions[0][:60]!r}")
     return ServerDocument(
         id=record_id("server", source.name, source.origin, [tool.model_dump(mode="json") for tool in tools]),
         name=clean_text(source.name),

@@ -9,7 +9,7 @@ from hypothesis import given as over
 from hypothesis import strategies as st
 
 from synthesis.run.json_values import texts_in
-from synthesis.written_language import foreign_passages
+from synthesis.written_language import foreign_passages, is_in_another_language
 
 ENGLISH = [
     ("Find a hotel in Oslo for two nights.", ()),
@@ -122,3 +122,25 @@ def test_english_words_among_chinese_are_found_wherever_they_stand(before, words
 def test_no_text_is_too_strange_and_a_given_text_is_never_foreign(text, language):
     assert isinstance(foreign_passages(text, language), list)
     assert foreign_passages(text, language, given=[text]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_other"),
+    [
+        ("Recupera as mensagens enviadas em um grupo dentro de um intervalo de datas.", True),
+        ("Obtiene la reputación de un vendedor. Obtiene las reseñas de un producto.", True),
+        ("Renvoie tous les transitaires de la ville pour un pays.", True),
+        ("Beantwortet die Frage, wie viele Tage vorhanden sind.", True),
+        ("Zwraca listę produktów dla użytkownika.", True),
+        ("Повертає список замовлень.", True),
+        ("ファイルの文字数を計測します。", True),
+        ("Get the list of cafés in São Paulo for a user. Delete a menu in Málaga.", False),
+        ("Run a command", False),
+        ("MSSQL query", False),
+        ("查询 SAP 订单。List orders。", False),
+        ("Translate from French: 'le monde' to 'the world' and return it.", False),
+        ("```python\nfür = 3\n``` runs the code", False),
+    ],
+)
+def test_a_text_in_a_third_language_is_told_from_english_with_foreign_names(text, is_other):
+    assert is_in_another_language(text) is is_other

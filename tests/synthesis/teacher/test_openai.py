@@ -18,7 +18,7 @@ from tests.synthesis.teacher.asking import KEY, SCORES, asking, question, scored
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 
 
-async def test_a_question_is_asked_with_its_schema_and_an_invalid_reply_is_repaired_with_the_error_quoted():
+async def test_a_question_is_asked_with_its_schema_and_a_repair_names_the_fault_and_shows_no_more_to_copy():
     replies = iter(['{"reason": "plain", "clarity": 3}', f"```json\n{scored({})}\n```"])
     async with asking(lambda _: next(replies)) as (endpoint, teacher):
         assert await teacher.ask(question(), seed=0) == SCORES
@@ -30,10 +30,16 @@ async def test_a_question_is_asked_with_its_schema_and_an_invalid_reply_is_repai
     assert schema["properties"] == {"reason": {"type": "string"}, **scores}
     assert schema["required"] == list(SCORES.model_dump())
     assert "satisfies this schema" in asked["messages"][0]["content"]  # for endpoints without schema output
-    *_, reply, complaint = repaired["messages"]
-    assert reply == {"role": "assistant", "content": '{"reason": "plain", "clarity": 3}'}
-    assert "clarity" in complaint["content"]
-    assert "less than or equal to 1" in complaint["content"]
+    system, user = repaired["messages"]
+    assert [system["role"], user["role"]] == ["system", "user"]
+    assert "Score a user's request" in system["content"]
+    assert not any(shown in system["content"] for shown in ("Example", "kite", "schema"))
+    assert user["content"].startswith(asked["messages"][1]["content"])
+    complaint = user["content"].removeprefix(asked["messages"][1]["content"])
+    assert "clarity" in complaint
+    assert "less than or equal to 1" in complaint
+    assert '{"reason": <string>, "clarity": <number>,' in complaint
+    assert '{"reason": "plain", "clarity": 3}' not in complaint
 
 
 @pytest.mark.parametrize("reply", ["", "null", "nonsense", "[" * 100_000, '{"clarity": 1, "realism": 1}'])

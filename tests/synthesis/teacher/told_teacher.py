@@ -6,13 +6,16 @@ import json
 
 from synthesis.procedural.teacher import answer_to
 from synthesis.prompts.agent_turn import TakeTurn
+from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.judges import Judgements, JudgeTogether, NumberedJudgement
+from synthesis.teacher.calls import REPAIR
 from synthesis.teacher.openai import OpenAITeacher
 
 
 def name_of_call(messages: list[dict], seed: int) -> str:
-    """Name a question as a call has it: without the system message, to which the schema is added."""
-    return json.dumps([messages[1:], seed % 2**31], sort_keys=True)
+    """Name a question as a call has it: without the system message, to which the schema is added, and the repair."""
+    asked = [{**each, "content": (each["content"] or "").partition(REPAIR)[0]} for each in messages[1:]]
+    return json.dumps([asked, seed % 2**31], sort_keys=True)
 
 
 def reply_of(request, seed: int) -> dict:
@@ -50,6 +53,10 @@ class ToldTeacher(OpenAITeacher):
     async def _reply(self, request, seed, **options):
         self.replies[name_of_call(request.messages(), seed)] = reply_of(request, seed)
         return await super()._reply(request, seed, **options)
+
+    def _require_answer(self, request, reply):
+        if not isinstance(request, WriteQAInstance):  # the names of the embedded teacher's worlds begin as they like
+            super()._require_answer(request, reply)
 
 
 def told(replies: dict[str, dict], body: dict) -> dict:
