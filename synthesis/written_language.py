@@ -14,7 +14,7 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -48,31 +48,16 @@ _LONGEST_VALUE: Final = 200
 _SHARE_OF_A_THIRD_SCRIPT: Final = 0.25
 _LEAST_FOREIGN_WORDS: Final = 2
 _NAME_JOINTS: Final = frozenset({"of", "the", "and", "de", "la", "le", "du", "van", "von", "der", "di", "el", "s"})
-_ENGLISH: Final = frozenset({
-    "a", "an", "the", "this", "that", "these", "those", "it", "its", "i", "me", "my", "you", "your", "we", "us",
-    "our", "he", "him", "his", "she", "her", "they", "them", "their", "is", "are", "was", "were", "be", "been",
-    "am", "do", "does", "did", "done", "has", "have", "had", "can", "could", "will", "would", "shall", "should",
-    "may", "might", "must", "not", "no", "yes", "and", "or", "but", "if", "then", "than", "so", "as", "of",
-    "to", "for", "in", "on", "at", "by", "with", "from", "into", "about", "after", "before", "between", "what",
-    "which", "who", "whom", "whose", "when", "where", "why", "how", "all", "any", "some", "each", "every",
-    "please", "thanks", "thank", "hello", "hi",
-})  # fmt: skip
+_LISTS: Final[dict[str, frozenset[str]]] = {
+    name: frozenset(words.split())
+    for name, words in tomllib.loads(Path(__file__).with_name("stop_words.toml").read_text(encoding="utf-8")).items()
+}
+_STOP_WORDS: Final = {name: words for name, words in _LISTS.items() if len(name) == 2}
+"""Frequent words of languages in Latin letters, by the language's code."""
+_ENGLISH: Final = _LISTS["english"]
 """Words that make a text English; none of them is a term."""
-_TERMS: Final = frozenset({
-    "api", "app", "apps", "csv", "json", "xml", "yaml", "html", "css", "sql", "url", "uri", "pdf", "txt", "zip",
-    "png", "jpg", "svg", "mp3", "mp4", "gif", "id", "ip", "wifi", "web", "email", "bug", "log", "tag", "token",
-    "docker", "git", "github", "python", "java", "javascript", "linux", "windows", "excel", "word", "ppt",
-    "vip", "km", "kg", "cm", "mm", "mg", "ml", "gb", "mb", "tb", "kb", "usb", "gps", "ok", "pro", "max", "mini",
-    "plus", "vs", "logo", "demo", "blog", "ai", "iot",
-})  # fmt: skip
+_TERMS: Final = _LISTS["terms"]
 """English words that Chinese texts use as they are."""
-
-
-@cache
-def _stop_words() -> dict[str, frozenset[str]]:
-    """Return frequent words of languages in Latin letters, by the language's code."""
-    lists = tomllib.loads(Path(__file__).with_name("stop_words.toml").read_text(encoding="utf-8"))
-    return {language: frozenset(words.split()) for language, words in lists.items()}
 
 
 def is_in_another_language(text: str) -> bool:
@@ -90,7 +75,7 @@ def is_in_another_language(text: str) -> bool:
     if letters and sum(map(len, _OTHER_SCRIPT.findall(text))) / letters > _SHARE_OF_A_THIRD_SCRIPT:
         return True
     words = [word.casefold() for word in _WORDS.findall(_CODE.sub(" ", text))]
-    counts = {language: sum(word in known for word in words) for language, known in _stop_words().items()}
+    counts = {language: sum(word in known for word in words) for language, known in _STOP_WORDS.items()}
     english = counts.pop("en")
     foreign = max(counts.values()) + sum(not word.isascii() for word in words)
     return foreign >= _LEAST_FOREIGN_WORDS and foreign > 2 * english

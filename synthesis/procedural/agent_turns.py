@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from random import Random
 from typing import Final
 
@@ -31,52 +33,9 @@ _PASSING: Final = re.compile(
     r"time[d]? ?out|\b50[0-9]\b|\b429\b|rate limit|too many requests|unavailable", re.IGNORECASE
 )
 
-_PHRASES: Final[dict[Language, dict[str, tuple[str, ...]]]] = {
-    "en": {
-        "asked": ("The user wants this: {}.", "{} does just what is asked.", "This calls for: {}."),
-        "needed": (
-            "{} gives the {} that {} takes.",
-            "First {}: its {} is needed to {}.",
-            "I lack a {1}; {0} returns it.",
-        ),
-        "takes": ("{} takes the {} just found.", "With that {1}, {0} is next.", "The {1} is there, so {0}."),
-        "next": ("Also asked for: {}.", "Still to do: {}.", "{} is left to do.", "Next part: {}."),
-        "together": ("Independent calls: {}.", "Both at once: {}.", "In parallel: {}."),
-        "retry": ("That failed; try again.", "A passing failure; call again.", "Retry the failed call."),
-        "answer": ("All results are in; answer now.", "I have what I need.", "Nothing is missing; sum up."),
-        "give_up": ("It cannot be done; say so.", "This will not work; tell the user."),
-        "ask": ("A needed fact is missing; ask.", "I cannot call without that; ask."),
-        "refuse": ("No tool fits; say so.", "None of the tools can do this."),
-        "refuse_rest": ("No tool does the rest; say so.", "That much is done; no tool has the last part."),
-        "done": ("Done. {}.", "Here is the result: {}.", "Result: {}.", "I found this: {}.", "All done: {}."),
-        "done_bare": ("Done.", "That is done.", "It went through."),
-        "sorry": ("Sorry, I could not {}: {}.", "I was not able to {}: {}."),
-        "cannot": (
-            "Sorry, none of my tools can {}.",
-            "I cannot do that: no tool here can {}.",
-            "My tools do not allow me to {}.",
-        ),
-        "which": ("Which {} should I use?", "Please tell me the {}.", "What is the {}?"),
-    },
-    "zh": {
-        "asked": ("用户要的是：{}。", "{}正合要求。", "这需要{}。"),
-        "needed": ("先{}，才能得到{}。", "{}会给出{}，后面要用。", "缺少{1}，所以先{0}。"),
-        "takes": ("有了{1}，可以{0}。", "{1}已得到，接着{0}。", "用刚得到的{1}来{0}。"),
-        "next": ("还要求：{}。", "接下来还要{}。", "剩下的是{}。"),
-        "together": ("这些调用互不依赖：{}。", "同时进行：{}。"),
-        "retry": ("调用失败，再试一次。", "暂时失败，重试。"),
-        "answer": ("结果已齐，可以回答。", "信息够了，作答。"),
-        "give_up": ("无法完成，告诉用户。", "这行不通，直说。"),
-        "ask": ("缺少必要信息，先询问。", "少一个事实，问用户。"),
-        "refuse": ("没有合适的工具。", "工具都做不到。"),
-        "refuse_rest": ("其余的没有工具能做，直说。", "能做的已做完，最后一步没有工具。"),
-        "done": ("已完成。{}。", "结果如下：{}。", "查到了：{}。", "结果：{}。"),
-        "done_bare": ("已完成。", "办好了。"),
-        "sorry": ("抱歉，未能{}：{}。", "没有办成：{}，原因是{}。"),
-        "cannot": ("抱歉，我的工具无法{}。", "没有工具可以{}，做不到。"),
-        "which": ("请问{}是什么？", "请告诉我{}。", "{}是哪个？"),
-    },
-}
+_PHRASES: Final[Mapping[Language, Mapping[str, Sequence[str]]]] = tomllib.loads(
+    files("synthesis.procedural").joinpath("agent_phrases.toml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)

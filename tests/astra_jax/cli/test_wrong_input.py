@@ -229,6 +229,9 @@ ROWS = [
     row("sft sft.toml conversations=['sft.toml']", 1, "sft.toml, line 2", "expected a JSON object"),
     row("sft sft.toml conversations=['missing.jsonl']", 1, "No such file", "missing.jsonl"),
     row("synthesize trajectories trajectories.toml refuse_share=1 ask_back_share=1", 2, "refuse_share"),
+    row(
+        "synthesize trajectories trajectories.toml templates=false", 2, "name a model in a [teacher]", "templates=true"
+    ),
     row("synthesize environments environments.toml scenarios.no_hop=1", 2, "scenarios.no_hop", "'single_hop'"),
     row("evaluate environments evaluation.toml polcy=x", 2, "unknown key polcy", "did you mean policy?"),
     row("evaluate environments rl.toml", 2, "unknown key"),
