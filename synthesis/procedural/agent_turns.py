@@ -114,7 +114,8 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
         ready[position] = arguments
     if hopeless is None and ready:
         positions = _called_now(ready, progress, task.id)
-        reasoning = _reasoning(chain, positions, documents, progress, language, rng)
+        why = _reasoning(chain, positions, documents, progress, language, rng)
+        reasoning = why[0].upper() + why[1:]
         calls = tuple(RequestedCall(name=chain.tools[position], arguments=ready[position]) for position in positions)
         return AgentMessage(reasoning=reasoning, tool_calls=calls)
     told = _told(request, chain, progress)
@@ -260,13 +261,15 @@ def _told(request: TakeTurn, chain: Chain, progress: Progress) -> str:
     """Return every field of the results of the calls for the last request, up to `MAX_TOLD` of each call."""
     language = request.language
     documents = {tool.name: tool for tool in request.tools}
-    # Neither values that the user said nor values that stand in the answer already are told.
-    given = {value_in_words(value, language) for value in request.task.slots.values()}
+    # Neither texts that the user said nor fields that stand in the answer already are told.
+    given = {value for value in request.task.slots.values() if isinstance(value, str)}
+    told: set[tuple[str, str]] = set()
     parts: list[str] = []
     for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses):
         tool = documents[chain.tools[position]]
-        facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact[1] not in given]
-        given.update(value for _, value in facts)
+        facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact not in told]
+        facts = [fact for fact in facts if fact[1] not in given]
+        told.update(facts)
         parts += [f"{label} {value}".strip() for label, value in facts[:MAX_TOLD]]
     return ("，" if language == "zh" else ", ").join(parts)
 
