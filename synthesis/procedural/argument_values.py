@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
 from importlib.resources import files
 from random import Random
 from typing import Any, Final
@@ -24,7 +23,6 @@ from synthesis.trajectories.chains import is_identifier, scalar_type, singular, 
 _VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
 )
-_FIRST_DAY: Final = date(2026, 3, 2)
 _EXAMPLES: Final = re.compile(
     r"(?:\be\.g\.?|\bfor example\b|\bexamples?:|\bsuch as\b|例如|如[:：])[\s:,：，]*"
     r"(?:[`'\"“‘]([^`'\"“”‘’]{1,60})[`'\"”’]|([\w@./:#+-]{2,40}(?=[,;)\s]|$)))",
@@ -135,29 +133,15 @@ def _range(name: str) -> tuple[float, float, int]:
 
 
 def _text(name: str, schema: JsonObject, rng: Random, language: Language, about: str) -> str:
-    subject = f"{schema.get('description', '')} {about}".lower()
+    subject = (
+        f"format:{schema.get('format', '')} {' '.join(words_of(name))} {schema.get('description', '')} {about}".lower()
+    )
     shape = schema.get("pattern") or _shape_of(slot_name(name), subject)
     if shape and (text := text_like(shape, rng)) is not None:
         return text
     words = words_of(name)
-    last = singular(words[-1]) if words else ""
-    day = _FIRST_DAY + timedelta(days=rng.randint(0, 120))
-    text_format = schema.get("format", "")
-    described = str(schema.get("description", "")).lower()
-    if text_format == "date-time" or last in ("datetime", "timestamp"):
-        return f"{day.isoformat()}T{rng.randint(7, 21):02d}:{rng.choice((0, 15, 30, 45)):02d}:00Z"
-    if text_format == "date" or last in ("date", "checkin", "checkout", "deadline", "since", "until", "birthday"):
-        return day.isoformat()
-    if text_format == "time" or last == "time" or "hh:mm" in described:
-        return f"{rng.randint(7, 21):02d}:{rng.choice((0, 15, 30, 45)):02d}"
-    if text_format == "email" or last == "email":
-        return _combined("email_name", rng, "en")
-    if text_format in ("uri", "url") or last in ("url", "uri", "link", "website", "webpage"):
-        return f"https://{_combined('domain', rng, 'en')}/{rng.choice(('news', 'about', 'item', 'docs'))}"
-    if last in ("phone", "mobile", "telephone"):
-        return f"555-{rng.randint(1000, 9999)}"
-    if text_format == "uuid" or is_identifier(name) or last in ("number", "serial", "hash", "sku", "isbn"):
-        letter = (words[0] if words else "x")[0].upper()
+    if is_identifier(name) or (words and singular(words[-1]) in ("number", "serial", "hash", "sku")):
+        letter = words[0][0].upper()
         return f"{letter if letter.isascii() else 'N'}{rng.randint(1000, 9999)}"
     return _named_text(words, rng, language, is_argument=bool(about))
 

@@ -3,8 +3,6 @@
 A weak model copies what stands before it, with a name or two changed. Two texts share content if they have runs of
 three words in common (in Chinese of three characters, which count half); runs that stand in the question's data are
 the reply's to use.
-
-Decided: docs/decisions/teacher.md, “Replies are parsed leniently by our own reader and validated strictly”.
 """
 
 from __future__ import annotations
@@ -28,7 +26,9 @@ _MOST_OF_A_TEXT: Final = 0.8
 _MOST_OF_ALL: Final = 0.5
 """Share of a reply's runs from which the whole counts as copied; half of its names may be changed."""
 _LEAST_RUNS: Final = 4
-_LEAST_RUNS_OF_ALL: Final = 8
+"""Least number of runs of a text that is looked at alone; a shorter one may be the same by chance."""
+_LEAST_COPIED: Final = 6
+_LEAST_COPIED_OF_A_SHORT_REPLY: Final = 2
 
 Runs = dict[tuple[str, ...], float]
 """Runs of words with their weights."""
@@ -92,10 +92,11 @@ def require_own_words(reply: BaseModel, messages: Sequence[JsonObject], *, may_b
         copied, total = _shared(runs, shown), sum(runs.values())
         if total >= _LEAST_RUNS and copied >= _MOST_OF_A_TEXT * total:
             raise ValueError(f"{' '.join(next(iter(runs)))!r} … is copied from the example; answer what is asked")
-        if total >= _LEAST_RUNS_OF_ALL and _shared(runs, asked) >= _MOST_OF_A_TEXT * total:
+        if total >= 2 * _LEAST_RUNS and _shared(runs, asked) >= _MOST_OF_A_TEXT * total:
             raise ValueError(f"{' '.join(next(iter(runs)))!r} … is copied from the instructions; follow them instead")
-    copied, total = (sum(each) for each in ([_shared(runs, shown) for runs in texts], [sum(r.values()) for r in texts]))
-    if copied >= _LEAST_RUNS_OF_ALL and copied > _MOST_OF_ALL * total:
+    copied, total = sum(_shared(runs, shown) for runs in texts), sum(sum(runs.values()) for runs in texts)
+    is_long = copied >= _LEAST_COPIED and copied > _MOST_OF_ALL * total
+    if is_long or (copied >= _LEAST_COPIED_OF_A_SHORT_REPLY and copied >= _MOST_OF_A_TEXT * total):
         raise ValueError("most of the reply is copied from the example, with other names; answer what is asked")
 
 
