@@ -25,5 +25,6 @@ tools/            Tool documents from anywhere, normalised, and the tools behind
 track/            The parts that both tracks share: journals, seeds, fingerprint, and the records at the end.
 trajectories/     The trajectories track: from tool documents to judged conversations.
 verification      Verification of a record directory: the number of sound records, and the failures.
-written_language  The test whether a text is written in its language, and the rejection of one that is not.
+written_language  The tests whether a text is in its language, or in neither English nor Chinese, and the rejection of
+                  one.
 """

@@ -1,4 +1,4 @@
-"""The test whether a text is written in its language, the rejection of one that is not, and the test for a third one.
+"""The tests whether a text is in its language, or in neither English nor Chinese, and the rejection of one.
 
     English   no word in another script than Latin
     Chinese   no English phrase, no English word that could be avoided, no third script

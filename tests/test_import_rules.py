@@ -34,7 +34,7 @@ _FLOORS = {
         procedural by_construction export cost
     """,
     "synthesis.trajectories": """
-        tool_graph chains tasks augmentation follow_ups collection reward_axes verification config selection
+        tool_graph chains tasks follow_ups augmentation collection reward_axes verification config selection
         statistics worker pipeline
     """,
     "synthesis.environments": "selection questions proving state distractors verification config worker pipeline",

@@ -1,7 +1,7 @@
 """The embedded teacher: seeded and offline, it answers by grammar and computation.
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
-argument_values     Values for arguments and outputs, drawn by their names, types, formats and limits.
+argument_values     Values for arguments and outputs, drawn by their names, subjects, schemas and examples.
 emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
@@ -13,11 +13,12 @@ same_intent         The test whether two tools do the same, by the nouns of thei
                     parameters.
 stateful            Answers about tools on a state: moves of funds, and a last read.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
-task_grammar        A grammar of requests: imperative clauses made of tool descriptions, with the facts in them.
+task_grammar        A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
 tool_options        Optional parameters of generated tools: units, pages, precisions and masks.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
+text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
 """

@@ -1,4 +1,4 @@
-"""Values for arguments and outputs, drawn by their names, types, formats, patterns, limits and described examples.
+"""Values for arguments and outputs, drawn by their names, subjects, schemas and examples.
 
 The vocabulary (`argument_vocabulary.toml`) is wide and its parts combine, so that a small model has to copy a value
 rather than remember it. A name may mean several kinds of value: the words of tool and server decide that the `address`

@@ -1,4 +1,4 @@
-"""A grammar of requests: frames around imperative clauses made of tool descriptions, with the facts in them.
+"""A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 
 The frames, and the words around a fact, are in `request_frames.toml`.
 """

@@ -1,4 +1,4 @@
-"""Parroted replies: the prompt's own example or its instructions in the place of an answer, or nothing at all.
+"""Parroted replies: the prompt's own example or instructions in the place of an answer, or nothing.
 
 A weak model copies what stands before it, with a name or two changed. Two texts share content if they have runs of
 three words in common (in Chinese of three characters, which count half); runs that stand in the question's data are
