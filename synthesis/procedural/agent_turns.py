@@ -33,7 +33,7 @@ _PASSING: Final = re.compile(
     r"time[d]? ?out|\b50[0-9]\b|\b429\b|rate limit|too many requests|unavailable", re.IGNORECASE
 )
 
-_PHRASES: Final[Mapping[Language, Mapping[str, Sequence[str]]]] = tomllib.loads(
+_PHRASES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = tomllib.loads(
     files("synthesis.procedural").joinpath("agent_phrases.toml").read_text(encoding="utf-8")
 )
 

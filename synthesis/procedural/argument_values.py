@@ -175,7 +175,7 @@ def _named_text(words: Sequence[str], rng: Random, language: Language, is_argume
 
 
 _JOINED_WITHOUT_SPACE: Final = frozenset(
-    {"company", "username", "file", "path", "domain", "host", "code", "email_name", "expression"}
+    {"company", "username", "file", "path", "domain", "host", "code", "expression"}
 )
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from synthesis.procedural.agent_turns import read_progress
 from synthesis.procedural.argument_values import known_or_drawn_value
-from synthesis.procedural.task_grammar import render_task
+from synthesis.procedural.task_grammar import FRAMES, render_task
 from synthesis.prompts.simulated_user import ContinueAsUser, UserTurn
 from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
-from synthesis.records import Chain, Language
+from synthesis.records import Chain
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.chains import task_slots
-
-_LINKS: Final[dict[Language, tuple[str, ...]]] = {
-    "en": ("Thanks. {}", "Good. {}", "Thank you. {}", "One more thing. {}", "{}"),
-    "zh": ("谢谢。{}", "好的。{}", "还有一件事。{}", "{}"),
-}
 
 
 def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
@@ -38,7 +31,7 @@ def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
     last_calls = Chain(tools=chain.tools[first:], bindings=bindings)
     # Facts of earlier requests go in as hidden ones: they are not said again.
     text = render_task(server, last_calls, request.slots | slots, tuple(request.slots), rng)
-    return WrittenFollowUp(text=rng.choice(_LINKS[server.language]).format(text), slots=slots)
+    return WrittenFollowUp(text=rng.choice(FRAMES[server.language]["links"]).format(text), slots=slots)
 
 
 def continue_as_user(request: ContinueAsUser, seed: int) -> UserTurn:

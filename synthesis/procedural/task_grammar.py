@@ -16,7 +16,7 @@ from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocu
 from synthesis.tools.names import words_of
 from synthesis.trajectories.chains import is_identifier, slot_name, task_slots
 
-_FRAMES: Final[Mapping[Language, Any]] = tomllib.loads(
+FRAMES: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("request_frames.toml").read_text(encoding="utf-8")
 )
 _LEADING_VERBS: Final = {"returns": "return", "does": "do", "has": "have", "is": "check"}
@@ -156,7 +156,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _place_of(slot: str, language: Language) -> str | None:
     """Return the words around a fact, by the whole name of its slot, its first word or its last."""
-    first, last = _FRAMES[language]["first"], _FRAMES[language]["last"]
+    first, last = FRAMES[language]["first"], FRAMES[language]["last"]
     words = slot.split("_")
     place: str | None = last.get(slot) or (first.get(words[0]) if len(words) > 1 else None) or last.get(words[-1])
     return place
@@ -180,12 +180,12 @@ def _put_in(clause: str, slot: str, label: str, value: str, language: Language) 
 
 
 def _sentence(clauses: Sequence[str], language: Language, rng: Random) -> str:
-    then, finally_ = rng.choice(_FRAMES[language]["joints"])
+    then, finally_ = rng.choice(FRAMES[language]["joints"])
     text = clauses[0]
     for position, clause in enumerate(clauses[1:], 2):
         is_last = position == len(clauses) and len(clauses) > 2
         text += (finally_ if is_last else then) + clause
-    frame: str = rng.choice(_FRAMES[language]["frames"])
+    frame: str = rng.choice(FRAMES[language]["frames"])
     if frame.startswith("{}"):
         text = text[0].upper() + text[1:]
     return frame.format(text)

@@ -81,10 +81,11 @@ async def augment_task(
     """
     speaker = persona if axis == "persona" else task.persona
     first = task_so_far(task, [Message(role="user", content=task.text)])
-    assert first.chain is not None  # each task has the calls that its author expects
-    stated = {binding.slot for binding in first.chain.bindings} - task.hidden_parameters.keys()
-    first = first.model_copy(update={"slots": {slot: task.slots[slot] for slot in task.slots if slot in stated}})
-    request = AugmentTask(server=server, task=first, chain=first.chain, axis=axis, persona=speaker)
+    chain = first.chain
+    assert chain is not None  # each task has the calls that its author expects
+    facts = {binding.slot for binding in chain.bindings} - task.hidden_parameters.keys()
+    first = first.model_copy(update={"slots": {slot: task.slots[slot] for slot in task.slots if slot in facts}})
+    request = AugmentTask(server=server, task=first, chain=chain, axis=axis, persona=speaker)
 
     def checked(augmented: AugmentedTask) -> Task:
         text = augmented.text

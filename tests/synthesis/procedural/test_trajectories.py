@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from synthesis.answers.expectation import meets_expectation
 from synthesis.procedural.agent_turns import _PHRASES, take_turn
 from synthesis.procedural.argument_values import drawn_value
-from synthesis.procedural.task_grammar import _FRAMES, clause_of
+from synthesis.procedural.task_grammar import FRAMES, clause_of
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.prompts.tasks import WriteTask
@@ -72,7 +72,7 @@ def test_descriptions_become_imperative_clauses(description, language, clause):
 
 @pytest.mark.parametrize(("language", "least"), [("en", 300), ("zh", 300)])
 def test_requests_have_hundreds_of_frames_in_their_own_language_that_state_no_fact(language, least):
-    frames = _FRAMES[language]["frames"]
+    frames = FRAMES[language]["frames"]
     assert len(set(frames)) == len(frames) >= least
     assert all(frame.count("{}") == 1 and not re.search(r"\d", frame) for frame in frames)
     assert [frame for frame in frames if foreign_passages(frame.format(""), language)] == []
