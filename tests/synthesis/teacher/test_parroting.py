@@ -75,6 +75,35 @@ async def test_answers_are_not_taken_for_copies(tmp_path):
     assert checked > 300
 
 
+<<<<<<< HEAD
+=======
+OWN = [
+    ("JudgeToolNecessity", "en", {"reason": "Two prices are compared that are both known.", "needs_tool": False}),
+    ("JudgePlanning", "en", {"reason": "It says 12 nights; the tool returned 14.", "score": 0.2}),
+    ("JudgePlanning", "zh", {"reason": "它说有 3 个房间，而工具返回 5。", "score": 0.2}),
+    ("VoteOnChain", "en", {"reason": "The order is shipped after it was deleted.", "coherent": False}),
+    ("AugmentTask", "en", {"text": "Is a room in Oslo free for Ana? Just yes or no, please."}),
+    ("AugmentTask", "zh", {"text": "奥斯陆给安娜的酒店订好了吗？只回答是否就行。"}),
+    (
+        "WriteTask",
+        "en",
+        {
+            "text": "My room in Oslo was loud again - can the hotel have a look on 2031-04-02, and may Ana move to a "
+            "quieter one near the harbour for two more nights?",
+            "slots": {"city": "Oslo", "guest": "Ana"},
+        },
+    ),
+]
+"""Replies that answer, in words that are near those of the example."""
+
+
+@pytest.mark.parametrize(("kind", "language", "reply"), OWN, ids=[f"{kind}-{language}" for kind, language, _ in OWN])
+def test_a_reply_that_is_near_the_example_in_its_form_alone_is_an_answer(kind, language, reply):
+    request = next(one for each, one in RENDERED[language].items() if each.__name__ == kind)
+    require_own_words(request.reply_type.model_validate(reply), request.messages())
+
+
+>>>>>>> w-traj
 def instance(*names: str, year: int = 1990) -> QAInstance:
     nodes = (
         DecompositionNode(id="q1", question=f"Who built {names[0]}?", answer=names[1]),
