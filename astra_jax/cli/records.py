@@ -19,7 +19,8 @@ from synthesis.record_io import (
     read_certificate,
     require_records,
 )
-from synthesis.records import Environment, KeptRecord
+from synthesis.records import Certificate, Environment, KeptRecord
+from synthesis.run.fingerprint import digest_of_files
 
 
 def show(options: argparse.Namespace) -> None:
@@ -74,18 +75,35 @@ def verify(options: argparse.Namespace) -> int | None:
 
 def attack(options: argparse.Namespace) -> int | None:
     """Run the attacks, write the certificate and its card; return 1 if the environments themselves are at fault."""
-    from astra_jax.evaluate.certify import certify, verdict
+    from astra_jax.benchmarks.foreign_environments import KINDS, foreign_certificate
+    from astra_jax.evaluate.astra_rows import read_astra_rows
+    from astra_jax.evaluate.certify import certify
+
+    if str(options.directory).partition(":")[0] in KINDS:
+        name, out = str(options.directory), options.out or Path("certificate")
+        certificate = asyncio.run(foreign_certificate(name, python=options.python, count=options.count))
+        return _written(options, certificate, out)
+    if options.directory.is_file():
+        out = options.out or options.directory.with_name(f"{options.directory.stem}_certificate")
+        environments, packages = read_astra_rows(options.directory), {}
+        kind, digest = "rows of ASTRA's data", digest_of_files([options.directory])
+    else:
+        out, source = options.out or options.directory, RecordSource(options.directory, Environment)
+        require_records(source)
+        check_shards(options.directory)
+        environments, packages = list(source), source.card.packages
+        kind, digest = "environments", digest_of_records(options.directory)
+    certificate = with_sandbox(
+        options, packages, lambda sandbox: certify(environments, sandbox, digest=digest, source=kind, say=_say)
+    )
+    return _written(options, certificate, out)
+
+
+def _written(options: argparse.Namespace, certificate: Certificate, out: Path) -> int | None:
+    from astra_jax.evaluate.certify import verdict
     from astra_jax.report.certificate import write_certificate
 
-    source = RecordSource(options.directory, Environment)
-    require_records(source)
-    check_shards(options.directory)
-    digest = digest_of_records(options.directory)
-    certificate = with_sandbox(
-        options, source.card.packages, lambda sandbox: certify(list(source), sandbox, digest=digest, say=_say)
-    )
-    out = options.out or options.directory
-    write_certificate(certificate, out, name=options.directory.resolve().name)
+    write_certificate(certificate, out, name=options.directory.name)
     print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
     return None if certificate.fault is None else 1
 

@@ -25,9 +25,9 @@ from synthesis.run.json_values import texts_in
 Choose = Callable[[Sequence[ToolDocument]], Sequence[ToolDocument]]
 """Function of the documents to those of the tools that a program calls."""
 
-_REFUSAL: Final = "I cannot answer this: no tool gives it."
-_QUESTION_BACK: Final = "Which one do you mean?"
-_HEDGE: Final = f"{_REFUSAL} {_QUESTION_BACK}"
+REFUSAL: Final = "I cannot answer this: no tool gives it."
+QUESTION_BACK: Final = "Which one do you mean?"
+_HEDGE: Final = f"{REFUSAL} {QUESTION_BACK}"
 """Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
 _MOST_CALLS: Final = 200
 """Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
@@ -57,8 +57,8 @@ def attacks_on(
 
     return {
         "empty": in_all(says("")),
-        "refuse": in_all(says(_REFUSAL)),
-        "ask_back": in_all(says(_QUESTION_BACK)),
+        "refuse": in_all(says(REFUSAL)),
+        "ask_back": in_all(says(QUESTION_BACK)),
         "copy": in_all(lambda seen: seen.question),
         "constant": [
             says("; ".join(text for text, _ in answers[each.language].most_common(3))) for each in environments
@@ -159,7 +159,7 @@ def usual_settings(environments: Sequence[Environment]) -> dict[str, dict[str, J
     """Return for each domain the value that gold calls of the other domains give an optional parameter most often."""
     counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for environment in environments:
-        documents = {tool.document.name: tool.document for tool in environment.tools}
+        documents = {tool.document.name: tool.document for tool in environment.all_tools}
         for call in (task.call for task in environment.sub_tasks if task.call is not None):
             for name, schema in _optional(documents[call.name]).items():
                 value = call.arguments.get(name, schema.get("default"))

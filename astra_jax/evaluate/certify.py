@@ -9,7 +9,7 @@ Decided: docs/decisions/figures.md, “A program that learns nothing stands besi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -25,8 +25,9 @@ from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
 from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, JsonValue, canonical_json
+from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, canonical_json
 from synthesis.run.code import digest_of_code
+from synthesis.run.fingerprint import differences, flattened
 from synthesis.run.fingerprint import digest as digest_of
 
 _MAX_TURNS: Final = 32
@@ -51,11 +52,13 @@ async def certify(
     sandbox: AsyncSandboxClient,
     *,
     digest: str,
+    source: str = "environments",
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> Certificate:
     """Let every attack, and the gold policy, act in every environment; `digest` names the records.
 
+    A foreign `source` names no gold calls and no domains, so it has neither gold policy nor blind models.
     `say` is given a line after each policy.
 
     Raises:
@@ -89,6 +92,9 @@ async def certify(
     figures: dict[str, AttackFigures] = {}
     style, schema = (blind_beliefs(solvable, features) for features in (of_style, of_schema))
     policies = {"gold": list(map(gold, solvable)), **attacks_on(solvable, style, schema)}
+    is_ours = source == "environments"
+    for name in ("gold", "style", "schema") if not is_ours else ():
+        del policies[name]
     for name, programs in policies.items():
         began = monotonic()
         outcomes = await all_or_none(map(run, programs, starts))
@@ -96,19 +102,21 @@ async def certify(
         figures[name] = attack_figures(outcomes, seed=seed)
         say(f"attack: {in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
     return Certificate(
-        source="environments",
+        source=source,
         digest=digest,
         num_environments=len(solvable),
         num_left_out=len(environments) - len(solvable),
         seed=seed,
         max_turns=_MAX_TURNS,
         attack_code=attack_code(),
-        gold=figures.pop("gold"),
+        gold=figures.pop("gold", None),
         attacks=figures,
         blind_accuracy={
             "style": blind_accuracy(solvable, style),
             "schema": blind_accuracy(solvable, schema),
-        },
+        }
+        if is_ours
+        else {},
         canary_leaks=num_leaks,
     )
 
@@ -123,19 +131,9 @@ async def certificate_fault(
     """
     if certificate.attack_code != attack_code():
         return "it is of other attacks than this version's; run `astra records attack` again"
-    written = certificate.model_dump(mode="json")
     again = await certify(environments, sandbox, digest=certificate.digest, seed=certificate.seed)
-    computed = again.model_dump(mode="json")
-    return next((f"{key}: {line}" for key in computed for line in _differences(computed[key], written[key])), None)
-
-
-def _differences(computed: JsonValue, written: JsonValue) -> Iterator[str]:
-    """Yield the places where two JSON values differ, with both values."""
-    if isinstance(computed, dict) and isinstance(written, dict) and computed.keys() == written.keys():
-        for key, value in computed.items():
-            yield from (f"{key}: {line}" for line in _differences(value, written[key]))
-    elif computed != written:
-        yield f"computed {computed}, written {written}"
+    written, computed = (flattened(each.model_dump(mode="json")) for each in (certificate, again))
+    return next(iter(differences(written, computed)), None)
 
 
 def attack_figures(outcomes: Sequence[Outcome], *, seed: int) -> AttackFigures:

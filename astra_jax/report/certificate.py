@@ -7,7 +7,7 @@ from typing import Final
 
 from astra_jax.report.page import is_page, page_environment
 from astra_jax.report.tables import SHARE, Cell, Row, Table
-from synthesis.record_io import CERTIFICATE, read_certificate
+from synthesis.record_io import CERTIFICATE
 from synthesis.records import AttackFigures, Certificate
 from synthesis.run.destination import require_file_destination, whole_file
 
@@ -37,12 +37,16 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
         OSError: the disk is full or not writable.
     """
     out.mkdir(parents=True, exist_ok=True)
-    require_file_destination(out / CERTIFICATE, "certificate", lambda path: read_certificate(path.parent) is not None)
+    require_file_destination(out / CERTIFICATE, "certificate", _is_certificate)
     require_file_destination(out / _CARD, "card of a certificate", is_page)
     with whole_file(out / CERTIFICATE) as file:
         file.write_text(certificate.model_dump_json(indent=2) + "\n", encoding="utf-8")
     with whole_file(out / _CARD) as file:
         file.write_text(card(certificate, name=name), encoding="utf-8")
+
+
+def _is_certificate(path: Path) -> bool:
+    return b'"attack_code"' in path.read_bytes()
 
 
 def card(certificate: Certificate, *, name: str) -> str:

@@ -89,7 +89,7 @@ class Certificate(Record):
     @property
     def floor_f1(self) -> float:
         """The highest F1 of an attack that calls no tool."""
-        return max(self.attacks[name].f1 for name in SILENT_ATTACKS)
+        return max(self.attacks[name].f1 for name in SILENT_ATTACKS if name in self.attacks)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -100,8 +100,8 @@ class Certificate(Record):
     @property
     def fault(self) -> str | None:
         """A fault of the environments themselves, in words; None if there is none."""
-        if self.gold_f1 is not None and self.gold_f1 < 1:
-            return f"the gold policy has F1 {self.gold_f1:g}, not 1"
         if self.canary_leaks:
             return f"sources of tools can be read in {self.canary_leaks} episodes"
+        if self.gold_f1 is not None and self.gold_f1 < 1:
+            return f"the gold policy has F1 {self.gold_f1:g}, not 1"
         return None

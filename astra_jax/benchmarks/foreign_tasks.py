@@ -1,0 +1,77 @@
+"""Runs in the Python of a foreign environment, confined: says fixed texts in its tasks and writes their rewards.
+
+Input is one JSON object: the `kind` and `name` of the environment, the `count` of tasks and the `texts` of policies.
+`rewards.json` gets the prompts, and for each policy a list of rewards. It imports nothing of astra-jax.
+"""
+
+import asyncio
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Task = tuple[str, Any, Callable[[str], float]]
+"""Prompt, gold answer or None, and the reward of a last message."""
+
+
+def verifiers(name: str, count: int) -> list[Task]:
+    """Return the tasks of a module with `load_environment` (verifiers below 0.2)."""
+    environment = importlib.import_module(name).load_environment()
+
+    def task(row: dict) -> Task:
+        prompt = row["prompt"]
+        asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+
+        def reward(text: str) -> float:
+            state = {"task": "", "info": {}, "trajectory": [], "timing": {"scoring_ms": 0, "total_ms": 0}, **row}
+            # In the forms that parsers of verifiers look for: tags, and the box of mathematics.
+            written = f"<answer>\n{text}\n</answer>\n\\boxed{{{text}}}" if text else ""
+            state["completion"] = [{"role": "assistant", "content": written}]
+            asyncio.run(environment.rubric.score_rollout(state))
+            return float(state["reward"])
+
+        return asked, row.get("answer") or None, reward
+
+    return [task(row) for row in environment.get_eval_dataset(n=count)]
+
+
+def openenv(name: str, count: int) -> list[Task]:
+    """Return the tasks of MODULE:FUNCTION, which makes an OpenEnv environment whose episodes `final_answer` ends."""
+    from openenv.core import CallToolAction
+
+    module, _, function = name.partition(":")
+    environment = getattr(importlib.import_module(module), function)()
+
+    def task(seed: int) -> Task:
+        def reward(text: str) -> float:
+            environment.reset(seed=seed)
+            return float(environment.step(CallToolAction(tool_name="final_answer", arguments={"answer": text})).reward)
+
+        return json.dumps(environment.reset(seed=seed).result, ensure_ascii=False), None, reward
+
+    return list(map(task, range(count)))
+
+
+def main() -> None:
+    """Write the rewards of all policies in all tasks."""
+    asked = json.loads(sys.stdin.read())
+    tasks = {"verifiers": verifiers, "openenv": openenv}[asked["kind"]](asked["name"], asked["count"])
+    golds = [gold for _, gold, _ in tasks if gold is not None]
+    said = {name: [text] * len(tasks) for name, text in asked["texts"].items()}
+    said["copy"] = [prompt for prompt, _, _ in tasks]
+    if golds:
+        said["constant"] = [str(Counter(map(str, golds)).most_common(1)[0][0])] * len(tasks)
+    if tasks and len(golds) == len(tasks):
+        said["gold"] = list(map(str, golds))
+    rewards = {
+        name: [reward(text) for (_, _, reward), text in zip(tasks, texts, strict=True)] for name, texts in said.items()
+    }
+    prompts = [prompt for prompt, _, _ in tasks]
+    Path("rewards.json").write_text(json.dumps({"prompts": prompts, "rewards": rewards}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
