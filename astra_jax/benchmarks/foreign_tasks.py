@@ -40,15 +40,14 @@ def verifiers(name: str, count: int) -> list[Task]:
 
 def openenv(name: str, count: int) -> list[Task]:
     """Return the tasks of MODULE:FUNCTION, which makes an OpenEnv environment whose episodes `final_answer` ends."""
-    from openenv.core import CallToolAction
-
+    action = importlib.import_module("openenv.core").CallToolAction
     module, _, function = name.partition(":")
     environment = getattr(importlib.import_module(module), function)()
 
     def task(seed: int) -> Task:
         def reward(text: str) -> float:
             environment.reset(seed=seed)
-            return float(environment.step(CallToolAction(tool_name="final_answer", arguments={"answer": text})).reward)
+            return float(environment.step(action(tool_name="final_answer", arguments={"answer": text})).reward)
 
         return json.dumps(environment.reset(seed=seed).result, ensure_ascii=False), None, reward
 

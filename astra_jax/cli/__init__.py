@@ -9,7 +9,8 @@ config         `astra config`: every key of a kind of config, with its default a
 convert        `astra convert hf-to-orbax|orbax-to-hf`: checkpoints to and from HuggingFace.
 plan           `astra plan`: memory, FLOPs and roofline of a pod that is not there.
 quickstart     `astra quickstart`: the whole recipe with a tiny Qwen3.
-records        `astra records show|stats|verify|audit|export`: print, count, verify, audit and export records.
+records        `astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export
+               records.
 rescore        `astra rescore`: other rewards for episodes that are logged already, without model, tools or sandbox.
 serve          `astra serve`: the command line of the server.
 synthesize     `astra synthesize tools|trajectories|environments`: training data.

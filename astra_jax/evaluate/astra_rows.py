@@ -29,6 +29,14 @@ from synthesis.records import (
 _CHINESE: Final = re.compile("[\u4e00-\u9fff]")
 _QUOTED: Final = re.compile(r'"([^"\\]{2,60})"')
 
+_AS_TEXT: Final = """
+_value_of = {name}
+def {name}(**arguments):
+    value = _value_of(**arguments)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+"""
+"""Code behind a tool's module: sub-answers of a row are texts, so a tool returns text."""
+
 
 def read_astra_rows(path: Path) -> list[Environment]:
     """Read a file of JSON lines with the columns `prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict`.
@@ -49,11 +57,14 @@ def read_astra_rows(path: Path) -> list[Environment]:
 
 
 def _environment(row: dict[str, Any], number: int) -> Environment:
-    question = next(message["content"] for message in row["prompt"] if message["role"] == "user")
+    question, *_ = [message["content"] for message in row["prompt"] if message["role"] == "user"]
     sources, answers = json.loads(row["tool_dict"]), json.loads(row["sub_qa_dict"])
     functions = [each["function"] for each in json.loads(row["tool_schema"])]
     tools = {
-        each["name"]: EnvironmentTool(document=ToolDocument(**each), source=sources[each["name"]]) for each in functions
+        each["name"]: EnvironmentTool(
+            document=ToolDocument(**each), source=sources[each["name"]] + _AS_TEXT.format(name=each["name"])
+        )
+        for each in functions
     }
     sub_questions = tuple(
         SubQuestion(id=f"{name}_{k}", question="", answer=answer, call=ToolCall(id="", name=name, arguments={}))

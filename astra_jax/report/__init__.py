@@ -11,6 +11,7 @@ benchmarks        The page of evaluations: in environments side by side, of benc
                   Markdown.
 benchmark_tables  Runs of benchmarks beside the paper: tables, and the reasons why a run is not comparable.
 paper             The paper's figures, by their table, and its claims over Qwen3.
+certificate       The files of a certificate: `certificate.json`, and a card that shows it, `certificate.html`.
 
 Each page and each of its parts has a template beside these files. The page runs no script and loads nothing.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from astra_jax.report.page import is_page, page_environment
-from astra_jax.report.tables import SHARE, Cell, Row, Table
+from astra_jax.report.tables import Cell, Row, Table
 from synthesis.record_io import CERTIFICATE
 from synthesis.records import AttackFigures, Certificate
 from synthesis.run.destination import require_file_destination, whole_file
@@ -26,6 +26,7 @@ _POLICIES: Final = {
     "everything": ("Everything", "told the names; calls every tool with all of them"),
 }
 """Name of a policy to its label and to its lack of skill."""
+_SHARE: Final = "{:.0%}"  # without decimals three columns fit on a phone
 _LANGUAGES: Final = {"en": "English", "zh": "Chinese"}
 
 
@@ -62,7 +63,7 @@ def card(certificate: Certificate, *, name: str) -> str:
             Row(
                 Cell(_LANGUAGES[language], f"by {features}"),
                 [
-                    *(Cell(SHARE.format(share)) for share in (found.accuracy, found.chance)),
+                    *(Cell(_SHARE.format(share)) for share in (found.accuracy, found.chance)),
                     Cell(f"{100 * found.above_chance:+.1f} points"),
                     Cell(f"{found.num_tools:,}"),
                 ],
@@ -81,6 +82,8 @@ def card(certificate: Certificate, *, name: str) -> str:
 def _cells(figures: AttackFigures) -> list[Cell]:
     return [
         Cell(f"{figures.f1:.3f}", f"{figures.low:.3f}–{figures.high:.3f}"),
-        Cell(SHARE.format(figures.solved), f"{SHARE.format(figures.solved_low)}–{SHARE.format(figures.solved_high)}"),
-        Cell(SHARE.format(figures.answers)),
+        Cell(
+            _SHARE.format(figures.solved), f"{_SHARE.format(figures.solved_low)}–{_SHARE.format(figures.solved_high)}"
+        ),
+        Cell(_SHARE.format(figures.answers)),
     ]
