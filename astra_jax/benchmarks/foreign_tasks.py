@@ -40,9 +40,9 @@ def verifiers(name: str, count: int) -> list[Task]:
 
 def openenv(name: str, count: int) -> list[Task]:
     """Return the tasks of MODULE:FUNCTION, which makes an OpenEnv environment whose episodes `final_answer` ends."""
-    action = importlib.import_module("openenv.core").CallToolAction
     module, _, function = name.partition(":")
     environment = getattr(importlib.import_module(module), function)()
+    action = sys.modules["openenv.core"].CallToolAction  # the environment has imported it
 
     def task(seed: int) -> Task:
         def reward(text: str) -> float:
