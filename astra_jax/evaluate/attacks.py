@@ -29,7 +29,7 @@ REFUSAL: Final = "I cannot answer this: no tool gives it."
 QUESTION_BACK: Final = "Which one do you mean?"
 _HEDGE: Final = f"{REFUSAL} {QUESTION_BACK}"
 """Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
-_MOST_CALLS: Final = 200
+_MOST_CALLS: Final = 100
 """Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
@@ -144,13 +144,15 @@ def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[ToolDocument]
 
 
 def most_believed(beliefs: Beliefs) -> Choose:
-    """Return the choice of the most believed tools among each group that shares its first parameter."""
+    """Return the choice of the tools that are believed in, and of the most believed one where a group has none."""
 
     def choose(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
+        sharing = sharing_a_parameter(documents)
         most: dict[tuple[str, ...], float] = {}
-        for document in sharing_a_parameter(documents):
+        for document in sharing:
             most[document.required[:1]] = max(beliefs[document.name], most.get(document.required[:1], float("-inf")))
-        return [each for each in documents if most.get(each.required[:1]) == beliefs[each.name]]
+        # Not the most believed one alone: several own tools may share a parameter.
+        return [each for each in sharing if beliefs[each.name] >= min(0.0, most[each.required[:1]])]
 
     return choose
 

@@ -64,8 +64,9 @@ class Certificate(Record):
     attacks: dict[str, AttackFigures]
     blind_accuracy: dict[Literal["style", "schema"], dict[Language, BlindAccuracy]] = Field(default={})
     """Accuracy of the blind models of documents and of their schemas, by language."""
-    canary_leaks: int = 0
-    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be."""
+    canary_leaks: int | None = None
+    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be, None if the
+    sources are out of reach."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
