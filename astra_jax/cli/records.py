@@ -103,7 +103,7 @@ def _written(options: argparse.Namespace, certificate: Certificate, out: Path) -
     from astra_jax.evaluate.certify import verdict
     from astra_jax.report.certificate import write_certificate
 
-    write_certificate(certificate, out, name=options.directory.name)
+    write_certificate(certificate, out, name=options.directory.resolve().name)
     print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
     return None if certificate.fault is None else 1
 
