@@ -27,7 +27,7 @@ class _Rewards(BaseModel):
     rewards: dict[str, list[Annotated[float, Field(allow_inf_nan=False)]]]
 
 
-async def foreign_certificate(name: str, *, python: Path, count: int, seed: int = 0) -> Certificate:
+async def foreign_certificate(name: str, *, python: Path, count: int) -> Certificate:
     """Let the attacks that call no tool act in `count` tasks of an environment; F1 is its own reward.
 
     `name` is `verifiers:MODULE` or `openenv:MODULE:FUNCTION`; `python` is the interpreter that has it.
@@ -38,19 +38,19 @@ async def foreign_certificate(name: str, *, python: Path, count: int, seed: int 
     """
     kind, _, rest = name.partition(":")
     asked = json.dumps({"kind": kind, "name": rest, "count": count, "texts": _TEXTS})
+    # Not resolved: the interpreter of a venv is a link, and its packages lie beside the link.
+    readable = [_PROGRAM, python.absolute().parent.parent, Path(sys.base_prefix)]
+    command = [str(python.absolute()), "-I", str(_PROGRAM)]
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "folder"
+        folder, log = Path(place) / "folder", Path(place) / "log"
         folder.mkdir()
-        # Not resolved: the interpreter of a venv is a link, and its packages lie beside the link.
-        readable = [_PROGRAM, python.absolute().parent.parent, Path(sys.base_prefix)]
-        command = [str(python.absolute()), "-I", str(_PROGRAM)]
-        await run_harness(command, folder=folder, log=Path(place) / "log", variables={}, readable=readable, said=asked)
+        await run_harness(command, folder=folder, log=log, variables={}, readable=readable, said=asked)
         try:
             found = _Rewards.model_validate_json((folder / "rewards.json").read_bytes())
         except (OSError, ValidationError) as error:
             raise BenchmarkFailed(f"{name} gave no rewards: {error}; run it by itself first") from error
     figures = {
-        policy: attack_figures([Outcome(reward, reward >= 1, reward >= 1) for reward in rewards], seed=seed)
+        policy: attack_figures([Outcome(reward, reward >= 1, reward >= 1) for reward in rewards])
         for policy, rewards in found.rewards.items()
     }
     gold = figures.pop("gold", None)
@@ -58,8 +58,6 @@ async def foreign_certificate(name: str, *, python: Path, count: int, seed: int 
         source=name,
         digest=digest(found.prompts),
         num_environments=len(found.prompts),
-        seed=seed,
-        max_turns=1,
         attack_code=attack_code(),
         gold=gold if gold is not None and gold.f1 > 0 else None,  # an `answer` that earns nothing is no gold answer
         attacks=figures,
