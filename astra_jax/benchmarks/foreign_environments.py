@@ -17,7 +17,7 @@ from astra_jax.evaluate.certify import Outcome, attack_code, attack_figures
 from synthesis.records import Certificate
 from synthesis.run.fingerprint import digest
 
-KINDS: Final = ("verifiers", "openenv")
+KINDS: Final = ("verifiers:", "openenv:")
 _PROGRAM: Final = Path(__file__).with_name("foreign_tasks.py")
 _TEXTS: Final = {"empty": "", "refuse": REFUSAL, "ask_back": QUESTION_BACK}
 

@@ -22,18 +22,17 @@ def verifiers(name: str, count: int) -> list[Task]:
     environment = importlib.import_module(name).load_environment()
 
     def task(row: dict) -> Task:
-        prompt = row["prompt"]
-        asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-
         def reward(text: str) -> float:
-            state = {"task": "", "info": {}, "trajectory": [], "timing": {"scoring_ms": 0, "total_ms": 0}, **row}
             # In the forms that parsers of verifiers look for: tags, and the box of mathematics.
             written = f"<answer>\n{text}\n</answer>\n\\boxed{{{text}}}" if text else ""
-            state["completion"] = [{"role": "assistant", "content": written}]
+            said = [{"role": "assistant", "content": written}]
+            timing = {"scoring_ms": 0, "total_ms": 0}
+            state = {"task": "", "info": {}, "trajectory": [], "timing": timing, **row, "completion": said}
             asyncio.run(environment.rubric.score_rollout(state))
             return float(state["reward"])
 
-        return asked, row.get("answer") or None, reward
+        prompt = row["prompt"]
+        return prompt if isinstance(prompt, str) else prompt[-1]["content"], row.get("answer") or None, reward
 
     return [task(row) for row in environment.get_eval_dataset(n=count)]
 
@@ -58,18 +57,12 @@ def main() -> None:
     """Write the rewards of all policies in all tasks."""
     asked = json.loads(sys.stdin.read())
     tasks = {"verifiers": verifiers, "openenv": openenv}[asked["kind"]](asked["name"], asked["count"])
-    golds = [gold for _, gold, _ in tasks if gold is not None]
-    said = {name: [text] * len(tasks) for name, text in asked["texts"].items()}
-    said["copy"] = [prompt for prompt, _, _ in tasks]
-    if golds:
-        said["constant"] = [str(Counter(map(str, golds)).most_common(1)[0][0])] * len(tasks)
-    if tasks and len(golds) == len(tasks):
-        said["gold"] = list(map(str, golds))
-    rewards = {
-        name: [reward(text) for (_, _, reward), text in zip(tasks, texts, strict=True)] for name, texts in said.items()
-    }
-    prompts = [prompt for prompt, _, _ in tasks]
-    Path("rewards.json").write_text(json.dumps({"prompts": prompts, "rewards": rewards}), encoding="utf-8")
+    prompts, golds, rewards = zip(*tasks, strict=True)
+    said = {**{name: [text] * len(tasks) for name, text in asked["texts"].items()}, "copy": prompts}
+    if None not in golds:
+        said |= {"gold": list(map(str, golds)), "constant": [str(Counter(golds).most_common(1)[0][0])] * len(tasks)}
+    earned = {name: [reward(text) for reward, text in zip(rewards, texts, strict=True)] for name, texts in said.items()}
+    Path("rewards.json").write_text(json.dumps({"prompts": prompts, "rewards": earned}), encoding="utf-8")
 
 
 if __name__ == "__main__":
