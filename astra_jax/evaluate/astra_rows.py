@@ -12,23 +12,10 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from astra_jax.errors import UsageError
-from synthesis.records import (
-    Environment,
-    EnvironmentTool,
-    IrrelevantTool,
-    Provenance,
-    QualityScore,
-    SubQuestion,
-    ToolCall,
-    ToolDocument,
-)
+from synthesis.records import Environment, JsonObject
 
-_CHINESE: Final = re.compile("[\u4e00-\u9fff]")
 _QUOTED: Final = re.compile(r'"([^"\\]{2,60})"')
-
 _AS_TEXT: Final = """
 _value_of = {name}
 def {name}(**arguments):
@@ -48,51 +35,40 @@ def read_astra_rows(path: Path) -> list[Environment]:
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            found.append(_environment(json.loads(line), number))
-        except (ValidationError, ValueError, KeyError, TypeError, SyntaxError) as error:
+            found.append(Environment.model_validate(_fields(json.loads(line), f"row-{number}")))
+        except (ValueError, KeyError, TypeError, SyntaxError) as error:
             raise UsageError(
                 f"line {number} of {path} is no row of ASTRA's data: {error!r}; name another file"
             ) from error
     return found
 
 
-def _environment(row: dict[str, Any], number: int) -> Environment:
+def _fields(row: dict[str, Any], name: str) -> JsonObject:
     question, *_ = [message["content"] for message in row["prompt"] if message["role"] == "user"]
     sources, answers = json.loads(row["tool_dict"]), json.loads(row["sub_qa_dict"])
-    functions = [each["function"] for each in json.loads(row["tool_schema"])]
+    documents = {each["function"]["name"]: each["function"] for each in json.loads(row["tool_schema"])}
     tools = {
-        each["name"]: EnvironmentTool(
-            document=ToolDocument(**each), source=sources[each["name"]] + _AS_TEXT.format(name=each["name"])
-        )
-        for each in functions
+        tool: {"document": document, "source": sources[tool] + _AS_TEXT.format(name=tool)}
+        for tool, document in documents.items()
     }
-    sub_questions = tuple(
-        SubQuestion(id=f"{name}_{k}", question="", answer=answer, call=ToolCall(id="", name=name, arguments={}))
-        for name, texts in answers.items()
-        for k, answer in enumerate(texts)
-    )
-    names = {name for source in sources.values() for name in _texts_of(source)}
-    return Environment(
-        id=f"row-{number}",
-        domain="unknown",
-        language="zh" if _CHINESE.search(question) else "en",
-        scenario="single_hop",
-        hops=1,
-        question=question,
-        answer=sub_questions[-1].answer,
-        sub_questions=sub_questions,
-        tools=tuple(tool for name, tool in tools.items() if name in answers),
-        irrelevant_tools=tuple(
-            IrrelevantTool(tool=tool, band="low", similarity=0.0) for name, tool in tools.items() if name not in answers
-        ),
-        quality=QualityScore(dependency_consistency=0, atomicity=0, sequential_rationality=0, task_completeness=0),
-        entities=tuple(sorted(name for name in names if name in question)),
-        provenance=Provenance(teacher="foreign", prompt_version="none", seed=0),
-    )
-
-
-def _texts_of(source: str) -> set[str]:
-    """Return the texts in a module, those inside JSON texts too: the names that its data know are among them."""
-    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
-    written = [text for text in texts if isinstance(text, str)]
-    return {each for text in written for each in (text, *_QUOTED.findall(text)) if 2 <= len(each) <= 60}
+    asked = [
+        {"id": f"{tool}_{k}", "question": "", "answer": text, "call": {"id": "", "name": tool, "arguments": {}}}
+        for tool, texts in answers.items()
+        for k, text in enumerate(texts)
+    ]
+    others = [{"tool": each, "band": "low", "similarity": 0} for tool, each in tools.items() if tool not in answers]
+    # The names that the tools know are among the texts of their modules, or inside JSON texts there.
+    constants = [
+        node.value for text in sources.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)
+    ]
+    texts = [text for text in constants if isinstance(text, str)]
+    known = {each for text in texts for each in (text, *_QUOTED.findall(text)) if 2 <= len(each) <= 60}
+    indicators = ("dependency_consistency", "atomicity", "sequential_rationality", "task_completeness")
+    return {
+        "id": name, "domain": "unknown", "language": "en" if question.isascii() else "zh", "question": question,
+        "scenario": "single_hop", "hops": 1, "answer": asked[-1]["answer"], "sub_questions": asked,
+        "tools": [tools[tool] for tool in answers], "irrelevant_tools": others,
+        "entities": sorted(each for each in known if each in question),
+        "quality": dict.fromkeys(indicators, 0),
+        "provenance": {"teacher": "foreign", "prompt_version": "none", "seed": 0},
+    }
