@@ -78,9 +78,9 @@ def test_the_setting_that_other_domains_ask_for_is_usual():
     masked = {"masked": {"type": "boolean", "default": True}}
     own = [tool("find", "a", optional=masked)]
     asks = {"thing": "Old Mill", "masked": False}
-    environments = [environment(domain, "en", own, [], arguments=asks) for domain in "ab"]
-    environments.append(environment("c", "en", own, []))
-    assert usual_settings(environments) == {"a": {"masked": False}, "b": {"masked": False}, "c": {"masked": False}}
+    environments = [environment("a", "en", own, [], arguments=asks) for _ in range(2)]
+    environments.append(environment("b", "en", own, []))  # it leaves the default
+    assert usual_settings(environments) == {"a": {"masked": True}, "b": {"masked": False}}
 
 
 def act(program, in_environment, max_turns=9):
