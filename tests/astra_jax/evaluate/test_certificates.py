@@ -10,10 +10,12 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
+from astra_jax.rl.config import open_rl_run
 from astra_jax.training.certified import require_certified
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_certificate, write_records
 from synthesis.records import Environment
 from tests.astra_jax.evaluate.test_baselines import synthesised
+from tests.astra_jax.rl.configs import tiny_rl_config
 
 HARD = {"difficulty": "hard", "name_parts": {}, "count": 16, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
 ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
@@ -83,6 +85,14 @@ def test_a_certificate_of_other_records_does_not_hold(attacked, tmp_path):
     (directory / "certificate.json").write_bytes(certificate)
     with pytest.raises(RecordDirectoryError, match=r"of other records.*astra records attack"):
         require_certified([directory], 0.15)
+
+
+def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
+    config = tiny_rl_config(tmp_path, untrained, max_attack_f1=0.15)
+    with pytest.raises(ConfigError, match="has no certificate"):
+        open_rl_run(config)
+    assert not config.out.exists()
+    open_rl_run(config.model_copy(update={"max_attack_f1": None}))
 
 
 def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, tmp_path, capsys):
