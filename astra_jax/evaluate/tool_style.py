@@ -70,7 +70,7 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
     examples: dict[tuple[Language, str], list[tuple[str, int]]] = defaultdict(list)
     for environment in environments:
         documents, own = _documents(environment), _own(environment)
-        rows |= {key: features(each) for each in documents if (key := each.model_dump_json()) not in rows}
+        rows |= {text: features(each) for each in documents if (text := each.model_dump_json()) not in rows}
         examples[environment.language, environment.domain] += [
             (document.model_dump_json(), 1 if document.name in own else -1)
             for document in documents
@@ -78,7 +78,7 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
         ]
     terms = {}
     for key, pairs in examples.items():
-        seen, targets = np.array([rows[text] for text, _ in pairs]), np.array([target for _, target in pairs], float)
+        seen, targets = np.array([rows[written] for written, _ in pairs]), np.array([target for _, target in pairs], float)
         terms[key] = (seen.T @ seen, seen.T @ targets)
     weights: dict[tuple[Language, str], NDArray[np.float64]] = {}
     for language, domain in terms:
