@@ -65,9 +65,16 @@ def _fields(row: dict[str, Any], name: str) -> JsonObject:
     known = {each for text in texts for each in (text, *_QUOTED.findall(text)) if 2 <= len(each) <= 60}
     indicators = ("dependency_consistency", "atomicity", "sequential_rationality", "task_completeness")
     return {
-        "id": name, "domain": "unknown", "language": "en" if question.isascii() else "zh", "question": question,
-        "scenario": "single_hop", "hops": 1, "answer": asked[-1]["answer"], "sub_questions": asked,
-        "tools": [tools[tool] for tool in answers], "irrelevant_tools": others,
+        "id": name,
+        "domain": "unknown",
+        "language": "en" if question.isascii() else "zh",
+        "question": question,
+        "scenario": "single_hop",
+        "hops": 1,
+        "answer": asked[-1]["answer"],
+        "sub_questions": asked,
+        "tools": [tools[tool] for tool in answers],
+        "irrelevant_tools": others,
         "entities": sorted(each for each in known if each in question),
         "quality": dict.fromkeys(indicators, 0),
         "provenance": {"teacher": "foreign", "prompt_version": "none", "seed": 0},

@@ -78,7 +78,8 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
         ]
     terms = {}
     for key, pairs in examples.items():
-        seen, targets = np.array([rows[written] for written, _ in pairs]), np.array([target for _, target in pairs], float)
+        seen = np.array([rows[written] for written, _ in pairs])
+        targets = np.array([target for _, target in pairs], float)
         terms[key] = (seen.T @ seen, seen.T @ targets)
     weights: dict[tuple[Language, str], NDArray[np.float64]] = {}
     for language, domain in terms:
