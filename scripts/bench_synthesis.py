@@ -1,10 +1,9 @@
-"""Synthesis with the embedded teacher, with a slow endpoint and with a sloppy one, and guessing: one JSON line.
+"""Synthesis with the embedded teacher, with a slow endpoint and with a sloppy one: one JSON line.
 
 python scripts/bench_synthesis.py environments [--config configs/paper_environments.toml] [--count 6596]
 python scripts/bench_synthesis.py trajectories [--config configs/tiny_trajectories.toml] [--count 10000]
 python scripts/bench_synthesis.py endpoint [--count 32768]
 python scripts/bench_synthesis.py sloppy [--count 200] [--share 0.2]
-python scripts/bench_synthesis.py guess --records DIR [--turns 8]
 
 environments   seconds and memory from knowledge to records with all proofs, and the seconds in which
                `astra records verify` replays every promise. No language model is asked, so the time is the
@@ -16,9 +15,6 @@ sloppy         both tracks on a real HTTP server that answers as the embedded te
                its replies, in one of twelve ways (`WAYS`), and an agent's turns in twelve of their own
                (`spoiled_turns`). Printed: attempts, attempts lost to form (`unusable reply`), the same without
                spoiling, uses of each way, replies read leniently, questions asked again
-guess          F1 of programs that learn nothing in the environments of a record directory: `lexical`, and programs
-               that are told the names in the question and fill them, and each text that a tool has returned, into
-               every tool, or into the tools that share their first parameter with another one
 """
 
 from __future__ import annotations
@@ -29,12 +25,11 @@ import io
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -47,20 +42,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from astra_jax.config import CONFIGS, load_config
-from astra_jax.evaluate.baselines import Calls, Decide, evaluate_program, lexical
-from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.recipes.stages import PeakMemory
-from sandbox.client import AsyncSandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
 from synthesis.prompts.judges import JudgeTogether
 from synthesis.prompts.tasks import ScoreTask
-from synthesis.record_io import RecordSource
-from synthesis.records import Environment, ToolDocument
-from synthesis.run.json_values import texts_in
 from synthesis.stage import StageReport
 from synthesis.teacher.calls import REPAIR
 from synthesis.teacher.config import OpenAITeacherConfig
@@ -385,57 +373,10 @@ async def both_tracks(count: int, share: float, seed: int, sandbox_url: str) -> 
     return line
 
 
-_YEAR = re.compile(r"(?<!\d)20\d\d(?!\d)")
-
-
-def told_names(environments: Sequence[Environment], choose: Callable[[Sequence[ToolDocument]], list[int]]) -> Decide:
-    """Return a program that fills the question's names into the tools that `choose` picks."""
-    names = {environment.question: environment.entities for environment in environments}
-
-    def decide(question: str, documents: Sequence[ToolDocument], returned: Any) -> Calls:
-        values = [name for name in names[question] if name in question]
-        values += [text for _, value in returned for text in texts_in(value)]
-        years = dict.fromkeys(_YEAR.findall(question))
-        calls: Calls = []
-        for document in (documents[index] for index in choose(documents)):
-            first, *rest = document.required
-            for value in dict.fromkeys(values):
-                calls += [(document.name, {first: value, **dict.fromkeys(rest, year)}) for year in years or [""]]
-        return calls
-
-    return decide
-
-
-def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[int]:
-    """Choose tools whose first parameter another one has, too: the tools of one world share them."""
-    first = [document.required[0] for document in documents]
-    return [index for index, name in enumerate(first) if first.count(name) > 1]
-
-
-async def guess(options: argparse.Namespace, url: str) -> dict[str, Any]:
-    """Let each program act in all environments, with all distractors shown."""
-    environments = list(RecordSource(options.records, Environment))
-    config = load_config(EvaluationConfig, CONFIGS / "tiny_evaluation.toml")
-    rollout = config.rollout.model_copy(update={"max_turns": options.turns})
-    shown = {"high": 8, "medium": 8, "low": 8}
-    config = config.model_copy(update={"rollout": rollout, "irrelevant_per_band": shown})
-    programs = {
-        "lexical": lexical,
-        "every tool, told the names": told_names(environments, lambda documents: list(range(len(documents)))),
-        "tools of one parameter, told the names": told_names(environments, sharing_a_parameter),
-    }
-    found = {}
-    async with AsyncSandboxClient(url) as sandbox:
-        for name, decide in programs.items():
-            figures = (await evaluate_program(decide, environments, config, sandbox)).figures
-            found[name] = {"f1": figures.f1, "recall": figures.recall, "answers_right": figures.answer_accuracy}
-    return {"environments": len(environments), **found}
-
-
 def main() -> None:
     """Read the command line and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    counts = {"environments": 6596, "trajectories": 10_000, "endpoint": 32_768, "sloppy": 200, "guess": None}
+    counts = {"environments": 6596, "trajectories": 10_000, "endpoint": 32_768, "sloppy": 200}
     parser.add_argument("mode", choices=list(counts))
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="of the config of environments or trajectories"
@@ -445,8 +386,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keep the records of environments or trajectories here")
     parser.add_argument("--share", type=float, default=0.2, help="share of replies that the sloppy endpoint spoils")
-    parser.add_argument("--records", type=Path, metavar="DIR", help="environments to guess")
-    parser.add_argument("--turns", type=int, default=8, help="turns of a program that guesses")
     options = parser.parse_args()
     options.count = options.count or counts[options.mode]
     os.environ["BENCH_KEY"] = "none"
@@ -456,14 +395,9 @@ def main() -> None:
         line = synthesis(options.mode, options)
     elif options.mode == "endpoint":
         line = endpoint(options)
-    elif options.mode == "guess" and options.records is None:
-        parser.error("guess needs --records DIR, a directory of environments")
     else:
         with local_sandbox() as url:
-            if options.mode == "guess":
-                line = asyncio.run(guess(options, url))
-            else:
-                line = asyncio.run(both_tracks(options.count, options.share, options.seed, url))
+            line = asyncio.run(both_tracks(options.count, options.share, options.seed, url))
     print(json.dumps(line))
 
 

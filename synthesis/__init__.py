@@ -27,8 +27,5 @@ trajectories/     The trajectories track: from tool documents to judged conversa
 verification      Verification of a record directory: the number of sound records, and the failures.
 written_language  The tests whether a text is in its language, or in neither English nor Chinese, and the rejection of
                   one.
-<<<<<<< HEAD
 contamination     Contamination: the overlap of a set of records with benchmark files that the user has.
-=======
->>>>>>> w-traj
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import re
+import sys
 from pathlib import Path
 
 from astra_jax.cli.arguments import MOST_SEED, Commands, Parser, add_sandbox, config_command, group, whole_number
@@ -93,11 +94,16 @@ def _add_records(commands: Commands) -> None:
         "attack",
         help="run policies that must not succeed, and write the certificate of a set of environments",
         description="Lets policies without skill act in every environment, and the gold policy, which must have F1 1. "
-        "Writes certificate.json and certificate.html. `records verify` computes the certificate again, and "
+        "DIR may be a file of JSON lines with the columns of ASTRA's published data, or the name of an environment "
+        "that is installed: verifiers:MODULE or openenv:MODULE:FUNCTION, which runs confined. Writes certificate.json "
+        "and certificate.html. `records verify` computes the certificate again, and "
         "max_attack_f1 in the config of a training run refuses a set that an attack solves.",
     )
     attack.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the certificate; default: DIR")
     attack.add_argument("--json", action="store_true", help="end with one machine-readable line")
+    text = "interpreter that has a foreign environment; default: this one"
+    attack.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help=text)
+    attack.add_argument("--count", type=whole_number(1), default=50, help="tasks of a foreign environment")
     add_sandbox(attack)
     audit = records.add_parser("audit", help="plant faults into trajectories, and print the share that passes")
     audit.add_argument("--count", type=whole_number(1), default=200, help="trajectories that are sampled")

@@ -6,9 +6,12 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 
 from astra_jax.cli.surroundings import with_sandbox
+from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import (
     CERTIFICATE,
     RECORD_TYPES,
@@ -17,9 +20,9 @@ from synthesis.record_io import (
     digest_of_records,
     read_card,
     read_certificate,
-    require_records,
 )
-from synthesis.records import Environment, KeptRecord
+from synthesis.records import Certificate, Environment, KeptRecord
+from synthesis.run.fingerprint import digest_of_files
 
 
 def show(options: argparse.Namespace) -> None:
@@ -58,12 +61,23 @@ def verify(options: argparse.Namespace) -> int | None:
     from synthesis.trajectories.verification import verify_trajectories
     from synthesis.verification import check_digest, verify_records
 
-    card, fault = read_card(options.directory), None
+    card = read_card(options.directory)
     if card.kind == "environment":
         verified = with_sandbox(
             options, card.packages, lambda sandbox: verify_environments(options.directory, sandbox.url)
         )
-        fault = None if verified.failures else _certificate_fault(options)
+        certificate = None if verified.failures else read_certificate(options.directory)
+        if certificate is not None:
+            from astra_jax.evaluate.certify import certificate_fault
+
+            environments = list(RecordSource(options.directory, Environment))
+            fault = with_sandbox(
+                options, card.packages, lambda sandbox: certificate_fault(certificate, environments, sandbox)
+            )
+            if fault is not None:
+                print(f"{CERTIFICATE}: {fault}", file=sys.stderr)
+                print(verified.closing_line())
+                return 1
     elif card.kind == "trajectory":
         verified = asyncio.run(verify_trajectories(options.directory, ProceduralTeacher()))
     else:  # documents have nothing that could be run again
@@ -73,45 +87,39 @@ def verify(options: argparse.Namespace) -> int | None:
 
         check_shards(options.directory)
         verified = asyncio.run(verify_records(_record_source(options.directory), check))
-    faults = [*verified.failures, *([] if fault is None else [(CERTIFICATE, fault)])]
-    for name, reason in faults:
+    for name, reason in verified.failures:
         print(f"{name}: {reason}", file=sys.stderr)
     print(verified.closing_line())
-    return 1 if faults else None
+    return 1 if verified.failures else None
 
 
 def attack(options: argparse.Namespace) -> int | None:
     """Run the attacks, write the certificate and its card; return 1 if the environments themselves are at fault."""
+    from astra_jax.benchmarks.foreign_environments import KINDS, foreign_certificate
+    from astra_jax.evaluate.astra_rows import read_astra_rows
     from astra_jax.evaluate.certify import certify, verdict
     from astra_jax.report.certificate import write_certificate
 
-    source = RecordSource(options.directory, Environment)
-    require_records(source)
-    check_shards(options.directory)
-    digest = digest_of_records(options.directory)
-    certificate = with_sandbox(
-        options, source.card.packages, lambda sandbox: certify(list(source), sandbox, digest=digest, say=_say)
-    )
-    out = options.out or options.directory
-    write_certificate(certificate, out, name=options.directory.resolve().name)
+    directory: Path = options.directory
+    out = options.out or (directory if directory.is_dir() else Path("certificate"))
+    if str(directory).startswith(KINDS):
+        certificate = asyncio.run(foreign_certificate(str(directory), python=options.python, count=options.count))
+    else:
+        packages, kind = {}, "environments" if directory.is_dir() else "rows of ASTRA's data"
+        if directory.is_file():
+            environments, digest = read_astra_rows(directory), digest_of_files([directory])
+        else:
+            check_shards(directory)
+            source, digest = RecordSource(directory, Environment), digest_of_records(directory)
+            environments, packages = list(source), source.card.packages
+
+        def run(sandbox: AsyncSandboxClient) -> Awaitable[Certificate]:
+            return certify(environments, sandbox, digest=digest, source=kind, say=partial(print, file=sys.stderr))
+
+        certificate = with_sandbox(options, packages, run)
+    write_certificate(certificate, out, name=directory.resolve().name)
     print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
     return None if certificate.fault is None else 1
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _certificate_fault(options: argparse.Namespace) -> str | None:
-    from astra_jax.evaluate.certify import certificate_fault
-
-    certificate = read_certificate(options.directory)
-    if certificate is None:
-        return None
-    source = RecordSource(options.directory, Environment)
-    return with_sandbox(
-        options, source.card.packages, lambda sandbox: certificate_fault(certificate, list(source), sandbox)
-    )
 
 
 def audit(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ conduct       Figures of the course of episodes: each a ratio of two sums, to wh
               denominator.
 replay        Samples a logged episode again with the same policy, seed and slot, and compares every token.
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.
+astra_rows    Rows of ASTRA's published RL data, read as environments that attacks can act in.
 attacks       Policies that must not succeed in an environment, as pure functions of what they have seen so far.
 certify       The certificate of a set of environments: all attacks, and the gold policy, act in each of them.
 tool_style    Blind classifiers of tools: is a tool an environment's own, or a distractor? They see no question.

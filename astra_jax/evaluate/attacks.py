@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Final
 
@@ -25,11 +25,11 @@ from synthesis.run.json_values import texts_in
 Choose = Callable[[Sequence[ToolDocument]], Sequence[ToolDocument]]
 """Function of the documents to those of the tools that a program calls."""
 
-_REFUSAL: Final = "I cannot answer this: no tool gives it."
-_QUESTION_BACK: Final = "Which one do you mean?"
-_HEDGE: Final = f"{_REFUSAL} {_QUESTION_BACK}"
+REFUSAL: Final = "I cannot answer this: no tool gives it."
+QUESTION_BACK: Final = "Which one do you mean?"
+_HEDGE: Final = f"{REFUSAL} {QUESTION_BACK}"
 """Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
-_MOST_CALLS: Final = 200
+_MOST_CALLS: Final = 100
 """Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
@@ -43,31 +43,24 @@ def attacks_on(
     `style` and `schema` are blind beliefs about the tools of each environment.
     """
     usual = usual_settings(environments)
-    answers = {
-        language: Counter(_text(each.answer) for each in environments if each.language == language)
-        for language in ("en", "zh")
+    answers = Counter(canonical_json(each.answer).strip('"') for each in environments)
+    in_all: dict[str, Program] = {
+        "empty": lambda seen: "",
+        "refuse": lambda seen: REFUSAL,
+        "ask_back": lambda seen: QUESTION_BACK,
+        "copy": lambda seen: seen.question,
+        "constant": lambda seen: "; ".join(text for text, _ in answers.most_common(3)),
+        "lexical": following(lexical),
+        "everything": everything,
     }
-
-    def in_all(program: Program) -> list[Program]:
-        return [program] * len(environments)
-
-    def of_each(choose: Iterable[Choose]) -> list[Program]:
-        pairs = zip(environments, choose, strict=True)
-        return [told_the_names(each, usual[environment.domain]) for environment, each in pairs]
-
-    return {
-        "empty": in_all(says("")),
-        "refuse": in_all(says(_REFUSAL)),
-        "ask_back": in_all(says(_QUESTION_BACK)),
-        "copy": in_all(lambda seen: seen.question),
-        "constant": [
-            says("; ".join(text for text, _ in answers[each.language].most_common(3))) for each in environments
-        ],
-        "lexical": in_all(following(lexical)),
-        "told_names": of_each([sharing_a_parameter] * len(environments)),
-        "style": of_each(most_believed(beliefs) for beliefs in style),
-        "schema": of_each(most_believed(beliefs) for beliefs in schema),
-        "everything": in_all(everything),
+    chosen: dict[str, list[Choose]] = {
+        "told_names": [sharing_a_parameter] * len(environments),
+        "style": list(map(most_believed, style)),
+        "schema": list(map(most_believed, schema)),
+    }
+    return {name: [program] * len(environments) for name, program in in_all.items()} | {
+        name: [told_the_names(each, usual[of.domain]) for of, each in zip(environments, choices, strict=True)]
+        for name, choices in chosen.items()
     }
 
 
@@ -80,11 +73,6 @@ def gold(environment: Environment) -> Program:
         return [(call.name, call.arguments) for call in message.tool_calls] or message.content or ""
 
     return program
-
-
-def says(text: str) -> Program:
-    """Return a program that says a text and calls no tool."""
-    return lambda seen: text
 
 
 def everything(seen: Seen) -> Calls | str:
@@ -144,34 +132,33 @@ def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[ToolDocument]
 
 
 def most_believed(beliefs: Beliefs) -> Choose:
-    """Return the choice of the most believed tools among each group that shares its first parameter."""
+    """Return the choice of the tools that are believed in, and of the most believed one where a group has none."""
 
     def choose(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
+        sharing = sharing_a_parameter(documents)
         most: dict[tuple[str, ...], float] = {}
-        for document in sharing_a_parameter(documents):
+        for document in sharing:
             most[document.required[:1]] = max(beliefs[document.name], most.get(document.required[:1], float("-inf")))
-        return [each for each in documents if most.get(each.required[:1]) == beliefs[each.name]]
+        # Not the most believed one alone: several own tools may share a parameter.
+        return [each for each in sharing if beliefs[each.name] >= min(0.0, most[each.required[:1]])]
 
     return choose
 
 
 def usual_settings(environments: Sequence[Environment]) -> dict[str, dict[str, JsonValue]]:
     """Return for each domain the value that gold calls of the other domains give an optional parameter most often."""
-    counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    counts: dict[str, dict[str, Counter[str]]] = {each.domain: defaultdict(Counter) for each in environments}
     for environment in environments:
-        documents = {tool.document.name: tool.document for tool in environment.tools}
+        documents = {tool.document.name: tool.document for tool in environment.all_tools}
         for call in (task.call for task in environment.sub_tasks if task.call is not None):
             for name, schema in _optional(documents[call.name]).items():
-                value = call.arguments.get(name, schema.get("default"))
-                counts[environment.domain][name][canonical_json(value)] += 1
-    found: dict[str, dict[str, JsonValue]] = {}
-    for domain in {environment.domain: None for environment in environments}:
-        of_others: dict[str, Counter[str]] = defaultdict(Counter)
-        for other in sorted(counts.keys() - {domain}):
-            for name, values in counts[other].items():
-                of_others[name] += values
-        found[domain] = {name: json.loads(values.most_common(1)[0][0]) for name, values in of_others.items()}
-    return found
+                value = canonical_json(call.arguments.get(name, schema.get("default")))
+                for domain in counts.keys() - {environment.domain}:
+                    counts[domain][name][value] += 1
+    return {
+        domain: {name: json.loads(values.most_common(1)[0][0]) for name, values in named.items()}
+        for domain, named in counts.items()
+    }
 
 
 def names_known(seen: Seen) -> dict[str, str]:
@@ -220,7 +207,3 @@ def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, J
 
 def _made(seen: Seen) -> set[str]:
     return {canonical_json([outcome.name, outcome.arguments]) for outcome in seen.outcomes}
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else canonical_json(value)

@@ -9,7 +9,7 @@ Decided: docs/decisions/figures.md, “A program that learns nothing stands besi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -25,22 +25,20 @@ from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
 from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, JsonValue, canonical_json
+from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, canonical_json
 from synthesis.run.code import digest_of_code
+from synthesis.run.fingerprint import differences, flattened
 from synthesis.run.fingerprint import digest as digest_of
 
-_MAX_TURNS: Final = 32
-"""The paper's bound on assistant turns."""
-_EVERY_DISTRACTOR: Final = 10_000
+_MAX_TURNS: Final = 32  # the paper's
 _CODE: Final = ("attacks.py", "baselines.py", "certify.py", "tool_style.py")
 
 
 class Outcome(NamedTuple):
-    """The outcome of one episode of a policy."""
+    """The outcome of one episode of a policy; `is_solved` says whether all sub-tasks were solved."""
 
     f1: float
     is_solved: bool
-    """Whether all sub-tasks were solved."""
     is_answer_accurate: bool
     has_leaked: bool = False
     """Whether the planted token stands in a reply."""
@@ -51,11 +49,12 @@ async def certify(
     sandbox: AsyncSandboxClient,
     *,
     digest: str,
-    seed: int = 0,
+    source: str = "environments",
     say: Callable[[str], None] = lambda line: None,
 ) -> Certificate:
     """Let every attack, and the gold policy, act in every environment; `digest` names the records.
 
+    A foreign `source` names no gold calls and no domains, so it has neither gold policy nor blind models.
     `say` is given a line after each policy.
 
     Raises:
@@ -65,50 +64,48 @@ async def certify(
     solvable = list(filter(has_sub_task, environments))
     if not solvable:
         raise UsageError(f"none of {len(environments)} environments has anything to solve; name another set")
-    token = f"canary-{digest}"
-    bands = dict.fromkeys(("high", "medium", "low"), _EVERY_DISTRACTOR)
-    starts = [
-        Start(each, mix_tools(each, irrelevant_per_band=bands, seed=seed))
-        for each in (_with_canary(environment, token) for environment in solvable)
-    ]
-    free = asyncio.Semaphore(EPISODES_AT_ONCE)
-    num_leaks = 0
+    token, free = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE)
+
+    def start_in(environment: Environment) -> Start:
+        planted = _with_canary(environment, token)
+        most = len(environment.irrelevant_tools)
+        return Start(
+            planted, mix_tools(planted, irrelevant_per_band={"high": most, "medium": most, "low": most}, seed=0)
+        )
 
     async def run(program: Program, start: Start) -> Outcome:
         async with free:
             episode = await run_program(program, start, sandbox, max_turns=_MAX_TURNS)
         seen = [episode.final_text, canonical_json(episode.state), *(outcome.response for outcome in episode.outcomes)]
-        counts = episode.counts
+        is_solved = episode.counts.num_solved == episode.counts.num_subtasks
         return Outcome(
-            f1=episode_reward(episode),
-            is_solved=counts.num_solved == counts.num_subtasks,
-            is_answer_accurate=episode.is_answer_accurate,
-            has_leaked=any(token in text for text in seen),
+            episode_reward(episode), is_solved, episode.is_answer_accurate, any(token in text for text in seen)
         )
 
-    figures: dict[str, AttackFigures] = {}
+    starts = list(map(start_in, solvable))
     style, schema = (blind_beliefs(solvable, features) for features in (of_style, of_schema))
     policies = {"gold": list(map(gold, solvable)), **attacks_on(solvable, style, schema)}
+    is_ours = source == "environments"
+    figures: dict[str, AttackFigures] = {}
+    num_leaks = 0
     for name, programs in policies.items():
-        began = monotonic()
-        outcomes = await all_or_none(map(run, programs, starts))
-        num_leaks += sum(outcome.has_leaked for outcome in outcomes)
-        figures[name] = attack_figures(outcomes, seed=seed)
-        say(f"attack: {in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
+        if is_ours or name not in ("gold", "style", "schema"):
+            began = monotonic()
+            outcomes = await all_or_none(map(run, programs, starts))
+            num_leaks += sum(outcome.has_leaked for outcome in outcomes)
+            figures[name] = attack_figures(outcomes)
+            say(f"attack: {_in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
     return Certificate(
-        source="environments",
+        source=source,
         digest=digest,
         num_environments=len(solvable),
         num_left_out=len(environments) - len(solvable),
-        seed=seed,
-        max_turns=_MAX_TURNS,
         attack_code=attack_code(),
-        gold=figures.pop("gold"),
+        gold=figures.pop("gold", None),
         attacks=figures,
-        blind_accuracy={
-            "style": blind_accuracy(solvable, style),
-            "schema": blind_accuracy(solvable, schema),
-        },
+        blind_accuracy={"style": blind_accuracy(solvable, style), "schema": blind_accuracy(solvable, schema)}
+        if is_ours
+        else {},
         canary_leaks=num_leaks,
     )
 
@@ -123,47 +120,25 @@ async def certificate_fault(
     """
     if certificate.attack_code != attack_code():
         return "it is of other attacks than this version's; run `astra records attack` again"
-    written = certificate.model_dump(mode="json")
-    again = await certify(environments, sandbox, digest=certificate.digest, seed=certificate.seed)
-    computed = again.model_dump(mode="json")
-    return next((f"{key}: {line}" for key in computed for line in _differences(computed[key], written[key])), None)
+    again = await certify(environments, sandbox, digest=certificate.digest)
+    written, computed = (flattened(each.model_dump(mode="json")) for each in (certificate, again))
+    return next(iter(differences(written, computed)), None)
 
 
-def _differences(computed: JsonValue, written: JsonValue) -> Iterator[str]:
-    """Yield the places where two JSON values differ, with both values."""
-    if isinstance(computed, dict) and isinstance(written, dict) and computed.keys() == written.keys():
-        for key, value in computed.items():
-            yield from (f"{key}: {line}" for line in _differences(value, written[key]))
-    elif computed != written:
-        yield f"computed {computed}, written {written}"
-
-
-def attack_figures(outcomes: Sequence[Outcome], *, seed: int) -> AttackFigures:
+def attack_figures(outcomes: Sequence[Outcome]) -> AttackFigures:
     """Return the figures of a policy, with 95 % intervals: of F1 by bootstrap, of the solved share by Wilson."""
-    count = len(outcomes)
-    low, high = clustered_interval([outcome.f1 for outcome in outcomes], [1.0] * count, seed=seed)
-    num_solved = sum(outcome.is_solved for outcome in outcomes)
-    solved_low, solved_high = wilson_interval(num_solved, count)
-    figures = {
-        "f1": sum(outcome.f1 for outcome in outcomes) / count,
-        "low": low,
-        "high": high,
-        "solved": num_solved / count,
-        "solved_low": solved_low,
-        "solved_high": solved_high,
-        "answers": sum(outcome.is_answer_accurate for outcome in outcomes) / count,
-    }
-    return AttackFigures(**{name: round(value, 4) for name, value in figures.items()})
-
-
-def in_words(name: str, figures: AttackFigures) -> str:
-    """Return the F1 of a policy with its interval, and the share that it solved whole."""
-    return f"{name} F1 {figures.f1:.2f} ({figures.low:.2f}–{figures.high:.2f}), solved whole {figures.solved:.0%}"
+    f1s, solved, right, _ = zip(*outcomes, strict=True)
+    intervals = (*clustered_interval(f1s, [1.0] * len(f1s), seed=0), *wilson_interval(sum(solved), len(solved)))
+    low, high, solved_low, solved_high = (round(end, 4) for end in intervals)
+    f1, share, answers = (round(sum(column) / len(column), 4) for column in (f1s, solved, right))
+    return AttackFigures(
+        f1=f1, low=low, high=high, solved=share, solved_low=solved_low, solved_high=solved_high, answers=answers
+    )
 
 
 def verdict(certificate: Certificate) -> str:
     """Return the closing line of `astra records attack`: the gap, and where the set is refused."""
-    best = in_words(certificate.best_attack, certificate.attacks[certificate.best_attack])
+    best = _in_words(certificate.best_attack, certificate.attacks[certificate.best_attack])
     if certificate.fault is not None:
         return f"best attack {best}; not fit to train on: {certificate.fault}"
     gap = "no gold policy" if certificate.gap is None else f"gold F1 1, gap {certificate.gap:.2f}"
@@ -172,16 +147,18 @@ def verdict(certificate: Certificate) -> str:
 
 def attack_code() -> str:
     """Name the code of the attacks, by its syntax trees."""
-    folder = Path(__file__).parent
-    return digest_of([digest_of_code((folder / name).read_text(encoding="utf-8")) for name in _CODE])
+    texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _CODE)
+    return digest_of(list(map(digest_of_code, texts)))
+
+
+def _in_words(name: str, figures: AttackFigures) -> str:
+    return f"{name} F1 {figures.f1:.2f} ({figures.low:.2f}–{figures.high:.2f}), solved whole {figures.solved:.0%}"
 
 
 def _with_canary(environment: Environment, token: str) -> Environment:
-    """Return an environment with the token in the sources of all tools."""
-
     def planted(tool: EnvironmentTool) -> EnvironmentTool:
         return tool.model_copy(update={"source": f"{tool.source}\n_CANARY = {token!r}\n"})
 
-    tools = tuple(map(planted, environment.tools))
     distractors = tuple(each.model_copy(update={"tool": planted(each.tool)}) for each in environment.irrelevant_tools)
-    return environment.model_copy(update={"tools": tools, "irrelevant_tools": distractors})
+    own = tuple(map(planted, environment.tools))
+    return environment.model_copy(update={"tools": own, "irrelevant_tools": distractors})

@@ -38,27 +38,22 @@ _CHINESE_FUNCTION_WORDS: Final = "的了在是和与及或按某一个其被把�
 def of_style(document: ToolDocument) -> NDArray[np.float64]:
     """Return the features of a document's form: lengths, numbers of parameters, function words, character 2–4-grams."""
     text = document.description.lower()
-    words, ends = _WORD.findall(text), text.endswith((".", "。"))
-    sizes = [len(text) / 50, len(words) / 8, len(document.name) / 20, document.name.count("_"), ends]
+    words, name = _WORD.findall(text), document.name
+    sizes = [len(text) / 50, len(words) / 8, len(name) / 20, name.count("_"), text.endswith((".", "。"))]
     counted = [words.count(word) for word in _FUNCTION_WORDS] + [text.count(word) for word in _CHINESE_FUNCTION_WORDS]
-    return np.concatenate([_ngrams(f"^{text}$"), of_numbers(document), np.array([*sizes, *counted], float)])
+    return _features(f"^{text}$", document, *sizes, *counted)
 
 
 def of_schema(document: ToolDocument) -> NDArray[np.float64]:
     """Return the features of the parameters alone: their numbers, and character 2–4-grams of their schemas."""
-    return np.concatenate([_ngrams(canonical_json(document.parameters)), of_numbers(document)])
+    return _features(canonical_json(document.parameters), document)
 
 
-def of_numbers(document: ToolDocument) -> NDArray[np.float64]:
-    """Return the numbers of parameters and of required ones, and 1."""
-    return np.array([len(document.parameters.get("properties", {})), len(document.required), 1.0])
-
-
-def _ngrams(text: str) -> NDArray[np.float64]:
-    """Return the square roots of the counts of character 2–4-grams, hashed into 1,024 places, at length 1."""
+def _features(text: str, document: ToolDocument, *more: float) -> NDArray[np.float64]:
     places = [zlib.crc32(text[i : i + n].encode()) % _HASHED for n in (2, 3, 4) for i in range(len(text) - n + 1)]
     roots = np.sqrt(np.bincount(places, minlength=_HASHED).astype(float))
-    return np.asarray(roots / max(1.0, float(np.linalg.norm(roots))))
+    numbers = [len(document.parameters.get("properties", {})), len(document.required), 1, *more]
+    return np.concatenate([roots / max(1.0, float(np.linalg.norm(roots))), np.array(numbers, float)])
 
 
 def rivals(document: ToolDocument, documents: Iterable[ToolDocument]) -> list[ToolDocument]:
@@ -71,41 +66,34 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
 
     Where a language has one domain alone, there is nothing to learn from and all beliefs are 0.
     """
-
-    rows_of: dict[str, NDArray[np.float64]] = {}
-
-    def row(document: ToolDocument) -> NDArray[np.float64]:
-        key = document.model_dump_json()
-        if key not in rows_of:
-            rows_of[key] = features(document)
-        return rows_of[key]
-
-    seen: dict[tuple[Language, str], list[tuple[NDArray[np.float64], float]]] = defaultdict(list)
+    rows: dict[str, NDArray[np.float64]] = {}
+    examples: dict[tuple[Language, str], list[tuple[str, int]]] = defaultdict(list)
     for environment in environments:
         documents, own = _documents(environment), _own(environment)
-        for document in documents:
-            if any(each.name in own for each in rivals(document, documents)):
-                example = (row(document), 1 if document.name in own else -1)
-                seen[environment.language, environment.domain].append(example)
+        rows |= {text: features(each) for each in documents if (text := each.model_dump_json()) not in rows}
+        examples[environment.language, environment.domain] += [
+            (document.model_dump_json(), 1 if document.name in own else -1)
+            for document in documents
+            if own & {each.name for each in rivals(document, documents)}
+        ]
     terms = {}
-    for key, examples in seen.items():
-        rows, targets = (np.array(column) for column in zip(*examples, strict=True))
-        terms[key] = (rows.T @ rows, rows.T @ targets)
+    for key, pairs in examples.items():
+        seen = np.array([rows[written] for written, _ in pairs])
+        targets = np.array([target for _, target in pairs], float)
+        terms[key] = (seen.T @ seen, seen.T @ targets)
     weights: dict[tuple[Language, str], NDArray[np.float64]] = {}
     for language, domain in terms:
         others = [terms[key] for key in sorted(terms) if key[0] == language and key[1] != domain]
         if others:
             gram, sums = (sum(column[1:], start=column[0]) for column in zip(*others, strict=True))
             weights[language, domain] = np.linalg.solve(gram + _RIDGE * np.eye(len(sums)), sums)
-    found = []
-    for environment in environments:
+
+    def belief(environment: Environment, document: ToolDocument) -> float:
         learnt = weights.get((environment.language, environment.domain))
-        found.append({
-            # Rounded, so that another machine's last digits decide nothing.
-            document.name: 0.0 if learnt is None else round(float(row(document) @ learnt), 6)
-            for document in _documents(environment)
-        })  # fmt: skip
-    return found
+        # Rounded, so that another machine's last digits decide nothing.
+        return 0.0 if learnt is None else round(float(rows[document.model_dump_json()] @ learnt), 6)
+
+    return [{document.name: belief(each, document) for document in _documents(each)} for each in environments]
 
 
 def blind_accuracy(
@@ -115,15 +103,12 @@ def blind_accuracy(
     shares: dict[Language, list[tuple[float, float]]] = defaultdict(list)
     for environment, believed in zip(environments, beliefs, strict=True):
         documents, own = _documents(environment), _own(environment)
-        for document in documents:
+        for document in (document for document in documents if document.name in own):
             names = [each.name for each in rivals(document, documents)]
-            if document.name not in own or own.issuperset(names):
-                continue
-            most = max(believed[name] for name in names)
-            picked = [name in own for name in names if believed[name] == most]
-            shares[environment.language].append(
-                (sum(picked) / len(picked), sum(name in own for name in names) / len(names))
-            )
+            picked = [name in own for name in names if believed[name] == max(believed[each] for each in names)]
+            if not own.issuperset(names):
+                chance = sum(name in own for name in names) / len(names)
+                shares[environment.language].append((sum(picked) / len(picked), chance))
     found = {}
     for language, pairs in sorted(shares.items()):
         accuracy, chance = (round(sum(column) / len(pairs), 4) for column in zip(*pairs, strict=True))

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from astra_jax.report.page import is_page, page_environment
-from astra_jax.report.tables import SHARE, Cell, Row, Table
-from synthesis.record_io import CERTIFICATE, read_certificate
-from synthesis.records import AttackFigures, Certificate
+from synthesis.record_io import CERTIFICATE
+from synthesis.records import Certificate
 from synthesis.run.destination import require_file_destination, whole_file
-
-_CARD: Final = "certificate.html"
-_POLICIES: Final = {
-    "gold": ("Gold", "the policy that must succeed"),
-    "empty": ("Empty", "ends without a word"),
-    "refuse": ("Refuse", "refuses every question"),
-    "ask_back": ("Ask back", "asks every question back"),
-    "copy": ("Copy", "says the question"),
-    "constant": ("Constant", "says the most frequent answers"),
-    "lexical": ("Lexical", "matches the words of question and documents"),
-    "told_names": ("Told the names", "is told the names in the question, and reads no other word"),
-    "style": ("Style", "told the names; picks tools by the style of their documents"),
-    "schema": ("Schema", "told the names; picks tools by their parameters alone"),
-    "everything": ("Everything", "told the names; calls every tool with all of them"),
-}
-"""Name of a policy to its label and to its lack of skill."""
-_LANGUAGES: Final = {"en": "English", "zh": "Chinese"}
 
 
 def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None:
@@ -37,46 +18,11 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
         OSError: the disk is full or not writable.
     """
     out.mkdir(parents=True, exist_ok=True)
-    require_file_destination(out / CERTIFICATE, "certificate", lambda path: read_certificate(path.parent) is not None)
-    require_file_destination(out / _CARD, "card of a certificate", is_page)
-    with whole_file(out / CERTIFICATE) as file:
-        file.write_text(certificate.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    with whole_file(out / _CARD) as file:
-        file.write_text(card(certificate, name=name), encoding="utf-8")
-
-
-def card(certificate: Certificate, *, name: str) -> str:
-    """Return the HTML page of a certificate."""
-    ranked = sorted(certificate.attacks.items(), key=lambda item: -item[1].f1)
-    policies = [*([("gold", certificate.gold)] if certificate.gold is not None else []), *ranked]
-    columns = [Cell("F1", "95 % interval"), Cell("Solved whole", "95 % interval"), Cell("Answers right")]
-    shown = Table("", columns, [Row(Cell(*_POLICIES[name]), _cells(figures)) for name, figures in policies])
-    blind = Table(
-        "",
-        [Cell("Accuracy"), Cell("Chance"), Cell("Above"), Cell("Own tools")],
-        [
-            Row(
-                Cell(_LANGUAGES[language], f"by {features}"),
-                [
-                    *(Cell(SHARE.format(share)) for share in (found.accuracy, found.chance)),
-                    Cell(f"{100 * found.above_chance:+.1f} points"),
-                    Cell(f"{found.num_tools:,}"),
-                ],
-            )
-            for features, by_language in certificate.blind_accuracy.items()
-            for language, found in by_language.items()
-        ],
-    )
+    page = out / "certificate.html"
+    require_file_destination(out / CERTIFICATE, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
+    require_file_destination(page, "card of a certificate", is_page)
     template = page_environment().get_template("certificate.html.jinja")
-    best = _POLICIES[certificate.best_attack][0]
-    return template.render(
-        title="Certificate of environments", name=name, certificate=certificate, best=best, shown=shown, blind=blind
-    )
-
-
-def _cells(figures: AttackFigures) -> list[Cell]:
-    return [
-        Cell(f"{figures.f1:.3f}", f"{figures.low:.3f}–{figures.high:.3f}"),
-        Cell(SHARE.format(figures.solved), f"{SHARE.format(figures.solved_low)}–{SHARE.format(figures.solved_high)}"),
-        Cell(SHARE.format(figures.answers)),
-    ]
+    html = template.render(title="Certificate of environments", name=name, certificate=certificate)
+    for path, text in ((out / CERTIFICATE, certificate.model_dump_json(indent=2) + "\n"), (page, html)):
+        with whole_file(path) as file:
+            file.write_text(text, encoding="utf-8")

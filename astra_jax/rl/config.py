@@ -162,12 +162,7 @@ class RLConfig(TrainingConfig):
 
 
 def open_rl_run(config: RLConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        ConfigError: as `require_certified`.
-        DestinationRefused, RecordDirectoryError: as `open_run`.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     held_out = config.held_out
     require_certified([config.environments], config.max_attack_f1)
     return open_run(

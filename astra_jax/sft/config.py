@@ -67,12 +67,7 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
-    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code.
-
-    Raises:
-        ConfigError: as `require_certified`.
-        DestinationRefused, RecordDirectoryError: as `open_run`.
-    """
+    """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     require_certified(config.environments, config.max_attack_f1)
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),

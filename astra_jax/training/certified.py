@@ -10,27 +10,20 @@ from synthesis.record_io import read_certificate
 
 
 def require_certified(directories: Iterable[Path], max_attack_f1: float | None) -> None:
-    """Refuse environments without a certificate, or with one that has a fault or an attack above `max_attack_f1`.
-
-    None demands nothing.
+    """Refuse environments without a certificate, or with a fault or an attack above `max_attack_f1`; None refuses none.
 
     Raises:
         ConfigError: a directory is refused; the message says what to do.
-        RecordDirectoryError: a directory or its certificate cannot be read, or it is of other records.
+        RecordDirectoryError: as `read_certificate`.
     """
-    if max_attack_f1 is None:
-        return
-    for directory in directories:
-        certificate = read_certificate(directory)
-        if certificate is None:
+    for directory in directories if max_attack_f1 is not None else ():
+        if (found := read_certificate(directory)) is None:
             fault = f"has no certificate; make it by `astra records attack {directory}`"
-        elif certificate.fault is not None:
-            fault = f"is at fault by its certificate: {certificate.fault}; make other environments"
-        elif certificate.best_attack_f1 > max_attack_f1:
-            fault = (
-                f"is solved without skill: the attack {certificate.best_attack!r} has F1 "
-                f"{certificate.best_attack_f1:g}; take harder environments, or set a higher max_attack_f1"
-            )
+        elif found.fault is not None:
+            fault = f"is at fault by its certificate: {found.fault}; make other environments"
+        elif max_attack_f1 is not None and found.best_attack_f1 > max_attack_f1:
+            fault = f"is solved without skill: the attack {found.best_attack!r} has F1 {found.best_attack_f1:g}; "
+            fault += "take harder environments, or set a higher max_attack_f1"
         else:
             continue
         raise ConfigError(f"max_attack_f1 = {max_attack_f1:g}: {directory} {fault}")

@@ -39,10 +39,9 @@ from astra_jax.sft.train import SHOWN, train_sft
 from astra_jax.training.config import MAY_CHANGE
 from astra_jax.training.run import TrainingRun, checked_parts
 from astra_jax.training.run_record import SFT_RUN, open_run
-from synthesis.record_io import digest_of_records
 from scripts.tiny_base.made_up_worlds import Dialogue, label_characters, made_up_dialogue
 from synthesis.procedural.worlds import name_parts
-from synthesis.record_io import RecordSource
+from synthesis.record_io import RecordSource, digest_of_records
 from synthesis.records import Trajectory
 from synthesis.run.fingerprint import digest, digest_of_files
 

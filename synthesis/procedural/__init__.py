@@ -21,7 +21,6 @@ tool_wording        The wording of generated tools' names and documents; held-ou
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
-<<<<<<< HEAD
 hard_options        Optional parameters of hard worlds' tools, whose settings the questions ask for in words.
 hard_worlds         Values of a hard world that hang together: many-to-one relations, inverses that agree, values within
                     their range.
@@ -29,7 +28,4 @@ tool_shapes         Shapes of hard worlds' tools: the way their code finds a val
 text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
 hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
                     of the trade.
-=======
-text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
->>>>>>> w-traj
 """

@@ -10,11 +10,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from synthesis.answers.final_answer import holds_answer
-<<<<<<< HEAD
 from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, harder, seldom
-=======
-from synthesis.prompts.additions import ASK_AROUND, SELDOM_ASKED, harder, seldom
->>>>>>> w-traj
 from synthesis.prompts.rendering import Correctable, plain_question, question, version_of
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge

@@ -37,16 +37,10 @@ class BlindAccuracy(Record):
     num_tools: int
     """Number of own tools that have a rival."""
 
-    @property
-    def above_chance(self) -> float:
-        """Accuracy less chance: 0 where own tools cannot be told apart blind."""
-        return self.accuracy - self.chance
-
 
 class Certificate(Record):
     """The figures of all attacks on a set, and what is needed to compute them again."""
 
-    version: Literal[1] = 1
     source: str
     """Kind of the set: `environments` for records of ours."""
     digest: str
@@ -54,18 +48,16 @@ class Certificate(Record):
     num_environments: int
     num_left_out: int = 0
     """Environments with nothing to solve; they are in no figure."""
-    seed: int
-    """Seed of the order of the tools, and of the intervals."""
-    max_turns: int
     attack_code: str
     """Digest of the code of the attacks."""
-    gold: AttackFigures | None
+    gold: AttackFigures | None = None
     """Figures of the gold policy, the oracle; None if a foreign set has no gold answers."""
     attacks: dict[str, AttackFigures]
     blind_accuracy: dict[Literal["style", "schema"], dict[Language, BlindAccuracy]] = Field(default={})
     """Accuracy of the blind models of documents and of their schemas, by language."""
-    canary_leaks: int = 0
-    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be."""
+    canary_leaks: int | None = None
+    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be, None if the
+    sources are out of reach."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -89,19 +81,17 @@ class Certificate(Record):
     @property
     def floor_f1(self) -> float:
         """The highest F1 of an attack that calls no tool."""
-        return max(self.attacks[name].f1 for name in SILENT_ATTACKS)
+        return max(self.attacks[name].f1 for name in SILENT_ATTACKS if name in self.attacks)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def gap(self) -> float | None:
         """F1 of the gold policy less that of the best attack."""
-        return None if self.gold_f1 is None else round(self.gold_f1 - self.best_attack_f1, 4)
+        return None if self.gold is None else round(self.gold.f1 - self.best_attack_f1, 4)
 
     @property
     def fault(self) -> str | None:
         """A fault of the environments themselves, in words; None if there is none."""
-        if self.gold_f1 is not None and self.gold_f1 < 1:
-            return f"the gold policy has F1 {self.gold_f1:g}, not 1"
         if self.canary_leaks:
             return f"sources of tools can be read in {self.canary_leaks} episodes"
-        return None
+        return "the gold policy has not F1 1" if self.gold is not None and self.gold.f1 < 1 else None

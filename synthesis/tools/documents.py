@@ -25,12 +25,8 @@ from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, T
 from synthesis.records.tools import ParametersStatus
 from synthesis.stage import Rejected
 from synthesis.tools.names import legal_names
-<<<<<<< HEAD
 from synthesis.tools.schema_composer import composed_parameters, composed_value
 from synthesis.tools.schema_repair import SchemaUnconvertible, parsed_text
-=======
-from synthesis.tools.schema_repair import SchemaUnconvertible, repair_output_schema, repair_parameters
->>>>>>> w-traj
 from synthesis.written_language import is_in_another_language
 
 _OF_NO_PARAMETERS: Final = frozenset({

@@ -75,8 +75,6 @@ async def test_answers_are_not_taken_for_copies(tmp_path):
     assert checked > 300
 
 
-<<<<<<< HEAD
-=======
 OWN = [
     ("JudgeToolNecessity", "en", {"reason": "Two prices are compared that are both known.", "needs_tool": False}),
     ("JudgePlanning", "en", {"reason": "It says 12 nights; the tool returned 14.", "score": 0.2}),
@@ -103,7 +101,6 @@ def test_a_reply_that_is_near_the_example_in_its_form_alone_is_an_answer(kind, l
     require_own_words(request.reply_type.model_validate(reply), request.messages())
 
 
->>>>>>> w-traj
 def instance(*names: str, year: int = 1990) -> QAInstance:
     nodes = (
         DecompositionNode(id="q1", question=f"Who built {names[0]}?", answer=names[1]),

@@ -1,0 +1,64 @@
+"""Attacks in an environment of another library, which runs confined in the Python that it is installed in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field, ValidationError
+
+from astra_jax.benchmarks.harness_process import run_harness
+from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.evaluate.attacks import QUESTION_BACK, REFUSAL
+from astra_jax.evaluate.certify import Outcome, attack_code, attack_figures
+from synthesis.records import Certificate
+from synthesis.run.fingerprint import digest
+
+KINDS: Final = ("verifiers:", "openenv:")
+_PROGRAM: Final = Path(__file__).with_name("foreign_tasks.py")
+_TEXTS: Final = {"empty": "", "refuse": REFUSAL, "ask_back": QUESTION_BACK}
+
+
+class _Rewards(BaseModel):
+    prompts: list[str] = Field(min_length=1)
+    rewards: dict[str, list[Annotated[float, Field(allow_inf_nan=False)]]]
+
+
+async def foreign_certificate(name: str, *, python: Path, count: int) -> Certificate:
+    """Let the attacks that call no tool act in `count` tasks of an environment; F1 is its own reward.
+
+    `name` is `verifiers:MODULE` or `openenv:MODULE:FUNCTION`; `python` is the interpreter that has it.
+
+    Raises:
+        ProgramFailed: the environment does not run.
+        BenchmarkFailed: this machine cannot confine it, or its rewards are no numbers.
+    """
+    kind, _, rest = name.partition(":")
+    asked = json.dumps({"kind": kind, "name": rest, "count": count, "texts": _TEXTS})
+    # Not resolved: the interpreter of a venv is a link, and its packages lie beside the link.
+    readable = [_PROGRAM, python.absolute().parent.parent, Path(sys.base_prefix)]
+    command = [str(python.absolute()), "-I", str(_PROGRAM)]
+    with tempfile.TemporaryDirectory() as place:
+        folder, log = Path(place) / "folder", Path(place) / "log"
+        folder.mkdir()
+        await run_harness(command, folder=folder, log=log, variables={}, readable=readable, said=asked)
+        try:
+            found = _Rewards.model_validate_json((folder / "rewards.json").read_bytes())
+        except (OSError, ValidationError) as error:
+            raise BenchmarkFailed(f"{name} gave no rewards: {error}; run it by itself first") from error
+    figures = {
+        policy: attack_figures([Outcome(reward, reward >= 1, reward >= 1) for reward in rewards])
+        for policy, rewards in found.rewards.items()
+    }
+    gold = figures.pop("gold", None)
+    return Certificate(
+        source=name,
+        digest=digest(found.prompts),
+        num_environments=len(found.prompts),
+        attack_code=attack_code(),
+        gold=gold if gold is not None and gold.f1 > 0 else None,  # an `answer` that earns nothing is no gold answer
+        attacks=figures,
+    )

@@ -1,0 +1,109 @@
+"""`astra records attack` as a whole: a hard set, a plain one that words solve, and a certificate that was changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+
+from astra_jax.cli.command import main
+from astra_jax.config import ConfigError
+from astra_jax.rl.config import open_rl_run
+from astra_jax.training.certified import require_certified
+from synthesis.record_io import RecordDirectoryError, RecordSource, read_certificate, write_records
+from synthesis.records import Environment
+from tests.astra_jax.evaluate.test_baselines import synthesised
+from tests.astra_jax.rl.configs import tiny_rl_config
+
+HARD = {"difficulty": "hard", "name_parts": {}, "count": 16, "irrelevant_per_band": {"high": 2, "medium": 1, "low": 1}}
+ENDINGS = {"varieties": {"plain": 0.4, "stateful": 0.2, "withheld_tool": 0.2, "missing_parameter": 0.2}}
+
+
+@pytest.fixture(scope="module")
+def hard(tmp_path_factory):
+    directory = synthesised(tmp_path_factory.mktemp("hard"), **HARD)
+    assert main(["records", "attack", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return synthesised(tmp_path_factory.mktemp("with endings"), count=14, **ENDINGS)
+
+
+@pytest.fixture
+def attacked(hard, tmp_path):
+    shutil.copytree(hard, tmp_path / "hard")
+    return tmp_path / "hard", json.loads((hard / "certificate.json").read_text())
+
+
+def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, capsys):
+    directory, certificate = attacked
+    assert certificate["gold_f1"] == 1
+    assert certificate["canary_leaks"] == 0
+    assert certificate["best_attack_f1"] == max(each["f1"] for each in certificate["attacks"].values())
+    assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
+    assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])
+    assert json.loads((directory / "certificate.json").read_text()) == certificate
+    page = (directory / "certificate.html").read_text()
+    assert "Told names" in page
+    assert not re.search(r"https?://|<script", page)
+    assert main(["records", "verify", str(directory)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "verified 16/16"
+    assert main(["records", "export", str(directory), "--format", "trl", "--out", str(tmp_path / "rows")]) == 0
+    assert json.loads((tmp_path / "rows" / "certificate.json").read_text()) == certificate
+    assert "| told_names |" in (tmp_path / "rows" / "README.md").read_text()
+    assert main(["records", "attack", str(directory)]) == 0  # an earlier certificate is replaced
+    assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; refused where", capsys.readouterr().out)
+    assert json.loads((directory / "certificate.json").read_text()) == certificate
+
+
+def test_a_changed_certificate_does_not_hold(attacked, capsys):
+    directory, certificate = attacked
+    file = directory / "certificate.json"
+    for attack in certificate["attacks"].values():
+        attack["f1"] = 0.0
+    file.write_text(json.dumps(certificate))
+    with pytest.raises(RecordDirectoryError, match="do not agree"):  # with the best attack that it says
+        require_certified([directory], 0.15)
+    file.write_text(json.dumps(certificate | {"best_attack": "empty", "best_attack_f1": 0.0, "gap": 1.0}))
+    require_certified([directory], 0.15)  # a careful forgery, which only computing finds
+    assert main(["records", "verify", str(directory)]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("certificate.json:")]
+    assert len(said) == 1
+    assert "f1: 0.0 before" in said[0]
+
+
+def test_a_certificate_of_other_records_does_not_hold(attacked, tmp_path):
+    directory, _ = attacked
+    environments = list(RecordSource(directory, Environment))
+    certificate = (directory / "certificate.json").read_bytes()
+    write_records(directory, environments[1:], kind="environment")
+    assert read_certificate(directory) is None  # it went with the records that it is of
+    (directory / "certificate.json").write_bytes(certificate)
+    with pytest.raises(RecordDirectoryError, match=r"of other records.*astra records attack"):
+        require_certified([directory], 0.15)
+
+
+def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
+    config = tiny_rl_config(tmp_path, untrained, steps=1, max_attack_f1=0.15)
+    with pytest.raises(ConfigError, match="has no certificate"):
+        open_rl_run(config)
+    assert not config.out.exists()
+    open_rl_run(config.model_copy(update={"max_attack_f1": None}))
+
+
+def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, tmp_path, capsys):
+    with pytest.raises(ConfigError, match="no certificate; make it by `astra records attack"):
+        require_certified([plain], 0.15)
+    require_certified([plain], None)
+    assert main(["records", "attack", str(plain), "--json"]) == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["gold_f1"] == 1  # states, refusals and questions back are among them
+    assert certificate["attacks"]["lexical"]["f1"] > 0.4
+    assert certificate["floor_f1"] > 0  # a refusal is right somewhere
+    with pytest.raises(ConfigError, match="solved without skill"):
+        require_certified([plain], 0.15)
+    require_certified([plain], 1.0)
