@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -101,10 +101,11 @@ async def synthesize_trajectories(
         run = _Run(config, TrajectoriesWorker(config, teacher, servers.groups), journals, progress, teacher)
         unknown, completed = await run.complete_tools(servers.documents)
         if completed.kept:
+            outputs = await run.complete_outputs(servers.groups.keys())
             await run.propose_chains()
             report = await run.collect_trajectories()
             track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
-            track_run.write(report, run.trajectories(), run_report(unknown, completed, run.tool_graphs))
+            track_run.write(report, run.trajectories(), run_report(unknown, outputs, completed, run.tool_graphs))
         else:
             report = replace(completed, stage="trajectories")
     # The folder goes with the journals: it was not empty when the stack was left.
@@ -116,12 +117,15 @@ async def synthesize_trajectories(
     return report
 
 
-def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]) -> str:
-    """Return the report beside the records: tools of unknown parameters, servers left out, and the tool graphs."""
+def run_report(
+    unknown: StageReport, outputs: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]
+) -> str:
+    """Return the report beside the records: completed parameters and results, servers left out, and tool graphs."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
     report = {
         "unknown_parameters": counts,
+        "unknown_results": {"read": outputs.read, "completed": outputs.kept},
         "servers_left_out": dict(sorted(servers.rejected.items())),
         "edges_by_weight": dict(sorted(weights.items())),
     }
@@ -152,7 +156,7 @@ class _Run:
     ):
         self._config, self._worker, self._progress = config, worker, progress
         self._cost = partial(cost_so_far, teacher)
-        self._completions, self._chains_journal, self._tasks, self._trajectories = journals
+        self._completions, self._outputs, self._chains_journal, self._tasks, self._trajectories = journals
         self._documents: list[ServerDocument] = []
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
@@ -217,6 +221,28 @@ class _Run:
         # A run with fewer slots than servers takes a fair draw of them, not the first sources.
         derived_random(self._config.seed, "order of servers").shuffle(self._order)
         return tools, servers
+
+    async def complete_outputs(self, real: Collection[str]) -> StageReport:
+        """Have the results written of tools that do not say theirs; `real` servers answer as they do."""
+        unknown = [
+            (index, place)
+            for index, server in enumerate(self._documents)
+            for place, tool in enumerate(server.tools)
+            if tool.output_schema is None and server.id not in real
+        ]
+
+        async def complete(item: int) -> JsonObject:
+            index, place = unknown[item]
+            return await self._worker.output_completion(documents[index], documents[index].tools[place])
+
+        documents = list(self._documents)
+        report = await self._stage("unknown results", len(unknown), complete, self._outputs)
+        for item, (index, place) in enumerate(unknown):
+            if "result" in (outcome := self._outputs.read(item)):
+                tools = list(self._documents[index].tools)
+                tools[place] = ToolDocument.model_validate(outcome["result"]["tool"])
+                self._documents[index] = self._documents[index].model_copy(update={"tools": tuple(tools)})
+        return report
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""

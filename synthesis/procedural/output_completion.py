@@ -1,0 +1,105 @@
+"""The embedded teacher on results: a call gives records of the tool's noun, with the fields by which tools address it.
+
+A tool that lists or searches gives a list of records; one that makes, reads or changes a thing gives its record. A
+record has the id, key or path that other tools of the server take, a name, and values with which such things are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from synthesis.procedural.argument_values import is_number
+from synthesis.prompts.parameter_completion import CompletedField, CompletedOutput, CompleteOutput, is_field_name
+from synthesis.records import Language, ServerDocument, ToolDocument
+from synthesis.tools.names import words_of
+from synthesis.tools.nouns import (
+    Noun,
+    called,
+    effect_of,
+    is_identifier,
+    is_same_kind,
+    noun_of,
+    reference_of,
+    singular,
+)
+from synthesis.trajectories.bindings import scalar_type
+
+_MAX_KEYS: Final = 2
+_MAX_ATTRIBUTES: Final = 2
+_DESCRIPTIONS: Final[dict[Language, str]] = {"en": "{field} of the {noun}", "zh": "调用返回的 {field} 字段"}
+_LABELS: Final = {"id": "唯一编号", "name": "显示名称", "title": "显示标题", "status": "当前状态", "url": "网页链接"}
+"""Chinese descriptions of the commonest fields."""
+
+
+def complete_output(request: CompleteOutput, seed: int) -> CompletedOutput:
+    """Write the result of a tool by its effect and its noun; a computation gives its arguments, a title and a value."""
+    server, tool = request.server, request.tool
+    effect, noun = effect_of(tool), noun_of(tool)
+    keys = _keys_of(server, noun, also="url" if effect == "list" else "")
+    name = {} if (field := called(noun)) is None else {field: "string"}
+    fields = (keys or {"id": "string"}) | name | _attributes_of(server, noun)
+    if noun and effect == "list":
+        return _written(_plural(noun), noun, fields, server.language)
+    if noun and (effect == "create" or (effect == "read" and keys)):
+        return _written(None, noun, fields | {"status": "string"}, server.language)
+    if effect in ("update", "delete"):
+        return _written(None, noun, keys | {"status": "string"}, server.language)
+    result = noun[-1] if noun and is_field_name(noun[-1]) else "result"
+    takers = (_scalars(other, other.parameters.get("properties", {})) for other in server.tools if other is not tool)
+    kind = next((taken[result] for taken in takers if result in taken), "number" if is_number(result) else "string")
+    return _written(None, noun, _scalars(tool, tool.required[:_MAX_ATTRIBUTES]) | {result: kind}, server.language)
+
+
+def _written(list_name: str | None, noun: Noun, fields: dict[str, str], language: Language) -> CompletedOutput:
+    described = _DESCRIPTIONS[language]
+    written = (
+        {
+            "name": name,
+            "type": kind,
+            "description": _LABELS[name]
+            if language == "zh" and name in _LABELS
+            else described.format(field=" ".join(words_of(name)).capitalize(), noun=" ".join(noun) or "result"),
+        }
+        for name, kind in fields.items()
+    )
+    return CompletedOutput(list_name=list_name, fields=tuple(map(CompletedField.model_validate, written)))
+
+
+def _keys_of(server: ServerDocument, noun: Noun, also: str = "") -> dict[str, str]:
+    """Return the fields by which tools of the server address a thing, with their types; ids come first."""
+    keys: dict[str, str] = {}
+    for tool in server.tools:
+        for argument, kind in _scalars(tool, tool.parameters.get("properties", {})).items():
+            reference = reference_of(tool, argument)
+            if reference is not None and (is_same_kind(reference.noun, noun) or argument == also):
+                keys.setdefault(reference.key, kind)
+    order = sorted(keys, key=lambda key: not is_identifier(key))
+    return {key: keys[key] for key in order[:_MAX_KEYS]}
+
+
+def _attributes_of(server: ServerDocument, noun: Noun) -> dict[str, str]:
+    """Return some of the values with which things of a kind are made, with their types."""
+    made = [tool for tool in server.tools if effect_of(tool) == "create" and is_same_kind(noun_of(tool), noun)]
+    found = {name: kind for tool in made for name, kind in _scalars(tool, tool.required).items()}
+    return dict(list(found.items())[:_MAX_ATTRIBUTES])
+
+
+def _scalars(tool: ToolDocument, arguments: Iterable[str]) -> dict[str, str]:
+    """Return the arguments that a result could repeat, with their types."""
+    properties = tool.parameters.get("properties", {})
+    kinds = {name: scalar_type(properties.get(name)) for name in arguments if is_field_name(name)}
+    return {name: kind for name, kind in kinds.items() if kind is not None and kind != "boolean"}
+
+
+def _plural(noun: Noun) -> str:
+    """Return the name of a list of things; `results` if its singular would be another word.
+
+    >>> _plural(("wiki", "category")), _plural(("news",))
+    ('wiki_categories', 'results')
+    """
+    word = noun[-1]
+    ending = word[:-1] + "ies" if word.endswith("y") and word[-2:-1] not in "aeiou" else word + "s"
+    ending = word + "es" if word.endswith(("ch", "sh", "x", "ss")) else ending
+    name = "_".join((*noun[:-1], ending))
+    return name if ending != word and singular(ending) == word and is_field_name(name) else "results"
