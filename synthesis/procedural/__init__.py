@@ -2,7 +2,8 @@
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
 argument_values     Values for arguments and outputs, drawn by their names, types, formats and limits.
-emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
+emulated_responses  The embedded teacher as tool server: responses by output schema, things kept in the state by noun
+                    and id.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
 grounding           Names and codes in an answer that stand in no source, and labels before another property's value.
@@ -20,4 +21,6 @@ tool_wording        The wording of generated tools' names and documents; held-ou
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
 worlds              Generated relational worlds: the entities of a domain, their attributes and their relations.
+output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
+                    tools address it.
 """

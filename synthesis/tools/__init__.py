@@ -13,7 +13,8 @@ mcp_session             One running tool server and the connection to it, with t
 names                   Names of tools: legal for chat templates, unique inside a server, the source's name kept.
 near_duplicate_servers  Near-duplicate servers: of forks and re-uploads only the first is kept.
 openapi                 OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
-parameter_completion    Tools with unknown parameters: completed by the teacher, or left out.
+parameter_completion    Tools with unknown parameters or results: completed by the teacher; without parameters a tool is
+                        left out.
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
 schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
@@ -21,4 +22,6 @@ sources                 Sources of tool documents: files and folders of any know
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
 yaml_documents          YAML as JSON sees it: text keys; `=` and dates are text.
+nouns                   Nouns of tools: the kind of thing that a call is about, the call's effect on it, and the
+                        arguments that name one.
 """

@@ -3,7 +3,7 @@
 The emulator keeps a typed state per trajectory, so that a later call reads the writes of an earlier one, and fails on a
 seeded share of its calls. An injected failure changes no state and is written into the record as ground truth.
 
-Decided: docs/decisions/trajectories.md, “Emulated responses are validated against the tool's output schema”.
+Decided: docs/decisions/trajectories.md, “Results are completed by schema, and later calls take values from them”.
 """
 
 from __future__ import annotations

@@ -147,10 +147,11 @@ def _given(tools: Sequence[ToolDocument], index: int, arguments: Sequence[str]) 
     """Return the arguments of a call that an earlier result gives, each from the latest one."""
     found = []
     for argument in arguments:
-        earlier = ((each, path_to(tools[each], tools[index], argument)) for each in reversed(range(index)))
-        if place := next((place for place in earlier if place[1] is not None), None):
-            where = {"earlier_tool_index": place[0], "earlier_output_path": place[1]}
-            found.append(EarlierValue(tool_index=index, argument=argument, **where))
+        for earlier in reversed(range(index)):
+            if (path := path_to(tools[earlier], tools[index], argument)) is not None:
+                where = {"earlier_tool_index": earlier, "earlier_output_path": path}
+                found.append(EarlierValue.model_validate({"tool_index": index, "argument": argument, **where}))
+                break
     return found
 
 

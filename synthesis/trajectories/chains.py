@@ -5,7 +5,7 @@ output of an earlier call. The teacher says which earlier output gives an argume
 chain with a call that shares neither a value nor a fact with the others is dropped. By vote: the whole must be
 coherent; votes stop early.
 
-Decided: docs/decisions/trajectories.md, “A chain hangs together by values or by facts, and says by which”.
+Decided: docs/decisions/trajectories.md, “Results are completed by schema, and later calls take values from them”.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ def values_passed_on(trajectory: Trajectory) -> Iterator[JsonValue]:
             said += [value for call in message.tool_calls for value in _values(call.arguments)]
         elif message.role == "user":
             said.append(message.content)
+            told = {value for value in told if value not in message.content}
         elif not message.is_error:
             waiting.append(message)
 
