@@ -176,6 +176,8 @@ def _thing(call: _Call, properties: JsonObject, owner: Noun, where: list[JsonVal
         values = _by_slot(call.entities.get(where[0], {})) | values
     for name, schema in properties.items():
         known_value = values.get(slot_name(name))
+        if name == "status" and name not in call.arguments:  # of a deleted thing it is no longer the stored one
+            known_value = _OUTCOMES.get(call.effect, known_value)
         # A known value may not fit the field: a ticket that was `assigned` is `closed` when it is closed.
         if known_value is not None and scalar_type(schema) and not schema_fault(schema, known_value, name):
             thing.setdefault(name, known_value)
@@ -189,10 +191,8 @@ def _thing(call: _Call, properties: JsonObject, owner: Noun, where: list[JsonVal
 
 
 def _drawn(call: _Call, name: str, schema: JsonValue, owner: Noun, where: list[JsonValue]) -> JsonValue:
-    """Draw a value: a name by its owner and by the words that were searched for, a state by the call's effect."""
+    """Draw a value; a name by its owner, and by the words that were searched for."""
     rng = derived_random(0, *where, name)
-    if name == "status" and call.effect in _OUTCOMES and not schema_fault(schema, _OUTCOMES[call.effect], name):
-        return _OUTCOMES[call.effect]
     if name not in ("name", "title"):
         return drawn_value(name, schema, rng, call.language)
     drawn = drawn_value("_".join((*owner[-1:], name)), schema, rng, call.language)

@@ -42,7 +42,8 @@ def complete_output(request: CompleteOutput, seed: int) -> CompletedOutput:
     if noun and effect == "list":
         return _written(_plural(noun), noun, fields, server.language)
     if noun and (effect == "create" or (effect == "read" and keys)):
-        return _written(None, noun, fields | {"status": "string"}, server.language)
+        state = {"status": "string"} if effect == "create" or len(fields) <= _MAX_KEYS else {}
+        return _written(None, noun, fields | state, server.language)
     if effect in ("update", "delete"):
         return _written(None, noun, keys | {"status": "string"}, server.language)
     result = noun[-1] if noun and is_field_name(noun[-1]) else "result"

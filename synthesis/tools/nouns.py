@@ -146,9 +146,15 @@ def reference_of(tool: ToolDocument, argument: str) -> Reference | None:
         of_call = own[:-1] if effect == "list" and key != "ids" else own
         return Reference(noun[:-1] or of_call, "id" if key == "ids" else key, True)
     named = (noun[:-1] or own, key) if key in _WORDS["addresses"] else (noun, "name")
-    if key in _WORDS["contents"] or not named[0] or (effect == "create" and named[0][-1:] == own[-1:]):
+    if key in _WORDS["contents"] or not named[0]:
         return None
+    if named[0][-1:] == own[-1:] and (effect == "create" or (effect == "update" and _has_id(tool))):
+        return None  # the name of a thing that is made, or its new name
     return Reference(*named, False)
+
+
+def _has_id(tool: ToolDocument) -> bool:
+    return any(map(is_identifier, tool.required))
 
 
 def is_same_kind(noun: Noun, other: Noun) -> bool:

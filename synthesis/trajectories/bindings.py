@@ -145,11 +145,13 @@ def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ..
 
 def _given(tools: Sequence[ToolDocument], index: int, arguments: Sequence[str]) -> list[EarlierValue]:
     """Return the arguments of a call that an earlier result gives, each from the latest one."""
-    found = []
+    found: list[EarlierValue] = []
     for argument in arguments:
         for earlier in reversed(range(index)):
-            if (path := path_to(tools[earlier], tools[index], argument)) is not None:
-                where = {"earlier_tool_index": earlier, "earlier_output_path": path}
+            path = path_to(tools[earlier], tools[index], argument)
+            where = {"earlier_tool_index": earlier, "earlier_output_path": path}
+            # A call between two things does not take one thing twice.
+            if path is not None and where not in [each.model_dump(include=set(where)) for each in found]:
                 found.append(EarlierValue.model_validate({"tool_index": index, "argument": argument, **where}))
                 break
     return found

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from synthesis.records import JsonValue, Message, Trajectory
 from synthesis.run.json_values import canonical_json
 
-LEAST_CHARACTERS = 4
+LEAST_CHARACTERS: Final = 4
 """Least number of characters of a value that counts: shorter ones, as `en` or `12`, match by chance."""
+
+
+def has_several_calls(trajectory: Trajectory) -> bool:
+    """Say whether a conversation has several calls; one that is made again after a failure is the same call."""
+    calls = {canonical_json([c.name, c.arguments]) for message in trajectory.messages for c in message.tool_calls}
+    return len(calls) > 1
 
 
 def has_data_flow(trajectory: Trajectory) -> bool:

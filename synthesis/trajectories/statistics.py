@@ -15,7 +15,7 @@ from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import RewardAxes, TaskScores, Trajectory
 from synthesis.trajectories.collection import call_error
-from synthesis.trajectories.data_flow import has_data_flow
+from synthesis.trajectories.data_flow import has_data_flow, has_several_calls
 
 PAPER: Final[Mapping[str, Any]] = {
     "trajectories": 54885,
@@ -48,7 +48,8 @@ class TrajectoryStatistics(BaseModel):
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
     share_with_data_flow: float
-    """Share, among the trajectories with several calls, of those in which a call uses a value of an earlier one."""
+    """Share, among the trajectories with several different calls, of those in which a call uses a value of an earlier
+    response."""
     requests_by_number: dict[int, int]
     """Number of trajectories by the number of requests that their user makes."""
     roles: dict[str, float]
@@ -115,8 +116,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         numbers["messages_by_number"][len(trajectory.messages)] += 1
         numbers["calls_by_number"][len(calls)] += 1
         numbers["requests_by_number"][1 + len(task.follow_ups)] += 1
-        several += len(calls) > 1
-        flowing += len(calls) > 1 and has_data_flow(trajectory)
+        several += has_several_calls(trajectory)
+        flowing += has_data_flow(trajectory)
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         offered.update((server, name) for name in documents)
         called.update((server, call.name) for call in calls)

@@ -21,7 +21,7 @@ from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator
 from synthesis.tools.parameter_completion import complete_output
 from synthesis.trajectories.chains import bind_chain, bound_chain, with_optional_arguments
-from synthesis.trajectories.data_flow import has_data_flow
+from synthesis.trajectories.data_flow import has_data_flow, has_several_calls
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.statistics import trajectory_statistics
 from synthesis.trajectories.tasks import write_task
@@ -39,6 +39,8 @@ NOTES = server(
     tool("get_weather", {"city": TEXT}),
     tool("get_air_quality", {"city": TEXT}),
     tool("read_by_path", {"note_path": TEXT}),
+    tool("rename_note", {"noteId": TEXT, "note_title": TEXT, "note_name": TEXT}),
+    tool("merge_notes", {"from_note_id": TEXT, "to_note_id": TEXT}),
 )
 
 
@@ -51,7 +53,7 @@ async def test_a_tool_of_unknown_result_returns_records_with_the_keys_that_other
     found = {each.name: each.output_schema["properties"] for each in (await completed()).tools}
     assert list(found["list_notebooks"]["notebooks"]["items"]["properties"]) == ["id", "name"]
     assert list(found["search_notes"]["notes"]["items"]["properties"]) == ["id", "path", "title", "notebook_id"]
-    assert {"id", "path", "title", "status"} <= found["create_note"].keys() & found["get_note"].keys()
+    assert {"id", "path", "title"} <= found["create_note"].keys() & found["get_note"].keys()
     assert list(found["delete_note"]) == ["id", "path", "status"]
     assert list(found["get_weather"]) == ["city", "weather"]
     assert {each.output_status for each in (await completed()).tools} == {"completed"}
@@ -68,6 +70,8 @@ BOOK, NOTE = (1, "notebook_id", 0, "/notebooks/0/id"), ("noteId", 0, "/notes/0/i
         (["list_notebooks", "create_note", "get_note"], [BOOK, (2, "noteId", 1, "/id")]),
         (["search_notes", "get_note", "delete_note"], [(1, *NOTE), (2, *NOTE)]),
         (["search_notes", "read_by_path"], [(1, "note_path", 0, "/notes/0/path")]),
+        (["search_notes", "rename_note"], [(1, "noteId", 0, "/notes/0/id")]),
+        (["search_notes", "merge_notes"], "merge_notes.to_note_id of 'Hotels' comes from create_note"),
         (["get_weather", "get_air_quality"], "independent"),
         (["get_weather", "get_time"], "calls that share nothing"),
         (["get_weather", "get_air_quality", "search_notes"], "calls that share nothing"),
@@ -152,9 +156,9 @@ async def test_the_emulator_finds_what_was_made_lists_it_and_knows_a_thing_by_ea
     assert (made["title"], made["notebook_id"], made["status"]) == ("Green tea", "N1", "created")
     assert made["id"] in [note["id"] for note in (await call("search_notes", query="tea"))["notes"]]
     read = await call("get_note", noteId=made["id"])
-    assert read == made
+    assert {**read, "status": "created"} == made
     assert (await call("read_by_path", note_path=made["path"])).items() >= {"path": made["path"]}.items()
-    await call("delete_note", noteId=made["id"])
+    assert (await call("delete_note", noteId=made["id"]))["status"] == "deleted"
     assert "not found" in (await call("get_note", noteId=made["id"]))["error"]
 
 
@@ -188,6 +192,12 @@ def returned(value: object, is_error: bool = False) -> Message:
 LISTED = returned({"notes": [{"id": "N4711", "pages": 12, "size": 34567, "open": True, "lang": "en"}]})
 
 
+def test_a_call_that_is_made_again_is_one_call():
+    again = [user("Read."), calls(note_id="N4711"), returned({}, is_error=True), calls(note_id="N4711")]
+    assert not has_several_calls(said(*again))
+    assert has_several_calls(said(*again, calls(note_id="N4712")))
+
+
 @pytest.mark.parametrize(
     ("messages", "flows"),
     [
@@ -211,7 +221,7 @@ def test_a_value_flows_if_it_stands_first_in_an_earlier_response(messages, flows
 async def test_the_statistics_count_the_share_of_conversations_with_data_flow(tmp_path):
     config = TrajectoriesConfig(count=60, out=tmp_path / "out", max_offered_tools=6)
     await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
-    records = [r for r in RecordSource(tmp_path / "out", Trajectory) if sum(len(m.tool_calls) for m in r.messages) > 1]
+    records = list(filter(has_several_calls, RecordSource(tmp_path / "out", Trajectory)))
     found = trajectory_statistics(tmp_path / "out").share_with_data_flow
     assert found == sum(map(has_data_flow, records)) / len(records)
     assert found >= 0.6
