@@ -50,7 +50,6 @@ class _Call(NamedTuple):
     """A call, and the things that are known at its time."""
 
     effect: Effect
-    noun: Noun
     arguments: JsonObject
     """Values of the call, by slot."""
     own: JsonObject
@@ -80,7 +79,7 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     if place is not None:
         entities[place] = {"id": own.get("id", place.partition(" ")[2])} | known | written
     arguments = {slot_name(name): value for name, value in request.arguments.items()}
-    call = _Call(effect, noun, arguments, own, entities, request.language)
+    call = _Call(effect, arguments, own, entities, request.language)
     schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
     values = _by_slot(entities.get(place or "", {})) | own | arguments
     value = _value(call, "result", schema, noun, [tool.name, request.arguments], values)

@@ -33,12 +33,14 @@ _LABELS: Final = {"id": "唯一编号", "name": "显示名称", "title": "显示
 
 
 def complete_output(request: CompleteOutput, seed: int) -> CompletedOutput:
-    """Write the result of a tool by its effect and its noun; a computation gives its arguments, a title and a value."""
+    """Write the result of a tool by its effect and its noun; a computation repeats its arguments."""
     server, tool = request.server, request.tool
     effect, noun = effect_of(tool), noun_of(tool)
     keys = _keys_of(server, noun, also="url" if effect == "list" else "")
-    name = {} if (field := called(noun)) is None else {field: "string"}
-    fields = (keys or {"id": "string"}) | name | _attributes_of(server, noun)
+    attributes, field = _attributes_of(server, noun), called(noun)
+    has_name = any(words_of(name)[-1:] in (("name",), ("title",)) for name in attributes)
+    named = {} if field is None or has_name else {field: "string"}
+    fields = (keys or {"id": "string"}) | named | attributes
     if noun and effect == "list":
         return _written(_plural(noun), noun, fields, server.language)
     if noun and (effect == "create" or (effect == "read" and keys)):
@@ -53,18 +55,12 @@ def complete_output(request: CompleteOutput, seed: int) -> CompletedOutput:
 
 
 def _written(list_name: str | None, noun: Noun, fields: dict[str, str], language: Language) -> CompletedOutput:
-    described = _DESCRIPTIONS[language]
-    written = (
-        {
-            "name": name,
-            "type": kind,
-            "description": _LABELS[name]
-            if language == "zh" and name in _LABELS
-            else described.format(field=" ".join(words_of(name)).capitalize(), noun=" ".join(noun) or "result"),
-        }
-        for name, kind in fields.items()
-    )
-    return CompletedOutput(list_name=list_name, fields=tuple(map(CompletedField.model_validate, written)))
+    written = []
+    for name, kind in fields.items():
+        said = _DESCRIPTIONS[language].format(field=" ".join(words_of(name)), noun=" ".join(noun) or "result")
+        description = said[0].upper() + said[1:] if language == "en" else _LABELS.get(name, said)
+        written.append(CompletedField.model_validate({"name": name, "type": kind, "description": description}))
+    return CompletedOutput(list_name=list_name, fields=tuple(written))
 
 
 def _keys_of(server: ServerDocument, noun: Noun, also: str = "") -> dict[str, str]:

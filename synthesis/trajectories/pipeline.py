@@ -242,6 +242,8 @@ class _Run:
                 tools = list(self._documents[index].tools)
                 tools[place] = ToolDocument.model_validate(outcome["result"]["tool"])
                 self._documents[index] = self._documents[index].model_copy(update={"tools": tuple(tools)})
+        if unknown:
+            print(report.closing_line(), file=self._progress)
         return report
 
     async def propose_chains(self) -> None:

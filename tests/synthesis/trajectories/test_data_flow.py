@@ -52,7 +52,7 @@ async def completed(of=NOTES):
 async def test_a_tool_of_unknown_result_returns_records_with_the_keys_that_other_tools_take():
     found = {each.name: each.output_schema["properties"] for each in (await completed()).tools}
     assert list(found["list_notebooks"]["notebooks"]["items"]["properties"]) == ["id", "name"]
-    assert list(found["search_notes"]["notes"]["items"]["properties"]) == ["id", "path", "title", "notebook_id"]
+    assert list(found["search_notes"]["notes"]["items"]["properties"]) == ["id", "path", "notebook_id", "title"]
     assert {"id", "path", "title"} <= found["create_note"].keys() & found["get_note"].keys()
     assert list(found["delete_note"]) == ["id", "path", "status"]
     assert list(found["get_weather"]) == ["city", "weather"]
