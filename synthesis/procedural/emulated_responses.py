@@ -39,7 +39,7 @@ _GENERIC_OUTPUTS: Final[dict[Effect, JsonObject]] = {
 }  # fmt: skip
 """Outputs of tools without an output schema."""
 _OUTCOMES: Final[dict[Effect, str]] = {"create": "created", "update": "updated", "delete": "deleted"}
-_SPOKEN: Final = frozenset({"path", "symbol", "ticker", "username", "name", "title"})
+_SPOKEN: Final = frozenset({"path", "symbol", "ticker", "username"})
 """Keys of things that are words; other keys are drawn as ids."""
 _SEARCHES: Final = ("query", "q", "keyword", "keywords", "search", "term")
 _MAX_SEARCHED: Final = 40
@@ -81,7 +81,11 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     arguments = {slot_name(name): value for name, value in request.arguments.items()}
     call = _Call(effect, arguments, own, entities, request.language)
     schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
-    values = _by_slot(entities.get(place or "", {})) | own | arguments
+    begins = "_".join([*noun[-1:], ""])
+    # `project_name` is the name of a project, and `subject` that of a subject.
+    named = {slot.removeprefix(begins): value for slot, value in arguments.items() if noun and slot.startswith(begins)}
+    named |= {noun[-1]: own["name"]} if "name" in own else {}
+    values = _by_slot(entities.get(place or "", {})) | named | own | arguments
     value = _value(call, "result", schema, noun, [tool.name, request.arguments], values)
     for given, fields in _things_in(value, noun):
         entities[given] = entities.get(given, written if effect == "create" else {}) | fields
@@ -168,7 +172,9 @@ def _thing(call: _Call, properties: JsonObject, owner: Noun, where: list[JsonVal
         name, kind = key
         known = (values[slot] for slot in (slot_name(name), "id") if slot in values)
         thing[name] = next((each for each in known if not schema_fault(properties[name], each, name)), None)
-        if thing[name] is None:
+        if thing[name] is None and name in ("name", "title"):
+            thing[name] = _drawn(call, name, properties[name], kind, where)
+        elif thing[name] is None:
             spoken = name if words_of(name)[-1] in _SPOKEN else "_".join((*kind[-1:], "id"))
             thing[name] = drawn_value(spoken, properties[name], derived_random(0, *where, name), call.language)
         where = [_place(kind, thing[name])]

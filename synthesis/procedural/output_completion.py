@@ -79,7 +79,9 @@ def _attributes_of(server: ServerDocument, noun: Noun) -> dict[str, str]:
     """Return some of the values with which things of a kind are made, with their types."""
     made = [tool for tool in server.tools if effect_of(tool) == "create" and is_same_kind(noun_of(tool), noun)]
     found = {name: kind for tool in made for name, kind in _scalars(tool, tool.required).items()}
-    return dict(list(found.items())[:_MAX_ATTRIBUTES])
+    # The thing's own id is among its keys already.
+    others = [name for name in found if not is_same_kind(tuple(map(singular, words_of(name)[: len(noun)])), noun)]
+    return {name: found[name] for name in others[:_MAX_ATTRIBUTES]}
 
 
 def _scalars(tool: ToolDocument, arguments: Iterable[str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from tests.synthesis.trajectories.servers import TEXT, server, tool
 
 NOTES = server(
     tool("list_notebooks", {}),
+    tool("create_notebook", {"notebook_name": TEXT}),
     tool("create_note", {"notebook_id": TEXT, "title": TEXT}),
     tool("search_notes", {"query": TEXT}),
     tool("get_note", {"noteId": TEXT}),
@@ -159,6 +160,9 @@ async def test_the_emulator_finds_what_was_made_lists_it_and_knows_a_thing_by_ea
     assert {**read, "status": "created"} == made
     assert (await call("read_by_path", note_path=made["path"])).items() >= {"path": made["path"]}.items()
     assert (await call("delete_note", noteId=made["id"]))["status"] == "deleted"
+    book = await call("create_notebook", notebook_name="Teas")
+    assert (book["name"], "notebook_name" in book) == ("Teas", False)
+    assert book["id"] in [each["id"] for each in (await call("list_notebooks"))["notebooks"]]
     assert "not found" in (await call("get_note", noteId=made["id"]))["error"]
 
 
