@@ -148,13 +148,10 @@ def reference_of(tool: ToolDocument, argument: str) -> Reference | None:
     named = (noun[:-1] or own, key) if key in _WORDS["addresses"] else (noun, "name")
     if key in _WORDS["contents"] or not named[0]:
         return None
-    if named[0][-1:] == own[-1:] and (effect == "create" or (effect == "update" and _has_id(tool))):
-        return None  # the name of a thing that is made, or its new name
+    is_renamed = effect == "update" and any(map(is_identifier, tool.required))
+    if named[0][-1:] == own[-1:] and (effect == "create" or is_renamed):  # a name that is new
+        return None
     return Reference(*named, False)
-
-
-def _has_id(tool: ToolDocument) -> bool:
-    return any(map(is_identifier, tool.required))
 
 
 def is_same_kind(noun: Noun, other: Noun) -> bool:
