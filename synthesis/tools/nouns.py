@@ -55,8 +55,8 @@ def singular(word: str) -> str:
 def is_identifier(argument: str) -> bool:
     """Say whether an argument names a thing by an id that a server gave out.
 
-    >>> [is_identifier(argument) for argument in ("orderId", "zoneid", "city", "paid")]
-    [True, True, False, False]
+    >>> [is_identifier(argument) for argument in ("orderId", "zoneid", "id_race", "city", "paid")]
+    [True, True, True, False, False]
     """
     return bool(words := _words_of_argument(argument)) and words[-1] in _WORDS["identifiers"]
 
@@ -64,6 +64,8 @@ def is_identifier(argument: str) -> bool:
 @lru_cache(maxsize=65536)
 def _words_of_argument(argument: str) -> Noun:
     words = words_of(argument)
+    if len(words) > 1 and words[0] == "id":  # `id_race`, as some languages put it
+        return (*words[1:], "id")
     last = words[-1] if words else ""
     if len(last) > 4 and last.endswith("id") and last not in _WORDS["not_glued"]:  # without a break, as in `zoneid`
         return (*words[:-1], last[:-2], "id")
@@ -74,8 +76,8 @@ def effect_of(tool: ToolDocument) -> Effect:
     """Tell the effect of a call on the server's state; `read` is also the effect of a computation.
 
     >>> def named(name): return ToolDocument(name=name, description="", parameters={})
-    >>> [effect_of(named(name)) for name in ("book_table", "get_order", "cancelOrder", "get_orders", "order_list")]
-    ['create', 'read', 'delete', 'list', 'list']
+    >>> [effect_of(named(name)) for name in ("book_table", "get_order", "cancelOrder", "get_orders", "count_orders")]
+    ['create', 'read', 'delete', 'list', 'read']
     """
     return _action(tool.name, tool.description)[0]
 
@@ -108,10 +110,12 @@ def _action(name: str, description: str) -> tuple[Effect, Noun]:
     found = _noun_in(after) or (_noun_in(words[:verb]) if verb else ()) or _noun_in(said[1:])
     spoken = next((_VERBS[stem] for word in said[:1] for stem in (word, singular(word)) if stem in _VERBS), None)
     effect = effect or spoken or "read"
-    is_list = effect == "read" and bool(found) and (singular(found[-1]) != found[-1] or words[-1:] == ("list",))
-    counted = spoken == "list" or bool(_WORDS["counted_after"] & set(said[1:3]))
     noun = (*found[:-1], singular(found[-1])) if found else ()
-    return ("list" if is_list or (effect == "read" and counted) else effect), noun
+    if verb is not None and words[verb] in _WORDS["computing"]:  # not things, but a figure of them
+        return effect, (*noun, words[verb])[-2:] if words[verb] == "count" else noun
+    is_list = bool(found) and (singular(found[-1]) != found[-1] or words[-1:] == ("list",))
+    counted = spoken == "list" or bool(_WORDS["counted_after"] & set(said[1:3]))
+    return ("list" if effect == "read" and (is_list or counted) else effect), noun
 
 
 def _noun_in(words: Noun) -> Noun:
