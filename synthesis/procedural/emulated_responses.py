@@ -14,30 +14,12 @@ from synthesis.answers.schema_fault import schema_fault
 from synthesis.procedural.argument_values import drawn_value
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatedResponse, EmulatorState
 from synthesis.records import JsonObject, JsonValue, Language
+from synthesis.tools import nouns
 from synthesis.tools.names import words_of
-from synthesis.tools.nouns import (
-    Effect,
-    Noun,
-    effect_of,
-    is_identifier,
-    is_key,
-    is_same_kind,
-    noun_of,
-    reference_of,
-    singular,
-)  # fmt: skip
+from synthesis.tools.nouns import Effect, Noun
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.bindings import owner_of, scalar_type, slot_name
 
-_GENERIC_OUTPUTS: Final[dict[Effect, JsonObject]] = {
-    "create": {"id": {"type": "string"}, "status": {"const": "created"}},
-    "update": {"status": {"const": "updated"}},
-    "delete": {"status": {"const": "deleted"}},
-    "list": {"results": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "object", "properties": {
-        "id": {"type": "string"}, "title": {"type": "string"}}}}},
-    "read": {"title": {"type": "string"}, "value": {"type": "number"}, "status": {"type": "string"}},
-}  # fmt: skip
-"""Outputs of tools without an output schema."""
 _OUTCOMES: Final[dict[Effect, str]] = {"create": "created", "update": "updated", "delete": "deleted"}
 _SPOKEN: Final = frozenset({"path", "symbol", "ticker", "username"})
 """Keys of things that are words; other keys are drawn as ids."""
@@ -61,10 +43,10 @@ class _Call(NamedTuple):
 def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     """Answer one call and return the state after it; `seed` is not used: draws depend on the call alone."""
     tool, entities = request.tool, dict(request.state.entities)
-    effect, noun = effect_of(tool), noun_of(tool)
-    found = [(reference_of(tool, name), value) for name, value in request.arguments.items()]
+    effect, noun = nouns.effect_of(tool), nouns.noun_of(tool)
+    found = [(nouns.reference_of(tool, name), value) for name, value in request.arguments.items()]
     references = [(reference, value) for reference, value in found if reference is not None]
-    own = {reference.key: value for reference, value in references if is_same_kind(reference.noun, noun)}
+    own = {reference.key: value for reference, value in references if nouns.is_same_kind(reference.noun, noun)}
     place = _place_named(entities, noun, own)
     if place is None and effect not in ("list", "create"):  # `get_status(order_id)` is about an order
         place = next((_place(each.noun, value) for each, value in references if each.is_identifier), None)
@@ -74,13 +56,13 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
         error = f"{name} 不存在" if request.language == "zh" else f"{name} not found"
         return EmulatedResponse(value=None, state=request.state, error=error)
     # A thing that is made or changed has the call's values; one that is read keeps those that it had.
-    written = {name: value for name, value in request.arguments.items() if not is_identifier(name)}
+    written = {name: value for name, value in request.arguments.items() if not nouns.is_identifier(name)}
     written = written if effect in ("create", "update") else {}
     if place is not None:
         entities[place] = {"id": own.get("id", place.partition(" ")[2])} | known | written
     arguments = {slot_name(name): value for name, value in request.arguments.items()}
     call = _Call(effect, arguments, own, entities, request.language)
-    schema = tool.output_schema or {"type": "object", "properties": _GENERIC_OUTPUTS[effect]}
+    schema = tool.output_schema or {"type": "object", "properties": {"result": {"type": "string"}}}
     begins = "_".join([*noun[-1:], ""])
     # `project_name` is the name of a project, and `subject` that of a subject.
     named = {slot.removeprefix(begins): value for slot, value in arguments.items() if noun and slot.startswith(begins)}
@@ -96,18 +78,14 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
 
 
 def _place(kind: Noun, identifier: JsonValue) -> str:
-    """Return the place of a thing in the state.
-
-    >>> _place(("wiki", "page"), 7)
-    'page 7'
-    """
+    """Return the place of a thing in the state, as in `page 7`."""
     return " ".join([*kind[-1:], str(identifier)])
 
 
 def _place_named(entities: Mapping[str, JsonObject], kind: Noun, own: JsonObject) -> str | None:
     """Return the place of the thing that a call names: by its id, or by another value that a known thing has."""
     for key, value in own.items():
-        if is_identifier(key):
+        if nouns.is_identifier(key):
             return _place(kind, value)
     alike = (place for place in entities if place.startswith(_place(kind, "")))
     return next((place for place in alike if any(entities[place].get(key) == own[key] for key in own)), None)
@@ -118,15 +96,11 @@ def _by_slot(fields: JsonObject) -> JsonObject:
 
 
 def _key_of(fields: Iterable[str], owner: Noun) -> tuple[str, Noun] | None:
-    """Return the field that tells a thing from others, and the kind of the thing.
-
-    >>> _key_of(["hotel_id", "booking_id"], ("booking",)), _key_of(["city"], ("weather",))
-    (('booking_id', ('booking',)), None)
-    """
+    """Return the field that tells a thing from others, and the kind of the thing; None if there is none."""
     names = list(fields)
-    keys = [name for name in names if is_key(name)] or [name for name in names if name in ("name", "title")]
-    found = [(name, tuple(map(singular, words_of(name)[:-1])) or owner) for name in keys]
-    return next((key for key in found if is_same_kind(key[1], owner)), found[0] if found else None)
+    keys = [name for name in names if nouns.is_key(name)] or [name for name in names if name in ("name", "title")]
+    found = [(name, tuple(map(nouns.singular, words_of(name)[:-1])) or owner) for name in keys]
+    return next((key for key in found if nouns.is_same_kind(key[1], owner)), found[0] if found else None)
 
 
 def _value(
@@ -188,7 +162,9 @@ def _thing(call: _Call, properties: JsonObject, owner: Noun, where: list[JsonVal
             thing.setdefault(name, known_value)
         elif scalar_type(schema) is None:
             inner = owner_of(name, owner)
-            passed_on = values if inner == owner else {slot: each for slot, each in values.items() if not is_key(slot)}
+            passed_on = (
+                values if inner == owner else {slot: each for slot, each in values.items() if not nouns.is_key(slot)}
+            )
             thing.setdefault(name, _value(call, name, schema, inner, where, passed_on))
         elif name not in thing:
             thing[name] = _drawn(call, name, schema, owner, where)

@@ -12,17 +12,9 @@ from typing import Final
 from synthesis.procedural.argument_values import is_number
 from synthesis.prompts.parameter_completion import CompletedField, CompletedOutput, CompleteOutput, is_field_name
 from synthesis.records import Language, ServerDocument, ToolDocument
+from synthesis.tools import nouns
 from synthesis.tools.names import words_of
-from synthesis.tools.nouns import (
-    Noun,
-    called,
-    effect_of,
-    is_identifier,
-    is_same_kind,
-    noun_of,
-    reference_of,
-    singular,
-)
+from synthesis.tools.nouns import Noun
 from synthesis.trajectories.bindings import scalar_type
 
 _MAX_KEYS: Final = 2
@@ -35,9 +27,9 @@ _LABELS: Final = {"id": "唯一编号", "name": "显示名称", "title": "显示
 def complete_output(request: CompleteOutput, seed: int) -> CompletedOutput:
     """Write the result of a tool by its effect and its noun; a computation repeats its arguments."""
     server, tool = request.server, request.tool
-    effect, noun = effect_of(tool), noun_of(tool)
+    effect, noun = nouns.effect_of(tool), nouns.noun_of(tool)
     keys = _keys_of(server, noun, also="url" if effect == "list" else "")
-    attributes, field = _attributes_of(server, noun), called(noun)
+    attributes, field = _attributes_of(server, noun), nouns.called(noun)
     has_name = any(words_of(name)[-1:] in (("name",), ("title",)) for name in attributes)
     named = {} if field is None or has_name else {field: "string"}
     fields = (keys or {"id": "string"}) | named | attributes
@@ -68,19 +60,25 @@ def _keys_of(server: ServerDocument, noun: Noun, also: str = "") -> dict[str, st
     keys: dict[str, str] = {}
     for tool in server.tools:
         for argument, kind in _scalars(tool, tool.parameters.get("properties", {})).items():
-            reference = reference_of(tool, argument)
-            if reference is not None and (is_same_kind(reference.noun, noun) or argument == also):
+            reference = nouns.reference_of(tool, argument)
+            if reference is not None and (nouns.is_same_kind(reference.noun, noun) or argument == also):
                 keys.setdefault(reference.key, kind)
-    order = sorted(keys, key=lambda key: not is_identifier(key))
+    order = sorted(keys, key=lambda key: not nouns.is_identifier(key))
     return {key: keys[key] for key in order[:_MAX_KEYS]}
 
 
 def _attributes_of(server: ServerDocument, noun: Noun) -> dict[str, str]:
     """Return some of the values with which things of a kind are made, with their types."""
-    made = [tool for tool in server.tools if effect_of(tool) == "create" and is_same_kind(noun_of(tool), noun)]
+    made = [
+        tool
+        for tool in server.tools
+        if nouns.effect_of(tool) == "create" and nouns.is_same_kind(nouns.noun_of(tool), noun)
+    ]
     found = {name: kind for tool in made for name, kind in _scalars(tool, tool.required).items()}
     # The thing's own id is among its keys already.
-    others = [name for name in found if not is_same_kind(tuple(map(singular, words_of(name)[: len(noun)])), noun)]
+    others = [
+        name for name in found if not nouns.is_same_kind(tuple(map(nouns.singular, words_of(name)[: len(noun)])), noun)
+    ]
     return {name: found[name] for name in others[:_MAX_ATTRIBUTES]}
 
 
@@ -92,13 +90,9 @@ def _scalars(tool: ToolDocument, arguments: Iterable[str]) -> dict[str, str]:
 
 
 def _plural(noun: Noun) -> str:
-    """Return the name of a list of things; `results` if its singular would be another word.
-
-    >>> _plural(("wiki", "category")), _plural(("news",))
-    ('wiki_categories', 'results')
-    """
+    """Return the name of a list of things; `results` if its singular would be another word."""
     word = noun[-1]
     ending = word[:-1] + "ies" if word.endswith("y") and word[-2:-1] not in "aeiou" else word + "s"
     ending = word + "es" if word.endswith(("ch", "sh", "x", "ss")) else ending
     name = "_".join((*noun[:-1], ending))
-    return name if ending != word and singular(ending) == word and is_field_name(name) else "results"
+    return name if ending != word and nouns.singular(ending) == word and is_field_name(name) else "results"

@@ -12,17 +12,9 @@ from typing import Final
 
 from synthesis.prompts.chains import EarlierValue
 from synthesis.records import JsonObject, JsonValue, ToolDocument
+from synthesis.tools import nouns
 from synthesis.tools.names import words_of
-from synthesis.tools.nouns import (
-    Noun,
-    effect_of,
-    is_content,
-    is_identifier,
-    is_same_kind,
-    noun_of,
-    reference_of,
-    singular,
-)
+from synthesis.tools.nouns import Noun
 
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 _WRAPPERS: Final = frozenset({"result", "item", "data", "entry", "record", "row", "list", "response"})
@@ -59,7 +51,7 @@ def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, Noun, JsonObject]]:
 
     The owner is the kind of thing whose value it is: the name of the enclosing field, or the tool's own noun.
     """
-    yield from _outputs(tool.output_schema, "", noun_of(tool), 0)
+    yield from _outputs(tool.output_schema, "", nouns.noun_of(tool), 0)
 
 
 def _outputs(schema: JsonValue, pointer: str, owner: Noun, depth: int) -> Iterator[tuple[str, Noun, JsonObject]]:
@@ -83,7 +75,7 @@ def owner_of(field: str, owner: Noun) -> Noun:
     >>> owner_of("openOrders", ("customer",)), owner_of("results", ("track",))
     (('open', 'order'), ('track',))
     """
-    noun = tuple(map(singular, words_of(field)))
+    noun = tuple(map(nouns.singular, words_of(field)))
     return owner if not noun or noun[-1] in _WRAPPERS else noun
 
 
@@ -109,18 +101,18 @@ def fits(tool: ToolDocument, argument: str, pointer: str, owner: Noun, output: J
     # A tool for texts gives a text, whatever else an argument of that name could hold.
     if words_of(argument) == words_of(pointer.rsplit("/", 1)[1]) == owner[-1:]:
         return True
-    reference = reference_of(tool, argument)
+    reference = nouns.reference_of(tool, argument)
     if reference is None:
         return False
     noun, key, _ = reference
     found = words_of(pointer.rsplit("/", 1)[1])
     is_bare = len(words_of(argument)) == 1  # `id`, of the tool's noun: of a page, for the children of a page
-    of_kind = is_same_kind(noun, owner) or (is_bare and bool(owner) and owner[-1] in noun)
+    of_kind = nouns.is_same_kind(noun, owner) or (is_bare and bool(owner) and owner[-1] in noun)
     if found == (key,) or (found, key) == (("id",), "identifier"):
         return of_kind or (is_bare and key == "url" and "/0/" in pointer)  # anything that was found can be visited
-    if found[-1:] == (key,) and is_same_kind(noun, tuple(map(singular, found[:-1]))):
+    if found[-1:] == (key,) and nouns.is_same_kind(noun, tuple(map(nouns.singular, found[:-1]))):
         return True
-    return slot_name(argument) == "_".join(found) and not is_content(argument) and key == "name"
+    return slot_name(argument) == "_".join(found) and not nouns.is_content(argument) and key == "name"
 
 
 def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ...]:
@@ -135,8 +127,8 @@ def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ..
         facts = {name: (slot_name(name), scalar_type(properties.get(name))) for name in tool.required}
         # A fact that was stated already comes before an output: two calls on one order mean the same order.
         given = _given(tools, index, [name for name in tool.required if facts[name] not in stated])
-        if not given and effect_of(tool) in ("list", "read"):
-            optional = [name for name in properties if name not in tool.required and is_identifier(name)]
+        if not given and nouns.effect_of(tool) in ("list", "read"):
+            optional = [name for name in properties if name not in tool.required and nouns.is_identifier(name)]
             given = _given(tools, index, optional)
         stated |= {facts[name] for name in tool.required if name not in {value.argument for value in given}}
         found += given
@@ -162,10 +154,10 @@ def path_to(other: ToolDocument, tool: ToolDocument, argument: str) -> str | Non
 
     A tool that must itself be given the same thing only repeats it.
     """
-    reference = reference_of(tool, argument)
+    reference = nouns.reference_of(tool, argument)
     for name in other.required:
-        own = reference_of(other, name)
-        is_same = reference and own and own.key == reference.key and is_same_kind(own.noun, reference.noun)
+        own = nouns.reference_of(other, name)
+        is_same = reference and own and own.key == reference.key and nouns.is_same_kind(own.noun, reference.noun)
         if is_same or slot_name(name) == slot_name(argument):
             return None
     found = (path for path, owner, output in outputs_of(other) if fits(tool, argument, path, owner, output))

@@ -118,11 +118,7 @@ def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[Ear
 
 
 def _check_given(value: EarlierValue, tools: Sequence[ToolDocument]) -> None:
-    """Check that a value is in the result of an earlier call, and that the argument takes its type.
-
-    Raises:
-        Rejected: it is not; the detail names the call.
-    """
+    """Reject a value that is not in the result of an earlier call, or not of a type that the argument takes."""
     is_earlier = 0 <= value.earlier_tool_index < value.tool_index < len(tools)
     schema = tools[value.tool_index].parameters.get("properties", {}).get(value.argument) if is_earlier else None
     outputs = {path: output for path, _, output in outputs_of(tools[value.earlier_tool_index])} if is_earlier else {}

@@ -199,24 +199,17 @@ class _Run:
         Returns the outcomes of these tools, and of all servers.
         """
         unknown = [(server, tool) for server in documents for tool in tools_of_unknown_parameters(server)]
-        completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server in documents}
-
-        async def complete(item: int) -> JsonObject:
-            return await self._worker.completion(*unknown[item])
-
-        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions)
-        for item, (server, tool) in enumerate(unknown):
-            if "result" in (outcome := self._completions.read(item)):
-                completed[server.id][tool.name] = ToolDocument.model_validate(outcome["result"]["tool"])
+        tools, completed = await self._complete("unknown parameters", unknown, self._completions)
         servers = StageReport("servers", read=len(documents))
         for server in documents:
             try:
-                self._documents.append(with_completed_tools(server, completed[server.id], self._config.filters))
+                completed_here = completed.get(server.id, {})
+                self._documents.append(with_completed_tools(server, completed_here, self._config.filters))
                 servers.kept += 1
             except Rejected as rejected:
                 servers.reject(rejected)
         if unknown:
-            print(tools.closing_line(), servers.closing_line(), sep="\n", file=self._progress)
+            print(servers.closing_line(), file=self._progress)
         self._order = list(range(len(self._documents)))
         # A run with fewer slots than servers takes a fair draw of them, not the first sources.
         derived_random(self._config.seed, "order of servers").shuffle(self._order)
@@ -224,27 +217,31 @@ class _Run:
 
     async def complete_outputs(self, real: Collection[str]) -> StageReport:
         """Have the results written of tools that do not say theirs; `real` servers answer as they do."""
-        unknown = [
-            (index, place)
-            for index, server in enumerate(self._documents)
-            for place, tool in enumerate(server.tools)
-            if tool.output_schema is None and server.id not in real
-        ]
+        emulated = [server for server in self._documents if server.id not in real]
+        unknown = [(server, tool) for server in emulated for tool in server.tools if tool.output_schema is None]
+        report, completed = await self._complete("unknown results", unknown, self._outputs)
+        for index, server in enumerate(self._documents):
+            if found := completed.get(server.id):
+                tools = tuple(found.get(tool.name, tool) for tool in server.tools)
+                self._documents[index] = server.model_copy(update={"tools": tools})
+        return report
+
+    async def _complete(
+        self, name: str, unknown: Sequence[tuple[ServerDocument, ToolDocument]], journal: Journal
+    ) -> tuple[StageReport, dict[str, dict[str, ToolDocument]]]:
+        """Have tools completed; return the outcomes, and the completed ones by server and name."""
 
         async def complete(item: int) -> JsonObject:
-            index, place = unknown[item]
-            return await self._worker.output_completion(documents[index], documents[index].tools[place])
+            return await self._worker.completion(*unknown[item])
 
-        documents = list(self._documents)
-        report = await self._stage("unknown results", len(unknown), complete, self._outputs)
-        for item, (index, place) in enumerate(unknown):
-            if "result" in (outcome := self._outputs.read(item)):
-                tools = list(self._documents[index].tools)
-                tools[place] = ToolDocument.model_validate(outcome["result"]["tool"])
-                self._documents[index] = self._documents[index].model_copy(update={"tools": tuple(tools)})
+        report = await self._stage(name, len(unknown), complete, journal)
+        completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server, _ in unknown}
+        for item, (server, tool) in enumerate(unknown):
+            if "result" in (outcome := journal.read(item)):
+                completed[server.id][tool.name] = ToolDocument.model_validate(outcome["result"]["tool"])
         if unknown:
             print(report.closing_line(), file=self._progress)
-        return report
+        return report, completed
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""

@@ -83,16 +83,10 @@ class TrajectoriesWorker:
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
     async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
-        """Have the parameters written of a tool of which they are unknown."""
+        """Have the parameters written of a tool of which they are unknown, else its result."""
+        complete = complete_tool if tool.parameters_status == "unknown" else complete_output
         seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
-        completed = await complete_tool(self._teacher, server, tool, seed=seed)
-        return {"tool": completed.model_dump(mode="json")}
-
-    async def output_completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
-        """Have the output schema written of a tool whose result is unknown."""
-        seed = derived_seed(self._config.seed, "complete output", server.id, tool.name)
-        completed = await complete_output(self._teacher, server, tool, seed=seed)
-        return {"tool": completed.model_dump(mode="json")}
+        return {"tool": (await complete(self._teacher, server, tool, seed=seed)).model_dump(mode="json")}
 
     async def chains(self, server: ServerDocument) -> JsonObject:
         """Build a server's tool graph and keep the chains that pass verification."""
