@@ -20,8 +20,8 @@ from typing import Any, Final, get_args
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.worlds import domains
-from synthesis.prompts.chains import ProposeChains, VoteOnChain
-from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.prompts.chains import BindArguments, ProposeChains, VoteOnChain
+from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import canonical_json
 from synthesis.teacher.calls import call_of
@@ -33,7 +33,9 @@ BYTES_PER_TOKEN: Final = 3.5
 """UTF-8 bytes per token. With Qwen3's tokenizer, prompts and replies of both tracks have 3.3 to 4 in each language."""
 _SAMPLE_TRAJECTORIES: Final = 100
 _SAMPLE_ENVIRONMENTS: Final = 50
-_PER_SERVER: Final = frozenset({CompleteParameters.__name__, ProposeChains.__name__, VoteOnChain.__name__})
+_PER_SERVER: Final = frozenset(
+    kind.__name__ for kind in (CompleteParameters, CompleteOutput, ProposeChains, BindArguments, VoteOnChain)
+)
 """Questions whose number depends on the servers, and not on the number of trajectories."""
 _NO_PRICES: Final = (
     "a cost needs prices: set teacher.usd_per_million_prompt_tokens and teacher.usd_per_million_completion_tokens"

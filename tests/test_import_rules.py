@@ -34,8 +34,8 @@ _FLOORS = {
         procedural by_construction export cost
     """,
     "synthesis.trajectories": """
-        tool_graph chains tasks follow_ups augmentation collection reward_axes verification config selection
-        statistics worker pipeline
+        tool_graph bindings chains tasks follow_ups augmentation collection reward_axes verification config selection
+        data_flow statistics worker pipeline
     """,
     "synthesis.environments": "selection questions proving state distractors verification config worker pipeline",
     "astra_jax": """

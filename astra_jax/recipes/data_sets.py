@@ -76,6 +76,7 @@ def _trajectories(counted: TrajectoryStatistics) -> DataSet:
             table.figure("tool calls each", "tool_calls_per_trajectory", MEAN),
             table.figure("with 1–5 calls", "share_with_1_to_5_calls", SHARE),
             table.figure("with parallel calls", "share_with_parallel_calls", SHARE),
+            table.figure("several calls, with data flow", "share_with_data_flow", SHARE),
             *table.shares("messages of role", "roles"),
             table.figure("distinct functions offered", "distinct_functions", NUMBER),
             table.figure("distinct functions called", "distinct_functions_called", NUMBER),

@@ -2,7 +2,8 @@
 
 agent_turns         The embedded teacher as agent: it makes the calls of the task, repeats failed ones, and sums up.
 argument_values     Values for arguments and outputs, drawn by their names, subjects, schemas and examples.
-emulated_responses  The embedded teacher as tool server: responses by output schema, entities kept in the state.
+emulated_responses  The embedded teacher as tool server: responses by output schema, things kept in the state by noun
+                    and id.
 environments        Answers to the questions of the environments track, computed in generated worlds.
 follow_ups          The embedded teacher as a user with more to ask for.
 grounding           Names and codes in an answer that stand in no source, and labels before another property's value.
@@ -28,4 +29,6 @@ tool_shapes         Shapes of hard worlds' tools: the way their code finds a val
 text_shapes         Texts of a shape: a regular expression is turned round, and a text that it matches is drawn.
 hard_moves          The wording of moves in a hard world: the question in a lay person's words, the moving tool in words
                     of the trade.
+output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
+                    tools address it.
 """

@@ -18,7 +18,8 @@ from synthesis.answers.schema_fault import schema_fault
 from synthesis.procedural.text_shapes import text_like
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
-from synthesis.trajectories.chains import is_identifier, scalar_type, singular, slot_name
+from synthesis.tools.nouns import is_identifier, singular
+from synthesis.trajectories.bindings import scalar_type, slot_name
 
 _VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
@@ -122,6 +123,15 @@ def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) ->
     if places == 0:
         return rng.randint(int(lowest), int(highest))
     return round(rng.uniform(lowest, highest), places)
+
+
+def is_number(name: str) -> bool:
+    """Say whether a value is a number by its name alone.
+
+    >>> is_number("temperature"), is_number("weather")
+    (True, False)
+    """
+    return any(word in _VOCABULARY["numbers"] for word in words_of(name)[-1:])
 
 
 def _range(name: str) -> tuple[float, float, int]:

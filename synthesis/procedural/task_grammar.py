@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from synthesis.records import Chain, JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
-from synthesis.trajectories.chains import is_identifier, slot_name, task_slots
+from synthesis.tools.nouns import is_identifier
+from synthesis.trajectories.bindings import slot_name
+from synthesis.trajectories.chains import task_slots
 
 FRAMES: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("request_frames.toml").read_text(encoding="utf-8")

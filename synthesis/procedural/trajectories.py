@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import cache
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from synthesis.procedural.agent_turns import take_turn
 from synthesis.procedural.argument_values import known_or_drawn_value, phrase
-from synthesis.procedural.emulated_responses import effect_of, emulate_call
+from synthesis.procedural.emulated_responses import emulate_call
 from synthesis.procedural.follow_ups import continue_as_user, write_follow_up
 from synthesis.procedural.judgements import (
     judge_answer_relevance,
@@ -21,12 +20,21 @@ from synthesis.procedural.judgements import (
     judge_response_planning,
     judge_response_understanding,
 )
+from synthesis.procedural.output_completion import complete_output
 from synthesis.procedural.task_grammar import clause_of, render_task, value_in_words
 from synthesis.prompts import judges
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.chains import ProposeChains, ProposedChain, ProposedChains, Vote, VoteOnChain
+from synthesis.prompts.chains import (
+    BindArguments,
+    EarlierValues,
+    ProposeChains,
+    ProposedChain,
+    ProposedChains,
+    Vote,
+    VoteOnChain,
+)  # fmt: skip
 from synthesis.prompts.emulated_tool_response import EmulateCall
-from synthesis.prompts.parameter_completion import CompletedParameters, CompleteParameters
+from synthesis.prompts.parameter_completion import CompletedParameters, CompleteOutput, CompleteParameters
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply
 from synthesis.prompts.tasks import (
     AugmentedTask,
@@ -40,20 +48,15 @@ from synthesis.prompts.tasks import (
 from synthesis.records import Chain, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
-from synthesis.tools.names import words_of
+from synthesis.tools.nouns import effect_of
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.chains import bind_chain, fits, outputs_of, slot_name, task_slots
+from synthesis.trajectories.bindings import path_to, slot_name, values_from_earlier
+from synthesis.trajectories.chains import bind_chain, task_slots
 from synthesis.trajectories.tasks import is_stated
-
-_COMMON_WORDS: Final = frozenset({
-    "a", "an", "the", "of", "for", "from", "to", "in", "on", "at", "by", "with", "and", "or", "using", "get",
-    "set", "list", "find", "search", "create", "add", "update", "delete", "all", "new", "your", "this", "that",
-    "is", "it", "its", "as", "given", "specific", "data", "information", "info"
-})  # fmt: skip
 
 
 def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
-    """Begin with any tool, put the tools that it needs before it, go on with tools that share data or a subject."""
+    """Begin with any tool, put the tools that it needs before it, go on with tools that share data or a fact."""
     rng = derived_random(seed, "chains")
     tools = request.server.tools
     documents = {tool.name: tool for tool in tools}
@@ -86,55 +89,30 @@ def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: 
     chain: list[ToolDocument] = []
     # At most three deep: tools may give out each other's arguments in a circle.
     for argument in tool.required if depth < 3 else ():
-        schema = tool.parameters["properties"].get(argument, {})
         for producer in tools:
-            # A tool that is itself called with the argument does not give it out for the first time.
-            if (
-                producer.name == tool.name
-                or producer in chain
-                or slot_name(argument) in map(slot_name, producer.required)
-            ):
-                continue
-            if any(fits(argument, schema, *output) for output in outputs_of(producer)):
+            if producer not in chain and path_to(producer, tool, argument):
                 chain += [earlier for earlier in _with_producers(producer, tools, depth + 1) if earlier not in chain]
                 break
     return [earlier for earlier in chain if earlier.name != tool.name] + [tool]
 
 
 def _relatedness(earlier: ToolDocument, later: ToolDocument) -> int:
-    """Weigh how one tool can follow another: data that flows, an argument that is shared, a subject that is shared."""
-    properties = later.parameters.get("properties", {})
-    flows = any(
-        fits(argument, properties.get(argument, {}), *output)
-        for argument in later.required
-        for output in outputs_of(earlier)
-    )
+    """Weigh how one tool can follow another: data that flows, an argument that is shared."""
+    flows = any(path_to(earlier, later, argument) for argument in later.required)
     shared = set(map(slot_name, earlier.required)) & set(map(slot_name, later.required))
-    return (
-        4 * flows
-        + 2 * bool(shared)
-        + bool(_subject(earlier.name, earlier.description) & _subject(later.name, later.description))
-    )
-
-
-@lru_cache(maxsize=16384)
-def _subject(name: str, description: str) -> frozenset[str]:
-    words = words_of(name) + words_of(description[:160])
-    # Chinese has no spaces: pairs of characters stand for its words.
-    chinese = {pair for word in re.findall(r"[\u3400-\u9fff]+", description) for pair in pairwise(word)}
-    return frozenset({word for word in words if len(word) > 2} - _COMMON_WORDS) | {a + b for a, b in chinese}
+    return 4 * flows + 2 * bool(shared)
 
 
 def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
-    """Vote a chain coherent if every later tool has to do with an earlier one, and none follows a removal."""
-    bound = {binding.tool_index for binding in request.chain.bindings if binding.source == "earlier_output"}
-    for index in range(1, len(request.tools)):
-        earlier = request.tools[:index]
-        if index not in bound and not any(_relatedness(tool, request.tools[index]) for tool in earlier):
-            return Vote(coherent=False, reason=f"{request.tools[index].name} has nothing to do with the rest")
-        if any(effect_of(tool.name) == "delete" for tool in earlier):
-            return Vote(coherent=False, reason="something is used after it was removed")
+    """Vote a chain coherent if nothing follows a removal; that its calls share data was checked before."""
+    if any(effect_of(tool) == "delete" for tool in request.tools[:-1]):
+        return Vote(coherent=False, reason="something is used after it was removed")
     return Vote(coherent=True, reason="each step follows from one before")
+
+
+def bind_arguments(request: BindArguments, seed: int) -> EarlierValues:
+    """Answer by the rule of names: an argument is the id or the name of a thing that an earlier call gives."""
+    return EarlierValues(values=values_from_earlier(request.tools))
 
 
 def write_task(request: WriteTask, seed: int) -> WrittenTask:
@@ -224,6 +202,8 @@ def complete_parameters(request: CompleteParameters, seed: int) -> CompletedPara
 
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     CompleteParameters: complete_parameters,
+    CompleteOutput: complete_output,
+    BindArguments: bind_arguments,
     ProposeChains: propose_chains,
     VoteOnChain: vote_on_chain,
     WriteTask: write_task,

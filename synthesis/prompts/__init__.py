@@ -9,7 +9,7 @@ decompositions          The questions for QA instances: written, judged, a value
 emulated_tool_response  The question for the response of a tool that is known by its document alone.
 ending                  The judge of the message that ends an episode: whether it refuses, or asks back.
 judges                  The questions to the judges of a trajectory: one for each of six reward axes, in one form.
-parameter_completion    The question for the parameters of a tool whose document does not list them.
+parameter_completion    The questions for the parameters and for the result of a tool whose document does not say them.
 rendering               The form of a question: instructions in the system message, the rest quoted as data.
 simulated_user          The questions to the simulated user: the answer when the agent asks back, and the next request.
 stateful                The questions for tasks whose tools change a state: tools, state, and conditions on its end.

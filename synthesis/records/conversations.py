@@ -67,6 +67,8 @@ class Chain(Record):
 
     tools: tuple[str, ...]
     bindings: tuple[ArgumentBinding, ...]
+    is_independent: bool = Field(default=False, exclude_if=lambda is_independent: not is_independent)
+    """Whether several calls take no value of one another: they share facts of the task, and may be made in parallel."""
 
 
 class FollowUp(Record):

@@ -87,7 +87,7 @@ class ToolDocument(Record):
     parameters: JsonObject
     """A JSON Schema (draft 2020-12) of type `object`."""
     output_schema: JsonObject | None = None
-    """JSON Schema of the result of a successful call (MCP's `outputSchema`); None if the source has none."""
+    """JSON Schema of the result of a successful call (MCP's `outputSchema`); None if it is not known."""
     original_name: str | None = None
     """Name in the source, if it was changed to be legal or unique."""
     # Not in the JSON schema: a teacher that writes a whole document states its parameters.
@@ -97,6 +97,10 @@ class ToolDocument(Record):
     """Origin of the parameters; with `unknown` they are empty."""
     original_arguments: SkipJsonSchema[dict[str, str]] = Field(default={}, exclude_if=lambda names: not names)
     """Renamed argument to its place and name in the source, if two places have arguments of one name."""
+    output_status: SkipJsonSchema[Literal["stated", "completed"]] = Field(
+        default="stated", exclude_if=lambda status: status == "stated"
+    )
+    """Origin of the output schema: the source, or the teacher."""
 
     def to_openai(self) -> JsonObject:
         """Return the document as one entry of a request's `tools`, the form that chat templates render."""

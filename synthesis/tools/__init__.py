@@ -13,7 +13,8 @@ mcp_session             One running tool server and the connection to it, with t
 names                   Names of tools: legal for chat templates, unique inside a server, the source's name kept.
 near_duplicate_servers  Near-duplicate servers: of forks and re-uploads only the first is kept.
 openapi                 OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
-parameter_completion    Tools with unknown parameters: completed by the teacher, or left out.
+parameter_completion    Tools with unknown parameters or results: completed by the teacher; without parameters a tool is
+                        left out.
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
 schema_repair           Keywords of a schema as they are found in the wild, made plain ones of draft 2020-12.
@@ -28,4 +29,6 @@ mcp_registry            Listings of MCP registries: the official registry's `/v0
 schema_composer         One plain schema of one that is composed: references, `allOf`, forms of a call.
 schema_contradictions   Contradictions of a plain schema settled, so that some value satisfies it.
 schema_merging          Two plain schemas as one: the values of both (`allOf`), or of either (forms of a call).
+nouns                   Nouns of tools: the kind of thing that a call is about, the call's effect on it, and the
+                        arguments that name one.
 """

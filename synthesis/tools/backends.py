@@ -3,7 +3,7 @@
 The emulator keeps a typed state per trajectory, so that a later call reads the writes of an earlier one, and fails on a
 seeded share of its calls. An injected failure changes no state and is written into the record as ground truth.
 
-Decided: docs/decisions/trajectories.md, “Emulated responses are validated against the tool's output schema”.
+Decided: docs/decisions/trajectories.md, “Results are completed by schema, and later calls take values from them”.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, Protocol
 
-from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
+from synthesis.prompts.emulated_tool_response import AnsweredCall, EmulateCall, EmulatorState
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
 from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.track.seeds import derived_random, derived_seed
@@ -82,6 +82,7 @@ class Emulator:
     def __init__(self, teacher: Teacher, *, language: Language, seed: int, failure_rate: float):
         self.injected_failures: list[InjectedFailure] = []
         self.state = EmulatorState()
+        self._earlier: tuple[AnsweredCall, ...] = ()
         self._teacher = teacher
         self._language = language
         self._seed = seed
@@ -93,7 +94,9 @@ class Emulator:
         failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
         if failure is not None and failure != "malformed":
             return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
-        request = EmulateCall(language=self._language, tool=tool, arguments=arguments, state=self.state)
+        request = EmulateCall(
+            language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier
+        )
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
         try:  # any teacher: a model behind an endpoint was told of its mistake before
             request.check(response)
@@ -104,6 +107,8 @@ class Emulator:
         self.state = response.state
         if response.error is not None:
             return ToolResponse(json.dumps({"error": response.error}, ensure_ascii=False), is_error=True)
+        answered = AnsweredCall(tool=tool.name, arguments=arguments, response=response.value)
+        self._earlier = (*self._earlier, answered)
         return ToolResponse(compact_json(response.value))
 
     def _fail(self, call_id: str, kind: FailureKind, content: str) -> ToolResponse:

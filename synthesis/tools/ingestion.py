@@ -28,7 +28,7 @@ from synthesis.tools.sources import read_servers, source_files
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
 """The record directory that ingestion makes."""
-JOURNALS: Final = ("completions", "chains", "tasks", "trajectories")
+JOURNALS: Final = ("completions", "outputs", "chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
 _OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 

@@ -1,8 +1,9 @@
-"""Tools with unknown parameters: completed by the teacher, or left out.
+"""Tools with unknown parameters or results: completed by the teacher; without parameters a tool is left out.
 
     tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
                                   none that can be used    ─► left out of its server, counted with the reason
     server ─► without the tools left out ─► left out itself if too few tools remain
+    tool of unknown result ─► the teacher's output schema, marked `completed`; if none can be used, as it was
 
 Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.records import ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
@@ -43,6 +44,22 @@ async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocu
         raise Rejected(UNKNOWN, f"{server.name}.{tool.name}: {bad}") from bad
     completed = tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
     check_written(completed.model_copy(update={"output_schema": None}))  # which the source wrote
+    return completed
+
+
+async def complete_output(teacher: Teacher, server: ServerDocument, tool: ToolDocument, *, seed: int) -> ToolDocument:
+    """Return the tool with the output schema that the teacher writes for it.
+
+    Raises:
+        Rejected: the teacher offers none that can be used.
+        TeacherUnavailable: the teacher cannot be asked.
+    """
+    try:
+        reply = await teacher.ask(CompleteOutput(server=server, tool=tool), seed=seed)
+    except BadReply as bad:
+        raise Rejected("result stays unknown", f"{server.name}.{tool.name}: {bad}") from bad
+    completed = tool.model_copy(update={"output_schema": reply.schema_of_result(), "output_status": "completed"})
+    check_written(completed.model_copy(update={"parameters": {}}))  # which may be those of the source
     return completed
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from inspect import isawaitable
 from typing import TypeVar
 
 from synthesis.prompts.rendering import Correctable
@@ -29,18 +30,25 @@ async def metered_item() -> AsyncIterator[Usage]:
 
 
 async def accepted_reply(
-    teacher: Teacher, request: Correctable[Reply], check: Callable[[Reply], Checked], *, seed: int
+    teacher: Teacher, request: Correctable[Reply], check: Callable[[Reply], Checked | Awaitable[Checked]], *, seed: int
 ) -> Checked:
     """Return the result of `check` on the reply, or on a second reply, to a question that quotes the first fault.
+
+    A check that itself asks a teacher is awaited.
 
     Raises:
         Rejected: the second one is rejected, too; as `check` raised it.
         BadReply: a reply stayed unusable.
         TeacherUnavailable: the teacher cannot be asked.
     """
+
+    async def checked(reply: Reply) -> Checked:
+        found = check(reply)
+        return await found if isawaitable(found) else found
+
     reply = await teacher.ask(request, seed=seed)
     try:
-        return check(reply)
+        return await checked(reply)
     except Rejected as rejected:
         if not reads_prompts(teacher):  # it would give the same reply
             raise
@@ -49,8 +57,8 @@ async def accepted_reply(
     again = request.model_copy(update={"last_try": reply, "failure": str(first)})
     is_accepted = False
     try:
-        checked = check(await teacher.ask(again, seed=seed))
+        second = await checked(await teacher.ask(again, seed=seed))
         is_accepted = True
     finally:
         note_second_try(first.reason, is_accepted)
-    return checked
+    return second

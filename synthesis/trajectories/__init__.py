@@ -13,4 +13,6 @@ tasks         Tasks: a user's request for a chain of calls, its facts checked ag
 tool_graph    The tool graph: consecutive tools of proposed chains are edges, weighted by number of proposals.
 verification  Verification of trajectories: calls, failures and scores of the record, replayed where possible.
 worker        Work on one item of the track: a server's chains, a task, or a task's conversation and reward.
+bindings      Bindings: the results of earlier calls that give an argument of a later one.
+data_flow     Data flow in a conversation: arguments whose values stand first in the response of an earlier turn.
 """

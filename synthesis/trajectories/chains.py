@@ -1,54 +1,40 @@
 """Chains: candidates are verified by rule, then by votes; a failing chain is dropped and counted.
 
 By rule: every required argument must be bound to a constant of the schema, to a fact of the task (a slot), or to an
-output of an earlier call. The bindings stay in the chain. By vote: the whole must be coherent; votes stop early.
+output of an earlier call. The teacher says which earlier output gives an argument; the bindings stay in the chain. A
+chain with a call that shares neither a value nor a fact with the others is dropped. By vote: the whole must be
+coherent; votes stop early.
+
+Decided: docs/decisions/trajectories.md, “Results are completed by schema, and later calls take values from them”.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
-from synthesis.prompts.chains import ProposedChain, ProposedChains, VoteOnChain
+from synthesis.prompts.chains import (
+    BindArguments,
+    EarlierValue,
+    EarlierValues,
+    ProposedChain,
+    ProposedChains,
+    VoteOnChain,
+)
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.tools.names import words_of
+from synthesis.tools.nouns import is_identifier, reference_of
+from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
+from synthesis.trajectories.bindings import outputs_of, path_to, same_type, scalar_type, slot_name, values_from_earlier
 
 _CREDENTIALS: Final = frozenset(
     {"api_key", "apikey", "access_token", "auth_token", "token", "password", "secret", "secret_key", "private_key"}
 )
-_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 MAX_STATED_FIELDS: Final = 4
 """Maximum number of required fields in an object argument that a request can state."""
-
-
-@lru_cache(maxsize=65536)
-def slot_name(argument: str) -> str:
-    """Return the one spelling under which calls share a fact.
-
-    >>> slot_name("orderId"), slot_name("order_id")
-    ('order_id', 'order_id')
-    """
-    return "_".join(words_of(argument)) or argument
-
-
-def scalar_type(schema: JsonValue) -> str | None:
-    """Return the scalar type of a schema; None for arrays, objects and schemas that say nothing certain."""
-    if not isinstance(schema, dict):
-        return None
-    types = schema.get("type")
-    if isinstance(types, str) and types in _SCALARS:  # as nearly all are
-        return types
-    named = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
-    if named and named[0] in _SCALARS:  # of several types the first one counts: a call can be made with it
-        return named[0]
-    if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
-        return "string"
-    return None
 
 
 def is_statable(argument: str, schema: JsonValue) -> bool:
@@ -71,29 +57,6 @@ def is_statable(argument: str, schema: JsonValue) -> bool:
     return "type" not in schema  # a schema without a type takes any value
 
 
-def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, str, JsonObject]]:
-    """Yield (JSON pointer, owner, schema) of every scalar that a tool says it returns, at most one list deep.
-
-    The owner is the word that says whose value it is: the name of the enclosing field, or the tool's own last word.
-    """
-    yield from _outputs(tool.output_schema, "", words_of(tool.name)[-1] if words_of(tool.name) else "", 0)
-
-
-def _outputs(schema: JsonValue, pointer: str, owner: str, depth: int) -> Iterator[tuple[str, str, JsonObject]]:
-    if not isinstance(schema, dict) or depth > 3:
-        return
-    if schema.get("type") == "array":
-        # The first item stands for the list: any of its values will do as an argument.
-        yield from _outputs(schema.get("items"), f"{pointer}/0", owner, depth + 1)
-        return
-    for name, inner in schema.get("properties", {}).items():
-        path = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-        if scalar_type(inner):
-            yield path, owner, inner
-        else:
-            yield from _outputs(inner, path, (words_of(name) or (owner,))[-1], depth + 1)
-
-
 def usable_proposals(server: ServerDocument, proposed: ProposedChains) -> list[ProposedChain]:
     """Return the proposals whose tools the server has; the others are dropped.
 
@@ -108,33 +71,82 @@ def usable_proposals(server: ServerDocument, proposed: ProposedChains) -> list[P
     return usable
 
 
-def bind_chain(server: ServerDocument, names: Sequence[str]) -> Chain:
-    """Bind every required argument of the chain's calls.
+async def bound_chain(server: ServerDocument, names: Sequence[str], teacher: Teacher, *, seed: int) -> Chain:
+    """Bind a chain's arguments; the teacher says which of them an earlier result gives.
 
     Raises:
-        Rejected: an unknown tool, or an argument that neither the task nor an earlier output can satisfy.
+        Rejected, BadReply: the chain cannot be bound, or the teacher's answer does not hold.
+    """
+    documents = {tool.name: tool for tool in server.tools}
+    tools = tuple(documents[name] for name in names if name in documents)
+    if len(tools) < max(2, len(names)):  # there is nothing to ask; an unknown tool is a fault of the chain
+        return bind_chain(server, names)
+
+    def checked(reply: EarlierValues) -> Chain:
+        return bind_chain(server, names, reply.values)
+
+    request = BindArguments(language=server.language, tools=tools)
+    return await accepted_reply(teacher, request, checked, seed=seed)
+
+
+def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[EarlierValue] | None = None) -> Chain:
+    """Bind every required argument of the chain's calls; `given` are those that an earlier result gives, else by rule.
+
+    Raises:
+        Rejected: an unknown tool, a given value that is not there, an argument that neither the task nor an earlier
+            output can satisfy, or a call that shares nothing with the others.
     """
     documents = {tool.name: tool for tool in server.tools}
     if unknown := [name for name in names if name not in documents]:
         raise Rejected("chain with an unknown tool", f"{server.name!r} has no {unknown}")
     tools = [documents[name] for name in names]
+    given = values_from_earlier(tools) if given is None else given
+    places = {(value.tool_index, value.argument): value for value in given}
+    for value in given:
+        _check_given(value, tools)
     bindings: list[ArgumentBinding] = []
     slots: dict[str, str | None] = {}
     for index, tool in enumerate(tools):
-        properties = tool.parameters.get("properties", {})
-        for argument in tool.required:
-            origin = _origin_of(server, tool, tools[:index], argument, properties.get(argument, {}), slots)
+        optional = [argument for call, argument in places if call == index and argument not in tool.required]
+        for argument in (*tool.required, *optional):
+            origin = _origin_of(server, tool, argument, places.get((index, argument)), slots)
             bindings.append(ArgumentBinding(tool_index=index, argument=argument, **origin))
-    return Chain(tools=tuple(names), bindings=tuple(bindings))
+    is_independent = len(tools) > 1 and not any(binding.source == "earlier_output" for binding in bindings)
+    chain = Chain(tools=tuple(names), bindings=tuple(bindings), is_independent=is_independent)
+    check_connected(chain)
+    return chain
+
+
+def _check_given(value: EarlierValue, tools: Sequence[ToolDocument]) -> None:
+    """Reject a value that is not in the result of an earlier call, or not of a type that the argument takes."""
+    is_earlier = 0 <= value.earlier_tool_index < value.tool_index < len(tools)
+    schema = tools[value.tool_index].parameters.get("properties", {}).get(value.argument) if is_earlier else None
+    outputs = {path: output for path, _, output in outputs_of(tools[value.earlier_tool_index])} if is_earlier else {}
+    if schema is None or not same_type(schema, outputs.get(value.earlier_output_path)):
+        raise Rejected("earlier value that is not there", f"{value.argument!r} of call {value.tool_index}: {value}")
+
+
+def check_connected(chain: Chain) -> None:
+    """Check that every call takes a value of another, gives it one, or shares a fact of the task with one.
+
+    Raises:
+        Rejected: a call shares nothing with the others.
+    """
+    groups = [{index} for index in range(len(chain.tools))]
+    users: dict[str, int] = {}
+    for binding in chain.bindings:
+        other = binding.earlier_tool_index
+        if binding.slot is not None:
+            other = users.setdefault(binding.slot, binding.tool_index)
+        if other is not None and (joined := groups[other] | groups[binding.tool_index]):
+            for index in joined:
+                groups[index] = joined
+    if alone := [name for name, group in zip(chain.tools, groups, strict=True) if group != groups[0]]:
+        raise Rejected("calls that share nothing", f"{chain.tools[0]} and {alone[0]}")
 
 
 def _origin_of(
-    server: ServerDocument,
-    tool: ToolDocument,
-    earlier: Sequence[ToolDocument],
-    argument: str,
-    schema: JsonObject,
-    slots: dict[str, str | None],
+    server: ServerDocument, tool: ToolDocument, argument: str, given: EarlierValue | None, slots: dict[str, str | None]
 ) -> JsonObject:
     """Return the source of an argument and its place there, as fields of its binding.
 
@@ -143,76 +155,43 @@ def _origin_of(
     Raises:
         Rejected: nothing satisfies the argument.
     """
+    schema = tool.parameters.get("properties", {}).get(argument, {})
     if "const" in schema or len(schema.get("enum", ())) == 1:
         return {"source": "constant", "constant": schema["const"] if "const" in schema else schema["enum"][0]}
+    if given is not None:
+        where = given.model_dump(include={"earlier_tool_index", "earlier_output_path"})
+        return {"source": "earlier_output", **where}
     slot = slot_name(argument)
-    # A fact that was stated already comes before an output: two calls on one order mean the same order.
     if slot in slots and slots[slot] == scalar_type(schema):
         return {"source": "task", "slot": slot}
-    for index in reversed(range(len(earlier))):  # the latest call that returns such a value
-        for pointer, owner, output in outputs_of(earlier[index]):
-            if fits(argument, schema, pointer, owner, output):
-                return {"source": "earlier_output", "earlier_tool_index": index, "earlier_output_path": pointer}
     wanted = f"{tool.name}.{argument} of {server.name!r}"
     if not is_statable(argument, schema):
         raise Rejected("argument that nothing satisfies", wanted)
-    # A user knows an id only from the server. If a tool gives it out, the chain must call that tool first, unless the
-    # operator lists ids that exist.
-    if not {argument, f"{tool.name}.{argument}"} & server.argument_values.keys():
-        for other in server.tools:
-            if other.name != tool.name and _issues_identifier(other, argument, schema):
-                detail = f"{wanted} comes from {other.name}, which is not called"
-                raise Rejected("argument that nothing satisfies", detail)
+    if issuer := issuer_of(server, tool, argument):
+        raise Rejected("argument that nothing satisfies", f"{wanted} comes from {issuer}, which is not called before")
     if slot in slots:  # the same name with another type is another fact
         slot = f"{slot_name(tool.name)}_{slot}"
     slots[slot] = scalar_type(schema)
     return {"source": "task", "slot": slot}
 
 
-def fits(argument: str, schema: JsonObject, pointer: str, owner: str, output: JsonObject) -> bool:
-    """Say whether an output can be an argument: same type, and the same name or the identifier of its owner.
+def issuer_of(server: ServerDocument, tool: ToolDocument, argument: str, later: tuple[str, ...] = ()) -> str | None:
+    """Return the tool that gives out the identifiers which an argument takes: a user knows them only from there.
 
-    >>> text = {"type": "string"}
-    >>> fits("hotel_id", text, "/hotels/0/id", "hotels", text), fits("guest_id", text, "/hotels/0/id", "hotels", text)
-    (True, False)
+    None for an argument that holds no identifier, or one of those that the operator lists; and where each such tool can
+    itself be called only after this one, or after `later` ones.
     """
-    kinds = {scalar_type(schema), scalar_type(output)}
-    # A Boolean that was returned says nothing of a flag that is to be set, even under the same name.
-    if None in kinds or (len(kinds) > 1 and kinds != {"integer", "number"}) or "boolean" in kinds:
-        return False
-    if "enum" in schema and output.get("enum") != schema["enum"]:
-        return False
-    wanted, found = slot_name(argument), slot_name(pointer.rsplit("/", 1)[1])
-    if wanted == found:
-        return True
-    return found in ("id", "code") and wanted == f"{singular(owner)}_{found}"
-
-
-def singular(word: str) -> str:
-    """Return a plural's singular, by the regular endings.
-
-    >>> singular("cities"), singular("hotels"), singular("address"), singular("status")
-    ('city', 'hotel', 'address', 'status')
-    """
-    if word.endswith("ies"):
-        return word[:-3] + "y"
-    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
-
-
-def is_identifier(argument: str) -> bool:
-    """Say whether an argument names a thing by an id that a server gave out.
-
-    >>> is_identifier("orderId"), is_identifier("city")
-    (True, False)
-    """
-    return bool(words := words_of(argument)) and words[-1] in ("id", "uuid", "guid", "handle", "ref")
-
-
-def _issues_identifier(tool: ToolDocument, argument: str, schema: JsonObject) -> bool:
-    """Say whether a tool gives out the identifiers that an argument takes, without being given one itself."""
-    if not is_identifier(argument) or slot_name(argument) in {slot_name(name) for name in tool.required}:
-        return False
-    return any(fits(argument, schema, pointer, owner, output) for pointer, owner, output in outputs_of(tool))
+    reference = reference_of(tool, argument)
+    is_listed = {argument, f"{tool.name}.{argument}"} & server.argument_values.keys()
+    if reference is None or not reference.is_identifier or is_listed:
+        return None
+    later = (*later, tool.name)
+    for other in server.tools:
+        if other.name not in later and path_to(other, tool, argument):
+            waits = [name for name in other.required if any(path_to(each, other, name) for each in server.tools)]
+            if len(later) > 2 or all(issuer_of(server, other, name, later) for name in waits if is_identifier(name)):
+                return other.name
+    return None
 
 
 def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *, share: float) -> Chain:
@@ -226,14 +205,17 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
     for index, name in enumerate(chain.tools):
         properties = documents[name].parameters.get("properties", {})
         likely = share if documents[name].required else max(share, 0.5)
+        bound = {binding.argument for binding in chain.bindings if binding.tool_index == index}
         for argument, schema in properties.items():
-            if argument in documents[name].required or not (scalar_type(schema) and is_statable(argument, schema)):
+            if argument in bound or not (scalar_type(schema) and is_statable(argument, schema)):
+                continue
+            if issuer_of(server, documents[name], argument):  # which the user cannot know
                 continue
             if rng.random() < likely and (slot := slot_name(argument)) not in slots:
                 slots.add(slot)
                 bindings.append(ArgumentBinding(tool_index=index, argument=argument, source="task", slot=slot))
     bindings.sort(key=lambda binding: binding.tool_index)  # stable: of one call, required arguments come first
-    return Chain(tools=chain.tools, bindings=tuple(bindings))
+    return chain.model_copy(update={"bindings": tuple(bindings)})
 
 
 def task_slots(chain: Chain, server: ServerDocument) -> dict[str, tuple[ToolDocument, str, JsonObject]]:

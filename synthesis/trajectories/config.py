@@ -56,6 +56,8 @@ class TrajectoriesConfig(BaseModel):
     """Share of tasks written for a server as a whole, without a chain."""
     refuse_share: float = Field(default=0.06, ge=0, le=1)
     """Share of tasks whose tool is withheld, so that the agent must say that it cannot."""
+    independent_share: float = Field(default=0.15, ge=0, le=1)
+    """Share of tasks whose calls may be independent of one another: they share the user's facts alone."""
     ask_back_share: float = Field(default=0.06, ge=0, le=1)
     """Share of tasks that leave out a fact, so that the agent must ask."""
     follow_up_share: float = Field(default=0.0, ge=0, le=1)

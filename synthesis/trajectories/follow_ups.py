@@ -40,7 +40,7 @@ def calls_per_request(num_calls: int, rng: Random) -> tuple[int, ...]:
 def first_calls(chain: Chain, num_calls: int) -> Chain:
     """Return the first calls of a chain with their bindings, which lead to no later call."""
     bindings = tuple(binding for binding in chain.bindings if binding.tool_index < num_calls)
-    return Chain(tools=chain.tools[:num_calls], bindings=bindings)
+    return chain.model_copy(update={"tools": chain.tools[:num_calls], "bindings": bindings})
 
 
 def requests_of(task: Task) -> tuple[str, ...]:

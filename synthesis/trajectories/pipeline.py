@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -103,10 +103,11 @@ async def synthesize_trajectories(
         run = _Run(config, TrajectoriesWorker(config, teacher, servers.groups), journals, progress, teacher)
         unknown, completed = await run.complete_tools(servers.documents)
         if completed.kept:
+            outputs = await run.complete_outputs(servers.groups.keys())
             await run.propose_chains()
             report = await run.collect_trajectories()
             track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
-            track_run.write(report, run.trajectories(), run_report(unknown, completed, run.tool_graphs))
+            track_run.write(report, run.trajectories(), run_report(unknown, outputs, completed, run.tool_graphs))
         else:
             report = replace(completed, stage="trajectories")
     # The folder goes with the journals: it was not empty when the stack was left.
@@ -118,12 +119,15 @@ async def synthesize_trajectories(
     return report
 
 
-def run_report(unknown: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]) -> str:
-    """Return the report beside the records: tools of unknown parameters, servers left out, and the tool graphs."""
+def run_report(
+    unknown: StageReport, outputs: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]
+) -> str:
+    """Return the report beside the records: completed parameters and results, servers left out, and tool graphs."""
     counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
     report = {
         "unknown_parameters": counts,
+        "unknown_results": {"read": outputs.read, "completed": outputs.kept},
         "servers_left_out": dict(sorted(servers.rejected.items())),
         "edges_by_weight": dict(sorted(weights.items())),
     }
@@ -154,7 +158,7 @@ class _Run:
     ):
         self._config, self._worker, self._progress = config, worker, progress
         self._cost = partial(cost_so_far, teacher)
-        self._completions, self._chains_journal, self._tasks, self._trajectories = journals
+        self._completions, self._outputs, self._chains_journal, self._tasks, self._trajectories = journals
         self._documents: list[ServerDocument] = []
         """The servers that are worked on, their tools completed."""
         self._chains: list[list[Chain]] = []
@@ -203,28 +207,49 @@ class _Run:
         Returns the outcomes of these tools, and of all servers.
         """
         unknown = [(server, tool) for server in documents for tool in tools_of_unknown_parameters(server)]
-        completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server in documents}
-
-        async def complete(item: int) -> JsonObject:
-            return await self._worker.completion(*unknown[item])
-
-        tools = await self._stage("unknown parameters", len(unknown), complete, self._completions)
-        for item, (server, tool) in enumerate(unknown):
-            if "result" in (outcome := self._completions.read(item)):
-                completed[server.id][tool.name] = ToolDocument.model_validate(outcome["result"]["tool"])
+        tools, completed = await self._complete("unknown parameters", unknown, self._completions)
         servers = StageReport("servers", read=len(documents))
         for server in documents:
             try:
-                self._documents.append(with_completed_tools(server, completed[server.id], self._config.filters))
+                completed_here = completed.get(server.id, {})
+                self._documents.append(with_completed_tools(server, completed_here, self._config.filters))
                 servers.kept += 1
             except Rejected as rejected:
                 servers.reject(rejected)
         if unknown:
-            print(tools.closing_line(), servers.closing_line(), sep="\n", file=self._progress)
+            print(servers.closing_line(), file=self._progress)
         self._order = list(range(len(self._documents)))
         # A run with fewer slots than servers takes a fair draw of them, not the first sources.
         derived_random(self._config.seed, "order of servers").shuffle(self._order)
         return tools, servers
+
+    async def complete_outputs(self, real: Collection[str]) -> StageReport:
+        """Have the results written of tools that do not say theirs; `real` servers answer as they do."""
+        emulated = [server for server in self._documents if server.id not in real]
+        unknown = [(server, tool) for server in emulated for tool in server.tools if tool.output_schema is None]
+        report, completed = await self._complete("unknown results", unknown, self._outputs)
+        for index, server in enumerate(self._documents):
+            if found := completed.get(server.id):
+                tools = tuple(found.get(tool.name, tool) for tool in server.tools)
+                self._documents[index] = server.model_copy(update={"tools": tools})
+        return report
+
+    async def _complete(
+        self, name: str, unknown: Sequence[tuple[ServerDocument, ToolDocument]], journal: Journal
+    ) -> tuple[StageReport, dict[str, dict[str, ToolDocument]]]:
+        """Have tools completed; return the outcomes, and the completed ones by server and name."""
+
+        async def complete(item: int) -> JsonObject:
+            return await self._worker.completion(*unknown[item])
+
+        report = await self._stage(name, len(unknown), complete, journal)
+        completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server, _ in unknown}
+        for item, (server, tool) in enumerate(unknown):
+            if "result" in (outcome := journal.read(item)):
+                completed[server.id][tool.name] = ToolDocument.model_validate(outcome["result"]["tool"])
+        if unknown:
+            print(report.closing_line(), file=self._progress)
+        return report, completed
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""

@@ -39,7 +39,7 @@ from synthesis.written_language import foreign_passages
 
 # Bounded and possessive, to stay fast: a list of more than 401 numbers without a space is read from its end.
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d++(?:[.,:]\d++){0,400}+(?![\w]|[.,:]\d)")
-_URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]+")
+_URL: Final = re.compile(r"https?://[^\s\"'<>)\]}，。]*[^\s\"'<>)\]}，。.,;:!?]")
 
 Judge = type[judges.JudgeConversation]
 
@@ -91,6 +91,8 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
 
     >>> ungrounded_share("It is 21 degrees, see https://x.org/a", ['{"t": 21}']), ungrounded_share("Fine.", [])
     (0.5, 0.0)
+    >>> ungrounded_share("See https://x.org/a, and the rest.", ['{"url": "https://x.org/a"}'])
+    0.0
     """
     claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))  # digits of a URL claim nothing
     missing = [claim for claim in claims if not any(_stands_in(claim, source) for source in sources)]

@@ -15,6 +15,7 @@ from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.record_io import RecordDirectoryError, RecordSource
 from synthesis.records import RewardAxes, TaskScores, Trajectory
 from synthesis.trajectories.collection import call_error
+from synthesis.trajectories.data_flow import has_data_flow, has_several_calls
 
 PAPER: Final[Mapping[str, Any]] = {
     "trajectories": 54885,
@@ -46,6 +47,9 @@ class TrajectoryStatistics(BaseModel):
     tool_calls_per_trajectory: float
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
+    share_with_data_flow: float
+    """Share, among the trajectories with several different calls, of those in which a call uses a value of an earlier
+    response."""
     requests_by_number: dict[int, int]
     """Number of trajectories by the number of requests that their user makes."""
     roles: dict[str, float]
@@ -95,7 +99,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
     scores: defaultdict[str, list[float]] = defaultdict(list)
     offered: set[tuple[str, str]] = set()
     called: set[tuple[str, str]] = set()
-    emulated_calls = injected = parallel = 0
+    emulated_calls = injected = parallel = flowing = several = 0
     diversity = DiversityCounter()
     for trajectory in source:
         diversity.add_trajectory(trajectory)
@@ -112,6 +116,8 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         numbers["messages_by_number"][len(trajectory.messages)] += 1
         numbers["calls_by_number"][len(calls)] += 1
         numbers["requests_by_number"][1 + len(task.follow_ups)] += 1
+        several += has_several_calls(trajectory)
+        flowing += has_data_flow(trajectory)
         parallel += any(len(message.tool_calls) > 1 for message in trajectory.messages)
         offered.update((server, name) for name in documents)
         called.update((server, call.name) for call in calls)
@@ -138,6 +144,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         tool_calls_per_trajectory=fmean(calls_by_number.elements()),
         share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count,
         share_with_parallel_calls=parallel / count,
+        share_with_data_flow=flowing / several if several else 0.0,
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(offered),
         distinct_functions_called=len(called & offered),  # without the tools that an agent made up

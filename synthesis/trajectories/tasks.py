@@ -24,7 +24,8 @@ from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
-from synthesis.trajectories.chains import bind_chain, scalar_type, task_slots
+from synthesis.trajectories.bindings import scalar_type, slot_name
+from synthesis.trajectories.chains import bound_chain, task_slots
 from synthesis.written_language import require_language
 
 MAX_TASK_CHARACTERS: Final = 4000
@@ -52,9 +53,10 @@ async def write_task(
     """
     request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots, persona=persona)
 
-    def checked(written: WrittenTask) -> tuple[WrittenTask, Chain]:
-        expected = chain or bind_chain(server, written.tools)
+    async def checked(written: WrittenTask) -> tuple[WrittenTask, Chain]:
+        expected = chain or await bound_chain(server, written.tools, teacher, seed=seed)
         check_facts(written.text, written.slots, task_slots(expected, server), hidden_slots)
+        check_identifiers(written, expected)
         check_text(written.text, server, written.slots)
         return written, expected
 
@@ -80,6 +82,19 @@ def check_facts(text: str, slots: JsonObject, needed: Needed, hidden_slots: tupl
             if "enum" in schema:  # a choice may be put in words: "in Celsius" for "metric"
                 continue
             raise Rejected("fact is not in the task's text", f"{slot!r} = {value!r}")
+
+
+def check_identifiers(written: WrittenTask, chain: Chain) -> None:
+    """Check that a request states no value that an earlier call gives: its user cannot know it.
+
+    Raises:
+        Rejected: the detail names the value.
+    """
+    given = {slot_name(binding.argument) for binding in chain.bindings if binding.source == "earlier_output"}
+    needed = {binding.slot for binding in chain.bindings}
+    for slot in sorted(given & written.slots.keys() - needed):
+        if is_stated(written.slots[slot], written.text):
+            raise Rejected("value of an earlier call stands in the task", f"{slot!r} = {written.slots[slot]!r}")
 
 
 def is_stated(value: JsonValue, text: str) -> bool:

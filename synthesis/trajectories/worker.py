@@ -13,10 +13,10 @@ from random import Random
 from typing import Any, Final
 
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.chains import ProposeChains, ProposedChain, VoteOnChain
+from synthesis.prompts.chains import BindArguments, ProposeChains, ProposedChain, VoteOnChain
 from synthesis.prompts.emulated_tool_response import EmulateCall
 from synthesis.prompts.judges import JUDGES, JudgeTogether
-from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.prompts.rendering import version_of
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
 from synthesis.prompts.tasks import AugmentTask, Axis, ScoreTask, WriteFollowUp, WriteTask
@@ -37,11 +37,11 @@ from synthesis.teacher.protocol import BadReply, Request, Teacher, made_by, read
 from synthesis.tools.backends import Emulator, ToolBackend
 from synthesis.tools.mcp_group import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
-from synthesis.tools.parameter_completion import complete_tool
+from synthesis.tools.parameter_completion import complete_output, complete_tool
 from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task, draw_persona
-from synthesis.trajectories.chains import bind_chain, usable_proposals, vote_on_chain, with_optional_arguments
+from synthesis.trajectories.chains import bound_chain, usable_proposals, vote_on_chain, with_optional_arguments
 from synthesis.trajectories.collection import Conversation, collect_conversation, offered_tools, rejected_with
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.follow_ups import calls_per_request, first_calls, requests_of, task_so_far, write_follow_ups
@@ -51,8 +51,8 @@ from synthesis.trajectories.tasks import askable_slots, score_task, write_task
 from synthesis.trajectories.tool_graph import build_tool_graph, proposals_per_draw, sample_candidate_chains
 
 PROMPTS: Final[tuple[type[Request[Any]], ...]] = (
-    CompleteParameters, ProposeChains, VoteOnChain, WriteTask, AugmentTask, ScoreTask, TakeTurn, AnswerAsUser,
-    EmulateCall, JudgeTogether, *JUDGES,
+    CompleteParameters, CompleteOutput, ProposeChains, BindArguments, VoteOnChain, WriteTask, AugmentTask, ScoreTask,
+    TakeTurn, AnswerAsUser, EmulateCall, JudgeTogether, *JUDGES,
 )  # fmt: skip
 """Every question that any run of the track asks."""
 FOLLOW_UP_PROMPTS: Final[tuple[type[Request[Any]], ...]] = (WriteFollowUp, ContinueAsUser)
@@ -82,10 +82,10 @@ class TrajectoriesWorker:
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
     async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
-        """Have the parameters written of a tool of which they are unknown."""
+        """Have the parameters written of a tool of which they are unknown, else its result."""
+        complete = complete_tool if tool.parameters_status == "unknown" else complete_output
         seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
-        completed = await complete_tool(self._teacher, server, tool, seed=seed)
-        return {"tool": completed.model_dump(mode="json")}
+        return {"tool": (await complete(self._teacher, server, tool, seed=seed)).model_dump(mode="json")}
 
     async def chains(self, server: ServerDocument) -> JsonObject:
         """Build a server's tool graph and keep the chains that pass verification."""
@@ -109,7 +109,8 @@ class TrajectoriesWorker:
         dropped: Counter[str] = Counter()
         for ordinal, candidate in enumerate(candidates):
             try:
-                chain = bind_chain(server, candidate)
+                seed = derived_seed(config.seed, "bind", server.id, ordinal)
+                chain = await bound_chain(server, candidate, self._teacher, seed=seed)
                 seed = derived_seed(config.seed, "verify", server.id, ordinal)
                 await vote_on_chain(chain, server, self._teacher, seed=seed, votes=config.chain_votes)
                 chains.append(chain.model_dump(mode="json", exclude_defaults=True))
@@ -186,6 +187,9 @@ class TrajectoriesWorker:
         """Draw the expectation of a task, its chain, and the facts that its text leaves out."""
         config, draw, chain = self._config, rng.random(), None
         is_refused, is_asked_back = draw < config.refuse_share, draw < config.refuse_share + config.ask_back_share
+        is_independent = rng.random() < config.independent_share
+        drawn = [chain for chain in chains if chain.is_independent == is_independent]
+        chains = [each for each in chains if askable_slots(each, server)] if is_asked_back else drawn
         # Only the facts of a chain can be hidden from the text, so a task that is to ask back gets one.
         if chains and (rng.random() >= config.server_only_share or (is_asked_back and not is_refused)):
             chain = rng.choice(chains)

@@ -15,6 +15,7 @@ from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.teacher.protocol import BadReply
+from synthesis.tools.ingestion import JOURNALS
 from synthesis.track.journal import Journal, JournalError, run_stage
 from synthesis.track.run import TrackRun
 from synthesis.trajectories.config import TrajectoriesConfig
@@ -150,7 +151,7 @@ async def test_journals_that_a_kill_left_beside_finished_records_go_with_the_nex
         with pytest.raises(Killed):
             await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
     journals = sorted(path.name for path in (tmp_path / "out.work").iterdir())
-    assert journals == ["chains.sqlite", "completions.sqlite", "tasks.sqlite", "trajectories.sqlite"]
+    assert journals == [f"{stage}.sqlite" for stage in sorted(JOURNALS)]
     report = await synthesize_trajectories(config, ProceduralTeacher(), progress=io.StringIO())
     assert report.already_complete
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.rejected"]

@@ -12,7 +12,7 @@ from synthesis.environments.worker import PROMPTS as ENVIRONMENT_PROMPTS
 from synthesis.procedural import environments, trajectories
 from synthesis.prompts.additions import REGISTERS
 from synthesis.prompts.agent_turn import TakeTurn
-from synthesis.prompts.chains import ProposeChains, VoteOnChain
+from synthesis.prompts.chains import BindArguments, ProposeChains, VoteOnChain
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
     JudgeNaturalness,
@@ -24,7 +24,7 @@ from synthesis.prompts.decompositions import (
 from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.prompts.ending import JudgeEnding
 from synthesis.prompts.judges import JUDGES, JudgeTogether
-from synthesis.prompts.parameter_completion import CompleteParameters
+from synthesis.prompts.parameter_completion import CompleteOutput, CompleteParameters
 from synthesis.prompts.rendering import Correctable
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
@@ -93,8 +93,10 @@ def rendered(language: Language) -> dict[type[Request], Request]:
     judges = [judge(task=one, tools=server.tools, conversation=said) for judge in JUDGES]
     asked: list[Request] = [
         CompleteParameters(language=language, server="s", known_parameters={}, tool=server.tools[0]),
+        CompleteOutput(server=server, tool=server.tools[0]),
         ProposeChains(server=server, count=3),
         VoteOnChain(language=language, tools=server.tools, chain=chain),
+        BindArguments(language=language, tools=server.tools),
         WriteTask(server=server, expectation="answer", chain=chain, persona=persona),
         AugmentTask(server=server, task=one, chain=chain, axis="persona", persona=persona),
         ScoreTask(text="Oslo?", language=language, slots={}, hidden_slots=(), tools=server.tools),
@@ -155,6 +157,7 @@ def test_every_prompt_says_its_language_and_has_an_example_of_something_else(kin
         WriteToolCall: "in its language",
         MergeTools: "in their language",
         WriteStateConditions: "as the state has",
+        BindArguments: "earlier_output_path",  # it writes no words
     }
     assert named.get(kind, "English" if in_english else "中文") in text
     assert any(mark in example_of(kind, language)[:120] for mark in MARKS)

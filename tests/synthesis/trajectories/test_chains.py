@@ -6,9 +6,11 @@ from synthesis.prompts.chains import Vote, VoteOnChain
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
-from synthesis.trajectories.chains import bind_chain, fits, is_statable, vote_on_chain
+from synthesis.trajectories.bindings import fits
+from synthesis.trajectories.chains import bind_chain, is_statable, vote_on_chain
 from tests.synthesis.trajectories.servers import HOTELS, TEXT, server, tool
 
+FLAG = {"type": "boolean"}
 YES, NO = Vote(coherent=True, reason="fits"), Vote(coherent=False, reason="nothing to do with it")
 
 
@@ -46,10 +48,9 @@ def test_an_argument_that_no_user_could_state_drops_the_chain(schema):
 
 
 def test_a_boolean_that_was_returned_says_nothing_of_a_flag_of_the_same_name():
-    flag = {"type": "boolean"}
-    assert not fits("confirmed", flag, "/confirmed", "booking", flag)
-    assert fits("confirmed", TEXT, "/confirmed", "booking", TEXT)
-    assert not fits("confirmed", TEXT, "/confirmed", "booking", {"type": "integer"})
+    for argument, output, is_given in ((FLAG, FLAG, False), (TEXT, TEXT, True), (TEXT, {"type": "integer"}, False)):
+        taking = tool("confirm_booking", {"confirmed": argument})
+        assert fits(taking, "confirmed", "/confirmed", ("booking",), output) == is_given
 
 
 def test_a_user_never_states_a_credential():
