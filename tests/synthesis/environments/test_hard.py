@@ -40,7 +40,7 @@ def test_they_verify_and_count_as_hard(records: Path, environments: list[Environ
     assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
-    assert counted.computed_answers_share > 0.25
+    assert counted.computed_answers_share > 0.2
     assert set(counted.cosine_mean_by_band) == {"high", "low"}
     assert counted.high_with_own_parameter_share is not None
     assert counted.high_with_own_parameter_share >= 0.6
