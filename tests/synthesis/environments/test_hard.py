@@ -49,7 +49,7 @@ def test_they_verify_and_count_as_hard(records: Path, environments: list[Environ
     assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
-    assert statistics_of(each for each in environments if not each.is_stateful).computed_answers_share > 0.3
+    assert statistics_of(each for each in environments if not each.is_stateful).computed_answers_share > 0.2
     assert {"high", "low"} <= set(counted.cosine_mean_by_band)
     assert counted.high_with_own_parameter_share is not None
     assert counted.high_with_own_parameter_share >= 0.6
