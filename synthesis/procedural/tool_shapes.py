@@ -25,6 +25,7 @@ from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_jso
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
 Reply = Literal["value", "flat", "nested", "list", "page"]
+Miss = Literal["raise", "error", "empty"]
 Stranger = Callable[[random.Random, str], JsonValue]
 """Function that draws a value of a kind (`relation`, `date`, `phone`, or else the tool's own) that is no answer."""
 
@@ -47,7 +48,7 @@ class Shape:
     reply: Reply
     around: str
     """Name of the field that holds the record, or the list of records."""
-    miss: Literal["raise", "error", "empty"]
+    miss: Miss
     """Reply where nothing is found: an exception, an object with `error`, or an empty list."""
     is_copied: bool
     """Whether a record is a copy of the row, and not built field by field."""
@@ -64,7 +65,11 @@ class Shape:
         """Keys and list indices that lead from a reply to the answer."""
         # A search finds the name and its twin, which stands behind it in the order of names.
         index = int(self.is_reversed) if self.family == "search" else 0
-        around = {"value": (), "nested": (self.around,), "list": (index,), "page": (self.around, index)}
+        around: dict[str, tuple[str | int, ...]] = {
+            "nested": (self.around,),
+            "list": (index,),
+            "page": (self.around, index),
+        }
         return () if self.reply == "value" else (*around.get(self.reply, ()), self.field)
 
 
@@ -89,15 +94,14 @@ def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
     stem = document.name.partition("_")[2]
     taken = {*document.required, *further, "base", "extra", "rebate", "page", "pages", "since"}
     field = rng.choice([name for name in (stem, stem, *_NAMES["answer"][named]) if name not in taken] or ["value"])
+    misses: list[Miss] = ["raise"] if reply in ("value", "list") else ["raise", "error"]
     return Shape(
         family=family,
         is_listed=family != "compute" and (family != "lookup" or rng.random() < 0.5),
         is_reversed=rng.random() < 0.5,
         reply=reply,
         around=rng.choice(_NAMES["around"]["page" if reply == "page" else "nested"]),
-        miss=rng.choice(["raise", *(["error"] if reply not in ("value", "list") else [])])
-        if reply not in ("list", "page") or rng.random() < 0.5
-        else "empty",
+        miss=rng.choice(misses) if reply not in ("list", "page") or rng.random() < 0.5 else "empty",
         is_copied=rng.random() < 0.5,
         field=field,
         fields=tuple(rng.sample([*further, field], len(further) + 1)),

@@ -85,7 +85,12 @@ def _taking(source: str, function: str, names: tuple[str, ...]) -> str:
         return source
     node = next(each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and each.name == function)
     arguments = node.args
-    given = [*arguments.args, *arguments.kwonlyargs, *arguments.defaults, *filter(None, arguments.kw_defaults)]
+    given: list[ast.expr | ast.arg] = [
+        *arguments.args,
+        *arguments.kwonlyargs,
+        *arguments.defaults,
+        *filter(None, arguments.kw_defaults),
+    ]
     given += [each.annotation for each in (*arguments.args, *arguments.kwonlyargs) if each.annotation is not None]
     last = max((each.end_lineno or 0, each.end_col_offset or 0) for each in given)
     lines = source.encode().splitlines(keepends=True)
