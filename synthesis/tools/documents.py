@@ -24,9 +24,10 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument, canonical_json, record_id
 from synthesis.records.tools import ParametersStatus
 from synthesis.stage import Rejected
+from synthesis.tools.misplaced_keywords import parsed_text
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_composer import composed_parameters, composed_value
-from synthesis.tools.schema_repair import SchemaUnconvertible, parsed_text
+from synthesis.tools.schema_repair import SchemaUnconvertible
 
 _OF_NO_PARAMETERS: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$defs",
@@ -98,7 +99,7 @@ def objects_in(found: JsonValue) -> list[JsonObject]:
 
 
 def tools_in(found: JsonValue, read: Callable[[JsonObject], SourceTool]) -> list[SourceTool]:
-    """Read each tool of a list, or of a text that spells one; an entry that is no object becomes a tool with a fault."""
+    """Read each tool of a list, or of a text that spells one; an entry that is no object is a tool with a fault."""
     entries = parsed_text(found)
     tools = [parsed_text(entry) for entry in entries] if isinstance(entries, list) else []
     no_object = SourceTool(None, None, None, fault="tool that is no object")
@@ -182,7 +183,10 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
         return "stated"
     if not isinstance(found := parsed_text(found), dict):
         return "unknown"
-    says_none = found.get("type", "object") in ("object", ["object"]) and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+    says_none = (
+        found.get("type", "object") in ("object", ["object"])
+        and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+    )
     return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
 
 

@@ -19,14 +19,16 @@ _KINDS: Final = frozenset({"text", "image", "audio", "resource", "resource_link"
 
 
 def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -> JsonObject:
-    """Return a page of a listing as the SDK takes it; its tools are added to `tools`, unusable entries to `left_out`."""
+    """Return a page of a listing as the SDK takes it; add its tools to `tools`, and its other entries to `left_out`."""
     if not isinstance(page.get("tools"), list):
         return page
     shown: list[JsonObject] = []
     for place, tool in enumerate(page["tools"], 1):
         name = object_in(tool).get("name")
         if not isinstance(name, str) or not name:
-            left_out.append(f"tool left out: number {place} of its page ({'tool without a name' if tool else 'no tool'})")
+            left_out.append(
+                f"tool left out: number {place} of its page ({'tool without a name' if tool else 'no tool'})"
+            )
             continue
         if tool in tools:
             left_out.append(f"tool left out: {name} (listed twice)")
@@ -34,7 +36,9 @@ def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -
         tools.append(tool)
         output = tool.get("outputSchema")
         is_usable = isinstance(output, dict) and output.get("type") == "object" and not schema_error(output)
-        shown.append({"name": name, "inputSchema": {"type": "object"}, **({"outputSchema": output} if is_usable else {})})
+        shown.append(
+            {"name": name, "inputSchema": {"type": "object"}, **({"outputSchema": output} if is_usable else {})}
+        )
     return {**page, "tools": shown, "nextCursor": page.get("nextCursor") or None}
 
 
@@ -47,7 +51,8 @@ def shown_answer(answer: JsonObject) -> JsonObject:
     if not isinstance(content, list):
         return answer
     known = [
-        block if object_in(block).get("type") in _KINDS else {"type": "text", "text": _as_text(block)} for block in content
+        block if object_in(block).get("type") in _KINDS else {"type": "text", "text": _as_text(block)}
+        for block in content
     ]
     return {**answer, "content": known}
 
@@ -86,16 +91,16 @@ def _block_text(block: Any) -> str:
         case "resource" if getattr(block.resource, "text", None) is not None:
             return str(block.resource.text)
         case "resource":
-            resource = block.resource
-            return f"[resource {resource.uri}, {resource.mime_type or 'binary'}, {len(resource.blob)} characters of base64]"
+            found = block.resource
+            return f"[resource {found.uri}, {found.mime_type or 'binary'}, {len(found.blob)} characters in base64]"
         case "resource_link":
             said = (block.title or block.name, block.description)
             return f"[resource {block.uri}: {', '.join(filter(None, said))}]"
-    return f"[{block.type}, {block.mime_type}, {len(block.data)} characters of base64]"
+    return f"[{block.type}, {block.mime_type}, {len(block.data)} characters in base64]"
 
 
 def without_infinities(value: JsonValue) -> JsonValue:
-    """Return a value as JSON can hold it: null in place of NaN and infinities, which Python writes and JSON does not have.
+    """Return a value with null in place of NaN and infinities, which Python writes and JSON does not have.
 
     >>> without_infinities({"a": [float("nan"), 1.5]})
     {'a': [None, 1.5]}

@@ -202,11 +202,13 @@ class McpSession:
                     if page.tools and len(self._listed) == known:  # the same tools under another cursor
                         cursors.append(page.next_cursor)
                 else:
-                    self.left_out.append(f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again")
+                    self.left_out.append(
+                        f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again"
+                    )
         except TimeoutError as error:
             raise ToolServerUnavailable(
-                f"{self._name} cannot be listed: {len(cursors)} pages with {len(self._listed)} tools did not end within "
-                f"{self._config.start_seconds:g} s; raise start_seconds if it has more"
+                f"{self._name} cannot be listed: it gave {len(self._listed)} tools on {len(cursors)} pages and went on "
+                f"for {self._config.start_seconds:g} s; raise start_seconds if it has more"
             ) from error
         except (ToolServerDied, MCPError, ValidationError) as error:
             raise ToolServerUnavailable(f"{self._name} cannot be listed: {self._line(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from synthesis.records import JsonObject, JsonValue
@@ -123,9 +124,7 @@ def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
 
 
-def _parameters(
-    item: JsonObject, operation: JsonObject, document: JsonObject
-) -> dict[tuple[str, str], JsonObject]:
+def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> dict[tuple[str, str], JsonObject]:
     """Return path-level parameters overridden by the operation's own, by place and name."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
@@ -144,10 +143,9 @@ def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject
     if not isinstance(schema, dict):  # as in the version before, the keywords stand in the parameter itself
         schema = {key: parameter[key] for key in ("type", "enum", "items", "format", "default") if key in parameter}
     schema = schema or {"type": "string"}
-    try:  # the address has a place for it, so that `readOnly`, which is about fields, means nothing here
+    with suppress(SchemaUnconvertible):  # said when the whole tool is composed
+        # The address has a place for it, so that `readOnly`, which is about fields, means nothing here.
         schema = composed_value(schema, document, dropped="")[0]
-    except SchemaUnconvertible:
-        pass  # said when the whole tool is composed
     schema = {key: value for key, value in schema.items() if key not in ("readOnly", "writeOnly")}
     if isinstance(parameter.get("description"), str):
         schema["description"] = parameter["description"]
@@ -170,7 +168,11 @@ def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> tuple[l
     if not fields:
         return [_Argument("body", "body", schema, is_required)], {}
     of_all = {"additionalProperties": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
-    of_all |= {"description": schema["description"]} if "root_alternatives_merged" in needed and "description" in schema else {}
+    of_all |= (
+        {"description": schema["description"]}
+        if "root_alternatives_merged" in needed and "description" in schema
+        else {}
+    )
     return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
 
@@ -188,7 +190,7 @@ def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
 
 
 def _resolved(node: JsonValue, document: JsonObject) -> JsonObject:
-    """Follow references inside the document, at most 16 in a row, with what stands beside them; empty if they lead to none."""
+    """Follow at most 16 references inside the document, and add the keywords beside them; empty if there is none."""
     beside: JsonObject = {}
     for _ in range(16):  # references that go round in a circle lead nowhere
         beside = {**object_in(node), **beside}

@@ -2,10 +2,12 @@
 
     found schema ─► keywords made plain (schema_repair) ─► parts merged (here) ─► contradictions (schema_contradictions)
 
-A composed schema has no `$ref`, `allOf` and `oneOf`. It accepts every value that the found one accepts, read as documents
-mean it: an object has the names that its form lists. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of
-a call at the root become one object: a parameter takes the values of each form that has it, and is required if every form
-requires it. Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
+A plain schema has no `$ref`, `allOf` and `oneOf`. It accepts each value that the found one accepts, if
+objects have only the names that their form lists. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of a call at the root
+become one object: a parameter takes the values of each form that has it, and is required if each form requires it.
+Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
+
+Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
 
 from __future__ import annotations
@@ -16,14 +18,13 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
+from synthesis.tools.misplaced_keywords import hoisted, parameters_found
 from synthesis.tools.schema_contradictions import settled
 from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
 from synthesis.tools.schema_repair import (
     Account,
     SchemaUnconvertible,
     as_list,
-    hoisted,
-    parameters_found,
     plain_keywords,
     schema_error,
     type_of,
@@ -95,15 +96,18 @@ def composed_value(
 
 
 def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
-    """Return a plain schema of a request's body: one object if every form of it is one, else any value; raise as above."""
+    """Return a plain schema of a request's body, one object if each of its forms is one; raise as above."""
     schema, rules = composed_value(found, document, dropped="readOnly")
-    return composed_parameters(found, document) if _is_object(schema) else (schema, rules)
+    if _is_object(schema):
+        whole, needed = composed_parameters(found, document)
+        schema, rules = (whole, needed) if whole["properties"] else (schema, rules)
+    return schema, rules
 
 
 def _is_object(schema: JsonObject) -> bool:
-    if "type" not in schema and "anyOf" in schema:
-        return all(map(_is_object, schema["anyOf"]))
-    return schema.get("type", "object" if "properties" in schema else "") == "object"
+    if "type" in schema or "properties" in schema:
+        return schema.get("type", "object") == "object"
+    return "anyOf" in schema and all(map(_is_object, schema["anyOf"]))
 
 
 def _said(forms: Sequence[Any]) -> str:

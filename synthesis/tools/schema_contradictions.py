@@ -1,7 +1,7 @@
 """Contradictions of a plain schema settled, so that some value satisfies it.
 
-Of an author's contradiction one side gives way: limits that nothing is between, choices of another type. A parameter or an
-alternative that no value satisfies is left out; if it is required, its object is one that nothing satisfies, too.
+One side of a contradiction gives way: limits that nothing is between, or choices of another type. A parameter or an
+alternative that no value satisfies is left out. If it is required, nothing satisfies its object, either.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Final
 from jsonschema import Draft202012Validator
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
+from synthesis.tools.misplaced_keywords import parsed_text
 from synthesis.tools.schema_merging import ANNOTATIONS, both
-from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number, parsed_text
+from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number
 
 _LIMITS: Final = (*sorted(BOUNDS), *sorted(COUNTS), "pattern", "uniqueItems")
 _NUMBERS, _TEXTS, _LISTS = frozenset({"number", "integer"}), frozenset({"string"}), frozenset({"array"})
@@ -35,7 +36,7 @@ class _Contradiction(Exception):
 
 
 def _gives_way(rule: str, schema: JsonObject, kinds: frozenset[str], account: Account) -> None:
-    """Write down that one side of a contradiction gives way; on trial, raise if only values of some kinds are allowed."""
+    """Write down that one side of a contradiction gives way; on trial, raise if the schema takes these kinds alone."""
     if account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"])):
         raise _Contradiction
     account.rules.add(rule)
@@ -103,7 +104,9 @@ def _with_names(schema: JsonObject, account: Account, known: frozenset[str]) -> 
         account.rules.add("impossible_dropped")
         properties = {name: each for name, each in properties.items() if each is not False}
     is_open = others is True or isinstance(others, dict)
-    added = {name: {} if others is True else others for name in required if name not in known} if is_open else {}
+    added: JsonObject = (
+        {name: {} if others is True else others for name in required if name not in known} if is_open else {}
+    )
     if lost := [name for name in required if name not in known and name not in added]:
         account.rules.add("required_mended")
         required = [name for name in required if name not in lost]
@@ -144,7 +147,13 @@ def _settle_lists(schema: JsonObject, account: Account) -> None:
         schema["maxItems"] = min(schema.get("maxItems", len(first)), len(first))
     items = schema.get("items")
     if schema.get("uniqueItems") and isinstance(items, dict) and not first:
-        few = len(items["enum"]) if "enum" in items else 1 if "const" in items else _FEW.get(str(items.get("type")), math.inf)
+        few = (
+            len(items["enum"])
+            if "enum" in items
+            else 1
+            if "const" in items
+            else _FEW.get(str(items.get("type")), math.inf)
+        )
         if schema.get("minItems", 0) > few:
             _gives_way("bounds_mended", schema, _LISTS, account)
             del schema["minItems"]
@@ -152,9 +161,8 @@ def _settle_lists(schema: JsonObject, account: Account) -> None:
 
 def _settle_choices(schema: JsonObject, account: Account) -> None:
     """Bring the choices of a schema and its type together; where none fits the other, the type gives way."""
-    if "const" in schema and "enum" in schema:
-        if schema.pop("enum") != [schema["const"]]:
-            account.rules.add("enum_mended")
+    if "const" in schema and schema.pop("enum", [schema["const"]]) != [schema["const"]]:
+        account.rules.add("enum_mended")
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
     if not values:
         return
@@ -192,9 +200,7 @@ def _settle_limits(schema: JsonObject, account: Account) -> None:
         account.rules.add("number_typed_as_string")
         schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
     contradicting = [
-        (pair, kinds)
-        for pair, kinds in _PAIRS.items()
-        if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
+        (pair, kinds) for pair, kinds in _PAIRS.items() if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
     ]
     if stated and _NUMBERS & set(as_list(schema.get("type", "number"))) and not _has_number(schema):
         contradicting.append((tuple(sorted(BOUNDS)), _NUMBERS))
@@ -259,7 +265,11 @@ def _converted(value: JsonValue, types: list[JsonValue]) -> Any:
         return value
     for kind in types:
         found: Any = _LEFT_OUT
-        if isinstance(value, str) and kind in ("integer", "number") and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", value):
+        if (
+            isinstance(value, str)
+            and kind in ("integer", "number")
+            and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", value)
+        ):
             found = float(value) if "." in value else int(value)
         elif isinstance(value, str) and kind == "boolean":
             found = {"true": True, "false": False}.get(value.lower(), _LEFT_OUT)

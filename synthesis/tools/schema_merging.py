@@ -1,7 +1,7 @@
 """Two plain schemas as one: the values of both (`allOf`), or of either (forms of a call).
 
-`False` stands for a schema that nothing satisfies. An object is read as documents mean it: a part of `allOf` that forbids
-further names does not forbid those of the other parts.
+`False` stands for a schema that nothing satisfies. A part of `allOf` that forbids further names does not forbid those
+of the other parts: its author meant the whole.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def _objects_merged(merged: JsonObject, one: JsonObject, other: JsonObject, acco
                 if others[place] is False and "properties" in (one, other)[1 - place]:
                     account.rules.add("closed_part_opened")  # strictly the name could never be given
                 parts[place] = others[place] if isinstance(others[place], dict) else {}
-        merged["properties"][name] = both(*parts, account)
+        merged["properties"][name] = both(parts[0], parts[1], account)
     if False in others:
         merged["additionalProperties"] = False
     elif all(isinstance(each, dict) for each in others):
-        merged["additionalProperties"] = both(*others, account)
+        merged["additionalProperties"] = both(others[0], others[1], account)
     elif schemas := [each for each in others if isinstance(each, dict)]:
         merged["additionalProperties"] = schemas[0]
     return merged
@@ -117,7 +117,10 @@ def one_form(forms: Sequence[JsonObject]) -> Any:
     elif all(each is False for each in others):
         merged["additionalProperties"] = False
     alike = ("description", "readOnly")
-    return {**merged, **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)}}
+    return {
+        **merged,
+        **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)},
+    }
 
 
 def _folded(alternatives: list[Any]) -> list[Any]:
@@ -141,7 +144,9 @@ def either(schemas: Sequence[Any]) -> Any:
     if len(choices) > 1:
         values = list({_spelt(value): value for each in choices for value in _values(each)}.values())
         types = list(dict.fromkeys(kind for each in choices for kind in as_list(each.get("type", []))))
-        kind = {"type": types if len(types) > 1 else types[0]} if types and all("type" in each for each in choices) else {}
+        kind = (
+            {"type": types if len(types) > 1 else types[0]} if types and all("type" in each for each in choices) else {}
+        )
         united = {**kind, **({"enum": values} if len(values) > 1 else {"const": values[0]})}
         said = [united, *(each for each in said if each not in choices)]
     distinct = list({canonical_json(each): each for each in said}.values())

@@ -10,7 +10,7 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out: they are no form of a call
+    condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out
     pattern_properties_opened  `patternProperties` became `additionalProperties`
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
                                that `re` does not know, or of the most usual form it takes exponential time for
@@ -73,13 +73,14 @@ _TYPE_NAMES: Final = {
 """The types of JSON Schema by the names that documents give them."""
 COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_CONDITIONS: Final = frozenset({
+CONDITIONS: Final = frozenset({
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies", "dependentRequired",
     "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
 })  # fmt: skip
-_READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
-_SILENT: Final = frozenset({"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"})
-_SAID_OF_A_PARAMETER: Final = ("type", "description", "enum", "const", "default", "$ref", "anyOf", "oneOf", "allOf", "items")
+READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
+SILENT: Final = frozenset(
+    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"}
+)
 _LEFT_OUT: Final[Any] = object()
 _OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
 _GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*(?:[\[<(]\s*(.*?)\s*[\])>]|\s+of\s+(\w+?)s?)", re.IGNORECASE)
@@ -107,7 +108,7 @@ class Account:
     """Whether a contradiction means that nothing satisfies a schema, rather than that one side gives way."""
 
     def read(self, depth: int) -> None:
-        """Count a schema of the document; references are written out, so a short one can make a tree without measure."""
+        """Count a schema of the document: references are written out, so that a short one can make a huge tree."""
         self.nodes += 1
         if self.nodes > MAX_SCHEMA_NODES:
             raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
@@ -147,109 +148,7 @@ def _draft_error(schema_json: str) -> str:
     return ""
 
 
-def parameters_found(found: JsonValue, account: Account) -> JsonValue:
-    """Return parameters as a schema if they are none: a text of JSON, a list of named ones, or named ones alone.
-
-    Without a list `required`, a parameter alone is required if neither its type nor a default says that it is optional.
-
-    >>> parameters_found({"city": {"type": "str"}, "days": {"type": "int, optional"}}, Account())["required"]
-    ['city']
-    """
-    wrapped = parsed_text(found)
-    if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
-        inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
-        wrapped = next((each for each in inner if isinstance(each, dict) and each.keys() >= {"properties"}), wrapped)
-    if isinstance(wrapped, list):
-        wrapped = {"type": "object", "properties": wrapped}
-    elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):
-        wrapped = _wrapped(wrapped)
-    if wrapped != found:
-        account.rules.add("parameters_wrapped")
-    return wrapped
-
-
-def _wrapped(found: JsonObject) -> JsonObject:
-    """Return an object of parameters as a schema that has them for properties; any other object as it is."""
-    keywords = {"type": (str, list), "required": list, "description": str, "additionalProperties": (bool, dict)}
-    beside = {key: found[key] for key, kinds in keywords.items() if key in found and isinstance(found[key], kinds)}
-    named = {key: value for key, value in found.items() if key not in beside and _is_parameter(value)}
-    if "type" in beside and beside["type"] not in ("object", ["object"], "dict"):
-        return found
-    is_bare = len(named) == len(found)
-    if not is_bare:  # a schema, so words of JSON Schema are meant as such
-        named = {key: value for key, value in named.items() if key not in {*_CONDITIONS, *_READ_APART, *_SILENT, "items"}}
-        named = {key: value for key, value in named.items() if isinstance(value, dict) and key != "properties"}
-    if not named:
-        return found
-    needed = [key for key, value in named.items() if not _is_optional(value)] if is_bare else []
-    rest = {key: value for key, value in found.items() if key not in named}
-    return {**rest, "type": "object", "properties": named, **({"required": needed} if needed else {}), **beside}
-
-
-def parsed_text(found: JsonValue) -> JsonValue:
-    """Return the object or list that a text spells as JSON; anything else as it is."""
-    if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(found)
-        except (ValueError, RecursionError):
-            return found
-    return found
-
-
-def _is_parameter(value: JsonValue) -> bool:
-    if isinstance(value, str):
-        return bool(type_of(value))
-    kinds: dict[str, Any] = {"type": (str, list), "description": str, "$ref": str, "items": dict}
-    return isinstance(value, dict) and any(
-        isinstance(value[key], kinds.get(key, object)) for key in _SAID_OF_A_PARAMETER if key in value
-    )
-
-
-def _is_optional(value: JsonValue) -> bool:
-    if isinstance(value, dict) and (value.get("optional") is True or value.get("required") is False or "default" in value):
-        return True
-    said = value.get("type") if isinstance(value, dict) else value
-    return isinstance(said, str) and bool(_OPTIONAL.search(said.strip()) or said.lower().startswith("optional["))
-
-
-def hoisted(found: JsonObject, account: Account) -> JsonObject:
-    """Return a schema whose properties are an object of parameters, without keywords that stood one level too deep."""
-    for wrapper in ("schema", "type"):
-        if isinstance(inner := found.get(wrapper), dict) and _is_parameter(inner):
-            account.rules.add("nested_schema_unwrapped")
-            found = {**{key: value for key, value in found.items() if key != wrapper}, **inner}
-    names = found.get("properties")
-    if isinstance(names, list) and names:
-        entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
-        account.rules.add("parameters_wrapped")
-        names = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in entries}
-        found = {**found, "properties": names}
-    if not isinstance(names, dict):
-        return found
-    has_schemas = any(isinstance(value, dict) for value in names.values())
-    inner, needed, kind = names.get("properties"), names.get("required"), names.get("type")
-    deep = {"type"} if kind in ("object", ["object"]) else set()
-    deep |= {"required"} if isinstance(needed, list | bool) or (isinstance(needed, str) and needed in names) else set()
-    deep |= {"additionalProperties"} if isinstance(names.get("additionalProperties"), bool) else set()
-    is_whole = isinstance(inner, dict) and ("type" in deep or isinstance(needed, list))
-    deep |= {"properties"} if is_whole else set()
-    if has_schemas:
-        texts = ("$schema", "$id", "title", "description")
-        deep |= {key for key in texts if isinstance(names.get(key), str) and not type_of(names[key])}
-    if not deep:
-        return found
-    account.rules.add("nested_schema_unwrapped" if is_whole else "keyword_hoisted")
-    kept = {key: value for key, value in names.items() if key not in deep} | (inner if is_whole else {})
-    stated = found.get("required")
-    both = [*(stated if isinstance(stated, list) else []), *(as_list(needed) if not isinstance(needed, bool) else [])]
-    lifted = {"required": both} if "required" in deep and both else {}
-    lifted |= {key: names[key] for key in ("type", "additionalProperties") if key in deep and key not in found}
-    return hoisted({**found, **lifted, "properties": kept}, account)
-
-
-def plain_keywords(
-    found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account
-) -> JsonObject:
+def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account) -> JsonObject:
     """Return the keywords of one schema that say something of a value by themselves, mended; `schema` mends inner ones.
 
     `required` may still name what no property has: a part of `allOf` elsewhere may have it.
@@ -261,7 +160,7 @@ def plain_keywords(
         if keyword == "items" and isinstance(value, list):  # of draft 4
             account.rules.add("items_mended")
             keyword = "prefixItems" if value else "title"
-        if keyword not in _READ_APART and keyword not in _SILENT:
+        if keyword not in READ_APART and keyword not in SILENT:
             kept = _kept(keyword, value, found, schema, account)
             if kept is not _LEFT_OUT:
                 mended[keyword] = kept
@@ -314,7 +213,7 @@ def _kept(
     if keyword in BOUNDS and is_number(value) and (keyword != "multipleOf" or value > 0):
         return value
     account.rules.add(
-        "bounds_mended" if keyword in BOUNDS else "condition_dropped" if keyword in _CONDITIONS else "keyword_dropped"
+        "bounds_mended" if keyword in BOUNDS else "condition_dropped" if keyword in CONDITIONS else "keyword_dropped"
     )
     return _LEFT_OUT
 
@@ -324,12 +223,15 @@ def _kind(found: JsonValue, account: Account) -> JsonObject:
     names = [] if found is None else as_list(found)
     kinds = [type_of(name) if isinstance(name, str) else {} for name in names]
     types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind.get("type", []))))
-    if any({} == kind for kind in kinds) and not (types and all(isinstance(name, str) for name in names)):
+    if any(kind == {} for kind in kinds) and not (types and all(isinstance(name, str) for name in names)):
         types = []  # one of them is "any", or not a name
     if types != names:
         account.rules.add("type_mapped")
     items = [kind["items"] for kind in kinds if "items" in kind]
-    return {**({"type": types if len(types) > 1 else types[0]} if types else {}), **({"items": items[0]} if items else {})}
+    return {
+        **({"type": types if len(types) > 1 else types[0]} if types else {}),
+        **({"items": items[0]} if items else {}),
+    }
 
 
 def type_of(name: str) -> JsonObject:
@@ -357,6 +259,11 @@ def type_of(name: str) -> JsonObject:
         case "object":
             return {"type": "object"}
     return {}
+
+
+def says_optional(name: str) -> bool:
+    """Say whether a document calls a type optional, as in "int, optional"."""
+    return bool(_OPTIONAL.search(name.strip())) or name.lower().startswith("optional[")
 
 
 def _required(found: JsonObject, account: Account) -> list[str]:

@@ -1,4 +1,4 @@
-"""YAML as JSON sees it, by the core schema of version 1.2, which OpenAPI asks for: text keys; `no`, `22:30` and dates are text.
+"""YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
 
 Aliases are written out within a budget, so that a short text cannot make a document without measure. Merge keys (`<<`)
 are read as well, since many specifications have them. If a text cannot be read, one rule mends it: tabs at the ends of
@@ -65,7 +65,9 @@ class _Reading:
     def value(self, node: yaml.Node | None) -> JsonValue:
         self._left -= 1
         if self._left < 0:
-            raise ValueError(f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them")
+            raise ValueError(
+                f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them"
+            )
         match node:
             case yaml.MappingNode():
                 return self._mapping(node)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a row of a table is one case
 """A composed schema becomes a plain one that takes every call which the composed one takes."""
 
 import itertools
@@ -97,7 +98,9 @@ def some_values(schema: Any, rng: Random, definitions: dict, depth: int = 0) -> 
         return {k: v for each in found for k, v in each.items()} if are_objects else rng.choice(found)
     if schema.get("type") == "array":
         least = schema.get("minItems", 0)
-        return [some_values(schema.get("items"), rng, definitions, depth + 1) for _ in range(rng.randint(least, least + 1))]
+        return [
+            some_values(schema.get("items"), rng, definitions, depth + 1) for _ in range(rng.randint(least, least + 1))
+        ]
     choices = schema.get("enum") or ([schema["const"]] if "const" in schema else POOL)
     fitting = [value for value in choices if Draft202012Validator(schema).is_valid(value)]
     return rng.choice(fitting or POOL)

@@ -60,7 +60,11 @@ def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
         ({"type": "integer", "exclusiveMinimum": 4, "maximum": 4.5}, {"type": "integer"}, "bounds_mended"),
         ({"type": "number", "minimum": 1, "maximum": 2, "multipleOf": 5}, {"type": "number"}, "bounds_mended"),
         ({"type": "string", "minLength": 5, "maxLength": 2}, {"type": "string"}, "bounds_mended"),
-        ({"type": "string", "pattern": "^[0-9]{4}$", "maxLength": 2}, {"type": "string", "pattern": "^[0-9]{4}$"}, "bounds_mended"),
+        (
+            {"type": "string", "pattern": "^[0-9]{4}$", "maxLength": 2},
+            {"type": "string", "pattern": "^[0-9]{4}$"},
+            "bounds_mended",
+        ),
         (
             {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "uniqueItems": True},
             {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
@@ -73,8 +77,16 @@ def test_any_value_becomes_a_valid_object_schema_or_is_refused(found):
         ),
         ({"type": "string", "not": {"const": "x"}}, {"type": "string"}, "condition_dropped"),
         ({"anyOf": [{"not": {}}, {"type": "string"}]}, {"type": "string"}, "impossible_dropped"),
-        ({"patternProperties": {"^x-": {"type": "string"}}}, {"additionalProperties": {"type": "string"}}, "pattern_properties_opened"),
-        ({"schema": {"type": "string"}, "description": "d"}, {"type": "string", "description": "d"}, "nested_schema_unwrapped"),
+        (
+            {"patternProperties": {"^x-": {"type": "string"}}},
+            {"additionalProperties": {"type": "string"}},
+            "pattern_properties_opened",
+        ),
+        (
+            {"schema": {"type": "string"}, "description": "d"},
+            {"type": "string", "description": "d"},
+            "nested_schema_unwrapped",
+        ),
         ({"type": "array"}, {"type": "array", "items": {}}, "items_mended"),
         (
             {"type": "array", "items": [{"type": "string"}]},
