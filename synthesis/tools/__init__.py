@@ -16,9 +16,14 @@ openapi                 OpenAPI 3.x specifications: each operation is a tool, wi
 parameter_completion    Tools with unknown parameters: completed by the teacher, or left out.
 python_functions        Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi                RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
-schema_repair           Parameters as they are found in the wild, made a valid JSON Schema of type `object`.
+schema_repair           Keywords of a schema as they are found in the wild, made plain ones of draft 2020-12.
 sources                 Sources of tool documents: files and folders of any known format, told apart by their contents.
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
-yaml_documents          YAML as JSON sees it: text keys; `=` and dates are text.
+yaml_documents          YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
+mcp_messages            What a tool server lists and answers, read entry by entry: one odd entry hides no other.
+misplaced_keywords      Parameters and keywords that stand at another place than JSON Schema has for them, put there.
+schema_composer         One plain schema of one that is composed: references, `allOf`, forms of a call.
+schema_contradictions   Contradictions of a plain schema settled, so that some value satisfies it.
+schema_merging          Two plain schemas as one: the values of both (`allOf`), or of either (forms of a call).
 """

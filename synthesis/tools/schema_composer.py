@@ -2,8 +2,8 @@
 
     found schema ─► keywords made plain (schema_repair) ─► parts merged (here) ─► contradictions (schema_contradictions)
 
-A plain schema has no `$ref`, `allOf` and `oneOf`. It accepts each value that the found one accepts, if
-objects have only the names that their form lists. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of a call at the root
+A plain schema has no `$ref`, `allOf` and `oneOf`. It accepts each value that the found one accepts, if objects have
+their form's names alone. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of a call at the root
 become one object: a parameter takes the values of each form that has it, and is required if each form requires it.
 Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
 
