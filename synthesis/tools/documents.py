@@ -185,7 +185,7 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
         return "unknown"
     says_none = (
         found.get("type", "object") in ("object", ["object"])
-        and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
+        and not {key for key in found if found[key] and not key.startswith("x-")} - _OF_NO_PARAMETERS
     )
     return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
 
@@ -194,7 +194,9 @@ def _output_schema(tool: SourceTool, repairs: set[str]) -> JsonObject | None:
     if not isinstance(tool.output_schema, dict):
         return None
     try:
-        return composed_value(tool.output_schema, tool.reference_document)[0] or None
+        schema, rules = composed_value(tool.output_schema, tool.reference_document)
+        repairs |= {f"output schema: {rule}" for rule in rules}
+        return schema or None
     except SchemaUnconvertible:
         repairs.add("output schema left out")
         return None

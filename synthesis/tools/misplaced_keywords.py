@@ -12,6 +12,9 @@ from typing import Any, Final
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.schema_repair import CONDITIONS, READ_APART, SILENT, Account, as_list, says_optional, type_of
 
+_OF_A_SCHEMA: Final = CONDITIONS | READ_APART | SILENT | {
+    "properties", "patternProperties", "propertyNames", "items", "prefixItems", "default", "const",
+}  # fmt: skip
 _SAID_OF_A_PARAMETER: Final = (
     "type",
     "description",
@@ -61,8 +64,8 @@ def _wrapped(found: JsonObject) -> JsonObject:
         return found
     is_bare = len(named) == len(found)
     if not is_bare:  # a schema, so words of JSON Schema are meant as such
-        named = {key: value for key, value in named.items() if key not in {*CONDITIONS, *READ_APART, *SILENT, "items"}}
-        named = {key: value for key, value in named.items() if isinstance(value, dict) and key != "properties"}
+        named = {key: value for key, value in named.items() if key not in _OF_A_SCHEMA and not key.startswith("x-")}
+        named = {key: value for key, value in named.items() if isinstance(value, dict)}
     if not named:
         return found
     needed = [key for key, value in named.items() if not _is_optional(value)] if is_bare else []

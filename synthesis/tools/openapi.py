@@ -65,12 +65,16 @@ class _Argument(NamedTuple):
 def _operation(
     path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject, rules: set[str]
 ) -> SourceTool:
-    parameters = _with_placeholders(path, _parameters(item, operation, document), rules)
+    parameters = _with_placeholders(path, _parameters(item, operation, document, rules), rules)
     arguments = [
         _Argument(place, name, _parameter_schema(parameter, document), parameter.get("required") is True)
         for (place, name), parameter in sorted(parameters.items(), key=lambda each: _PLACES.index(each[0][0]))
     ]
-    fields, of_all = _of_body(_resolved(operation.get("requestBody"), document), document, rules)
+    body = _resolved(operation.get("requestBody"), document)
+    if operation.get("requestBody") and not body:  # a call must be able to send it
+        rules.add("reference_unresolved")
+        body = {"content": {"": {}}}
+    fields, of_all = _of_body(body, document, rules)
     arguments += fields
     names, original = _unique_names(arguments)
     if original:
@@ -124,7 +128,9 @@ def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
 
 
-def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> dict[tuple[str, str], JsonObject]:
+def _parameters(
+    item: JsonObject, operation: JsonObject, document: JsonObject, rules: set[str]
+) -> dict[tuple[str, str], JsonObject]:
     """Return path-level parameters overridden by the operation's own, by place and name."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
@@ -132,7 +138,9 @@ def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -
             parameter = _resolved(entry, document)
             name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
             is_transport = place not in _PLACES or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
-            if "name" in parameter and not is_transport and not _CREDENTIAL.fullmatch(name):
+            if "name" not in parameter:
+                rules.add("reference_unresolved")
+            elif not is_transport and not _CREDENTIAL.fullmatch(name):
                 merged[place, name] = parameter  # OpenAPI tells parameters apart by name and place
     return merged
 

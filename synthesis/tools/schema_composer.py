@@ -57,7 +57,6 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     if len(forms) > 1:
         account.rules.add("root_alternatives_merged")
     form = one_form(forms)
-    note = _said(forms)
     if form is False and any(forms):  # a value that is no object
         form = {"type": "null"}
     schema = settled(form, account, dropped="readOnly")
@@ -69,7 +68,7 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     if schema.keys() - {"type", "properties", "required", *_OF_A_CALL, *ANNOTATIONS}:
         account.rules.add("keyword_dropped")
     kept = {keyword: schema[keyword] for keyword in ("required", *_OF_A_CALL) if keyword in schema}
-    if note:
+    if note := _said(forms, schema.get("properties", {})):
         kept["description"] = f"{schema.get('description', '')} {note}".strip()
     schema = {"type": "object", "properties": schema.get("properties", {}), **kept}
     if fault := schema_error(schema):
@@ -110,19 +109,22 @@ def _is_object(schema: JsonObject) -> bool:
     return "anyOf" in schema and all(map(_is_object, schema["anyOf"]))
 
 
-def _said(forms: Sequence[Any]) -> str:
-    """Return the arguments that each form of a call must have, if they differ, for a model to read.
+def _said(forms: Sequence[Any], properties: JsonObject) -> str:
+    """Return the parameters that each form of a call must have, if they differ, for a model to read.
 
-    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}])
+    >>> a, b = {"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}
+    >>> _said([a, b], {"a": {}, "b": {}, "c": {}})
     '{a: 1} | {b, c}'
     """
     said = []
-    for form in forms:
-        properties = form.get("properties", {}) if form else {}
-        needed = [name for name in form.get("required", ()) if name in properties or len(forms) > 1] if form else []
-        constants = {name: properties[name]["const"] for name in needed if "const" in (properties.get(name) or {})}
-        words = [f"{name}: {canonical_json(constants[name])}" if name in constants else name for name in needed]
-        said += [f"{{{', '.join(words)}}}"] if words else []
+    for form in (form for form in forms if form is not False and "object" in as_list(form.get("type", "object"))):
+        values = {name: (form.get("properties", {}).get(name) or {}).get("const") for name in form.get("required", ())}
+        words = [
+            name if value is None else f"{name}: {canonical_json(value)}"
+            for name, value in values.items()
+            if name in properties
+        ]
+        said.append(f"{{{', '.join(words)}}}")
     different = list(dict.fromkeys(said))
     return " | ".join(different) if 1 < len(different) <= _MAX_SAID else ""
 
@@ -151,7 +153,7 @@ class _Composer:
             return {} if found else False
         if not isinstance(found, dict):
             self._account.rules.add("not_a_schema")
-            return type_of(found) if isinstance(found, str) else {}
+            return (type_of(found) or {"description": found}) if isinstance(found, str) and found else {}
         if found.get("not") in ({}, True):
             return False
 
