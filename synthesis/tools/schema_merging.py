@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
@@ -165,11 +165,8 @@ def _notes(schemas: Sequence[JsonObject]) -> JsonObject:
     said = dict.fromkeys(schema["description"] for schema in schemas if "description" in schema)
     notes: JsonObject = {"description": " | ".join(said)} if said else {}
     notes |= next(({"default": schema["default"]} for schema in schemas if "default" in schema), {})
-    return notes | {flag: True for flag in ("deprecated", "readOnly", "writeOnly") if all(map(_flag(flag), schemas))}
-
-
-def _flag(name: str) -> Callable[[JsonObject], bool]:
-    return lambda schema: schema.get(name) is True
+    flags = ("deprecated", "readOnly", "writeOnly")
+    return notes | {flag: True for flag in flags if all(schema.get(flag) is True for schema in schemas)}
 
 
 def _values(schema: JsonObject) -> list[JsonValue]:

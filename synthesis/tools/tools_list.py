@@ -54,13 +54,13 @@ def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
     the list and its entries may be texts of JSON. A function without `parameters` takes none.
     """
     described = object_in(document)
-    found = described.get("tools", document)
+    found = described.get("tools", described.get("functions", document))
     kinds: list[bool] = []
 
     def function(tool: JsonObject) -> SourceTool:
         inner = object_in(parsed_text(tool.get("function"))) or object_in(tool.get("toolSpec")) or tool
-        kinds.append(inner is not tool or "parameters" in tool)
-        parameters = inner.get("parameters", inner.get("inputSchema"))
+        kinds.append(inner is not tool or bool(tool.keys() & {"parameters", "inputSchema", "input_schema"}))
+        parameters = inner.get("parameters", _input_schema(inner))
         return SourceTool(inner.get("name"), inner.get("description"), _NONE if parameters is None else parameters)
 
     tools = tools_in(found, function)
