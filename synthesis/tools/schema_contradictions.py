@@ -302,7 +302,8 @@ def _alternatives(schema: JsonObject, account: Account, dropped: str, known: fro
         account.rules.add("impossible_dropped")
         return settled({**base, "anyOf": possible}, account, dropped=dropped, known=known)
     # An object that forbids further names forbids those of its alternatives, and the other way round.
-    if any("additionalProperties" in each for each in (base, *possible)) and any(map(_names, possible)) and not is_bare:
+    is_closed = "additionalProperties" in base and any(map(_names, possible))
+    if is_closed or (_names(base) and any("additionalProperties" in each for each in possible)):
         notes = {keyword: value for keyword, value in base.items() if keyword in ANNOTATIONS}
         held = {keyword: value for keyword, value in base.items() if keyword not in notes}
         whole = [settled(both(held, each, account), account, dropped=dropped) for each in possible]
