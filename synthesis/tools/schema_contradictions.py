@@ -20,6 +20,8 @@ from synthesis.tools.schema_merging import ANNOTATIONS, both
 from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number
 
 _LIMITS: Final = (*sorted(BOUNDS), *sorted(COUNTS), "pattern", "uniqueItems")
+_CONTRADICTION: Final = "contradiction"
+"""Rule of a trial alone: nothing satisfies the schema as it is."""
 _NUMBERS, _TEXTS, _LISTS = frozenset({"number", "integer"}), frozenset({"string"}), frozenset({"array"})
 _PAIRS: Final[Mapping[tuple[str, ...], frozenset[str]]] = {
     ("minLength", "maxLength"): _TEXTS,
@@ -31,15 +33,10 @@ _OF_TYPE: Final[Mapping[str, Any]] = {"string": str, "boolean": bool, "array": l
 _LEFT_OUT: Final[Any] = object()
 
 
-class _Contradiction(Exception):
-    """Nothing satisfies a schema as it is."""
-
-
 def _gives_way(rule: str, schema: JsonObject, kinds: frozenset[str], account: Account) -> None:
-    """Write down that one side of a contradiction gives way; on trial, raise if the schema takes these kinds alone."""
-    if account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"])):
-        raise _Contradiction
-    account.rules.add(rule)
+    """Write down that one side of a contradiction gives way; on trial nothing does, if the schema takes these kinds alone."""
+    is_final = account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"]))
+    account.rules.add(_CONTRADICTION if is_final else rule)
 
 
 def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str] = frozenset()) -> Any:
@@ -73,11 +70,11 @@ def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str
     schema = _with_names(schema, account, known)
     if schema is False:
         return False
-    try:
-        _settle_lists(schema, account)
-        _settle_choices(schema, account)
-        _settle_limits(schema, account)
-    except _Contradiction:
+    _settle_lists(schema, account)
+    _settle_choices(schema, account)
+    _settle_limits(schema, account)
+    if _CONTRADICTION in account.rules:
+        account.rules.remove(_CONTRADICTION)
         return False
     _settle_default(schema, account)
     if "anyOf" in schema:
@@ -169,7 +166,7 @@ def _settle_choices(schema: JsonObject, account: Account) -> None:
     if types := as_list(schema.get("type", [])):
         if account.is_trial:
             if not any(_is_of(value, kind) for value in values for kind in types):
-                raise _Contradiction
+                account.rules.add(_CONTRADICTION)
         elif types == ["string"] and all(map(is_number, values)):
             account.rules.add("number_typed_as_string")
             schema["type"] = "integer" if all(isinstance(value, int) for value in values) else "number"
