@@ -34,7 +34,7 @@ _LEFT_OUT: Final[Any] = object()
 
 
 def _gives_way(rule: str, schema: JsonObject, kinds: frozenset[str], account: Account) -> None:
-    """Write down that one side of a contradiction gives way; on trial nothing does, if the schema takes these kinds alone."""
+    """Write down that one side gives way; on trial none does, if the schema takes values of these kinds alone."""
     is_final = account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"]))
     account.rules.add(_CONTRADICTION if is_final else rule)
 
