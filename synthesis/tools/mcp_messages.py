@@ -32,8 +32,8 @@ def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -
             continue
         if tool in tools:
             left_out.append(f"tool left out: {name} (listed twice)")
-            continue
-        tools.append(tool)
+        else:
+            tools.append(tool)
         output = tool.get("outputSchema")
         is_usable = isinstance(output, dict) and output.get("type") == "object" and not schema_error(output)
         shown.append(
@@ -78,7 +78,7 @@ def text_of_answer(content: list[Any], structure: JsonValue) -> str:
     written = {compact_json(structure), compact_json(value), "\n".join(map(compact_json, entries)), str(value), ""}
     try:
         spelt = [without_infinities(json.loads(block.text)) for block in content if block.type == "text"]
-        is_same = said in written or spelt in ([structure], [value], entries)
+        is_same = said in written or (len(spelt) == len(content) and spelt in ([structure], [value], entries))
     except (ValueError, RecursionError):  # a text, and no structure
         is_same = said in written
     return compact_json(value) if is_same else f"{said}\n{compact_json(value)}"

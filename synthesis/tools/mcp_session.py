@@ -198,9 +198,8 @@ class McpSession:
                     page = await self._answer_to(self._session.list_tools(params=params))
                     if not page.next_cursor:
                         break
-                    cursors.append(page.next_cursor)
-                    if page.tools and len(self._listed) == known:  # the same tools under another cursor
-                        cursors.append(page.next_cursor)
+                    is_new = len(self._listed) > known or not page.tools
+                    cursors.append(page.next_cursor if is_new else cursors[-1])
                 else:
                     self.left_out.append(
                         f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again"
@@ -212,7 +211,7 @@ class McpSession:
             ) from error
         except (ToolServerDied, MCPError, ValidationError) as error:
             raise ToolServerUnavailable(f"{self._name} cannot be listed: {self._line(error)}") from error
-        self.left_out = list(dict.fromkeys(self.left_out))
+        self.left_out = list(dict.fromkeys(map(self._credentials.masked, self.left_out)))
         return [json.loads(self._credentials.masked(json.dumps(without_infinities(tool)))) for tool in self._listed]
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:

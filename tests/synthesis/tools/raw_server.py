@@ -1,6 +1,7 @@
 """A tool server on stdio, written against the protocol and no SDK, so that it can break any rule.
 
     python raw_server.py VERSION [list-in-pages | list-without-end | list-new-tools-without-end | list-odd-tools |
+                                  list-again-without-end |
                                   die-when-listed | list-nonsense]
 
 Its one tool, `act`, does as its argument `text` says.
@@ -78,6 +79,8 @@ class RawServer:
             case "list-new-tools-without-end", _:
                 place = int(cursor or 0)
                 return {"tools": [TOOL | {"name": f"act_{place}"}], "nextCursor": str(place + 1)}
+            case "list-again-without-end", _:
+                return {"tools": [TOOL], "nextCursor": str(int(cursor or 0) + 1)}
             case "list-in-pages", None:
                 return {"tools": [TOOL | {"name": "act_first"}], "nextCursor": "second"}
         return {"tools": [TOOL]}

@@ -182,6 +182,7 @@ async def test_a_server_that_cannot_be_listed_ends_in_one_clear_line(tmp_path, a
     ("fault", "names", "repairs"),
     [
         ("list-without-end", ["act"], ("listing ended after 2 pages: its cursor or its tools came again",)),
+        ("list-again-without-end", ["act"], ("listing ended after 2 pages: its cursor or its tools came again",)),
         ("list-odd-tools", ["bare", "odd", "out", "act"], tuple(
             f"tool left out: number {place} of its page ({said})" for place, said in ((1, "no tool"), (2, "tool without a name"))
         )),
@@ -214,6 +215,7 @@ RESOURCE = {"uri": "repo://a.md", "mimeType": "text/markdown", "text": "# Body"}
         ([{"type": "text", "text": "one issue: #12"}], {"count": 1}, 'one issue: #12\n{"count": 1}'),
         ([{"type": "text", "text": '{"count":  1}'}], {"count": 1}, '{"count": 1}'),
         ([{"type": "text", "text": "ok"}], {"result": "ok"}, "ok"),
+        ([{"type": "text", "text": '{"a": 1}'}, {"type": "resource", "resource": RESOURCE}], {"a": 1}, '{"a": 1}\n# Body\n{"a": 1}'),
         ([{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, "[1, 2]"),
         ([], {"a": float("nan"), "b": [float("inf")]}, '{"a": null, "b": [null]}'),
     ],
