@@ -13,20 +13,14 @@ from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.schema_repair import CONDITIONS, READ_APART, SILENT, Account, as_list, says_optional, type_of
 
 _OF_A_SCHEMA: Final = CONDITIONS | READ_APART | SILENT | {
-    "properties", "patternProperties", "propertyNames", "items", "prefixItems", "default", "const",
+    "properties", "patternProperties", "propertyNames", "additionalProperties", "items", "prefixItems", "default",
+    "const", "description",
 }  # fmt: skip
-_SAID_OF_A_PARAMETER: Final = (
-    "type",
-    "description",
-    "enum",
-    "const",
-    "default",
-    "$ref",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "items",
-)
+_SAID_OF_A_PARAMETER: Final[dict[str, Any]] = {
+    "type": (str, list), "description": str, "$ref": str, "items": dict,
+    **dict.fromkeys(("enum", "const", "default", "anyOf", "oneOf", "allOf"), object),
+}  # fmt: skip
+"""Keywords by which a parameter is told, and the kinds of their values."""
 
 
 def parameters_found(found: JsonValue, account: Account) -> JsonValue:
@@ -40,7 +34,7 @@ def parameters_found(found: JsonValue, account: Account) -> JsonValue:
     wrapped = parsed_text(found)
     if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
         inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
-        wrapped = next((each for each in inner if isinstance(each, dict) and each.keys() >= {"properties"}), wrapped)
+        wrapped = next((each for each in inner if isinstance(each, dict) and "properties" in each), wrapped)
     if isinstance(wrapped, list):
         wrapped = {"type": "object", "properties": wrapped}
     elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):
@@ -52,25 +46,17 @@ def parameters_found(found: JsonValue, account: Account) -> JsonValue:
 
 def _wrapped(found: JsonObject) -> JsonObject:
     """Return an object of parameters as a schema that has them for properties; any other object as it is."""
-    keywords: dict[str, Any] = {
-        "type": (str, list),
-        "required": list,
-        "description": str,
-        "additionalProperties": (bool, dict),
-    }
-    beside = {key: found[key] for key, kinds in keywords.items() if key in found and isinstance(found[key], kinds)}
-    named = {key: value for key, value in found.items() if key not in beside and _is_parameter(value)}
-    if "type" in beside and beside["type"] not in ("object", ["object"], "dict"):
+    says_more = any(
+        isinstance(found.get(keyword), str | list | bool) for keyword in ("type", "description", "additionalProperties")
+    )
+    if not says_more and all(map(_is_parameter, found.values())):
+        needed = [name for name, value in found.items() if not _is_optional(value)]
+        return {"type": "object", "properties": found, "required": needed} if found else found
+    named = {key: value for key, value in found.items() if key not in _OF_A_SCHEMA and _is_parameter(value)}
+    named = {key: value for key, value in named.items() if isinstance(value, dict) and not key.startswith("x-")}
+    if not named or found.get("type", "object") not in ("object", ["object"], "dict"):
         return found
-    is_bare = len(named) == len(found)
-    if not is_bare:  # a schema, so words of JSON Schema are meant as such
-        named = {key: value for key, value in named.items() if key not in _OF_A_SCHEMA and not key.startswith("x-")}
-        named = {key: value for key, value in named.items() if isinstance(value, dict)}
-    if not named:
-        return found
-    needed = [key for key, value in named.items() if not _is_optional(value)] if is_bare else []
-    rest = {key: value for key, value in found.items() if key not in named}
-    return {**rest, "type": "object", "properties": named, **({"required": needed} if needed else {}), **beside}
+    return {**{key: value for key, value in found.items() if key not in named}, "properties": named}
 
 
 def parsed_text(found: JsonValue) -> JsonValue:
@@ -86,19 +72,16 @@ def parsed_text(found: JsonValue) -> JsonValue:
 def _is_parameter(value: JsonValue) -> bool:
     if isinstance(value, str):
         return bool(type_of(value))
-    kinds: dict[str, Any] = {"type": (str, list), "description": str, "$ref": str, "items": dict}
     return isinstance(value, dict) and any(
-        isinstance(value[key], kinds.get(key, object)) for key in _SAID_OF_A_PARAMETER if key in value
+        isinstance(value[key], kinds) for key, kinds in _SAID_OF_A_PARAMETER.items() if key in value
     )
 
 
 def _is_optional(value: JsonValue) -> bool:
-    if isinstance(value, dict) and (
-        value.get("optional") is True or value.get("required") is False or "default" in value
-    ):
+    says = value if isinstance(value, dict) else {"type": value}
+    if says.get("optional") is True or says.get("required") is False or "default" in says:
         return True
-    said = value.get("type") if isinstance(value, dict) else value
-    return isinstance(said, str) and says_optional(said)
+    return isinstance(says.get("type"), str) and says_optional(says["type"])
 
 
 def hoisted(found: JsonObject, account: Account) -> JsonObject:
@@ -109,30 +92,32 @@ def hoisted(found: JsonObject, account: Account) -> JsonObject:
             found = {**{key: value for key, value in found.items() if key != wrapper}, **inner}
     names = found.get("properties")
     if isinstance(names, list) and names:
-        entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         account.rules.add("parameters_wrapped")
+        entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         names = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in entries}
         found = {**found, "properties": names}
-    if not isinstance(names, dict):
+    if not isinstance(names, dict) or not (deep := _words_among(names)):
         return found
-    has_schemas = any(isinstance(value, dict) for value in names.values())
-    inner, needed, kind = names.get("properties"), names.get("required"), names.get("type")
-    deep = {"type"} if kind in ("object", ["object"]) else set()
-    deep |= {"required"} if isinstance(needed, list | bool) or (isinstance(needed, str) and needed in names) else set()
-    deep |= {"additionalProperties"} if isinstance(names.get("additionalProperties"), bool) else set()
-    is_whole = isinstance(inner, dict) and ("type" in deep or isinstance(needed, list))
-    deep |= {"properties"} if is_whole else set()
-    if has_schemas:
-        texts = ("$schema", "$id", "title", "description")
-        deep |= {key for key in texts if isinstance(names.get(key), str) and not type_of(names[key])}
-    if not deep:
-        return found
-    account.rules.add("nested_schema_unwrapped" if is_whole else "keyword_hoisted")
-    kept = {key: value for key, value in names.items() if key not in deep} | (
-        inner if isinstance(inner, dict) and is_whole else {}
-    )
-    stated = found.get("required")
-    both = [*(stated if isinstance(stated, list) else []), *(as_list(needed) if not isinstance(needed, bool) else [])]
-    lifted = {"required": both} if "required" in deep and both else {}
-    lifted |= {key: names[key] for key in ("type", "additionalProperties") if key in deep and key not in found}
-    return hoisted({**found, **lifted, "properties": kept}, account)
+    whole = deep.pop("properties", {})
+    account.rules.add("nested_schema_unwrapped" if whole else "keyword_hoisted")
+    kept = {name: each for name, each in names.items() if name not in deep and (name != "properties" or not whole)}
+    needed = [
+        each for each in (found.get("required"), deep.pop("required", None)) if each and not isinstance(each, bool)
+    ]
+    lifted = {"required": [name for each in needed for name in as_list(each)]} if needed else {}
+    return hoisted({**deep, **found, **lifted, "properties": {**kept, **whole}}, account)
+
+
+def _words_among(names: JsonObject) -> JsonObject:
+    """Return the keywords of an object that stand among its properties, with their values."""
+    inner, needed = names.get("properties"), names.get("required")
+    is_object = names.get("type") in ("object", ["object"])
+    texts = ("$schema", "$id", "title", "description") if any(isinstance(each, dict) for each in names.values()) else ()
+    is_deep = {
+        "type": is_object,
+        "required": isinstance(needed, list | bool) or (isinstance(needed, str) and needed in names),
+        "additionalProperties": isinstance(names.get("additionalProperties"), bool),
+        "properties": isinstance(inner, dict) and (is_object or isinstance(needed, list)),
+        **{key: isinstance(names.get(key), str) and not type_of(names[key]) for key in texts},
+    }
+    return {keyword: names[keyword] for keyword, is_one in is_deep.items() if is_one}

@@ -21,18 +21,10 @@ from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.misplaced_keywords import hoisted, parameters_found
 from synthesis.tools.schema_contradictions import settled
 from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
-from synthesis.tools.schema_repair import (
-    Account,
-    SchemaUnconvertible,
-    as_list,
-    plain_keywords,
-    schema_error,
-    type_of,
-)
+from synthesis.tools.schema_repair import Account, SchemaUnconvertible, as_list, plain_keywords, schema_error, type_of
 
 _MAX_SAID: Final = 12
 """Maximum number of forms of a call that its description lists."""
-_OF_A_CALL: Final = ("description", "additionalProperties", "propertyNames", "minProperties", "maxProperties")
 
 
 def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
@@ -65,12 +57,16 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     if schema.get("type") != "object":
         account.rules.add("root_made_object")
         schema = schema if "object" in as_list(schema.get("type", "object")) else {}
-    if schema.keys() - {"type", "properties", "required", *_OF_A_CALL, *ANNOTATIONS}:
+    properties = schema.get("properties", {})
+    kept = {key: schema[key] for key in ("required", "description", "additionalProperties") if key in schema}
+    if schema.keys() - {"type", "properties", *kept, *ANNOTATIONS}:
         account.rules.add("keyword_dropped")
-    kept = {keyword: schema[keyword] for keyword in ("required", *_OF_A_CALL) if keyword in schema}
-    if note := _said(forms, schema.get("properties", {})):
+    if note := _said(forms, properties):
         kept["description"] = f"{schema.get('description', '')} {note}".strip()
-    schema = {"type": "object", "properties": schema.get("properties", {}), **kept}
+    return _finished({"type": "object", "properties": properties, **kept}, account)
+
+
+def _finished(schema: JsonObject, account: Account) -> tuple[JsonObject, tuple[str, ...]]:
     if fault := schema_error(schema):
         raise SchemaUnconvertible(fault)
     return schema, tuple(sorted(account.rules))
@@ -89,9 +85,7 @@ def composed_value(
     schema = settled(composer.schema(found, (), 0), account, dropped=dropped)
     if schema is False:
         raise SchemaUnconvertible("no value satisfies it")
-    if fault := schema_error(schema):
-        raise SchemaUnconvertible(fault)
-    return schema, tuple(sorted(account.rules))
+    return _finished(schema, account)
 
 
 def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
@@ -116,17 +110,16 @@ def _said(forms: Sequence[Any], properties: JsonObject) -> str:
     >>> _said([a, b], {"a": {}, "b": {}, "c": {}})
     '{a: 1} | {b, c}'
     """
-    said = []
+    said: dict[str, None] = {}
     for form in (form for form in forms if form is not False and "object" in as_list(form.get("type", "object"))):
-        values = {name: (form.get("properties", {}).get(name) or {}).get("const") for name in form.get("required", ())}
-        words = [
-            name if value is None else f"{name}: {canonical_json(value)}"
-            for name, value in values.items()
-            if name in properties
+        needed = [
+            (name, form.get("properties", {}).get(name)) for name in form.get("required", ()) if name in properties
         ]
-        said.append(f"{{{', '.join(words)}}}")
-    different = list(dict.fromkeys(said))
-    return " | ".join(different) if 1 < len(different) <= _MAX_SAID else ""
+        words = [
+            f"{name}: {canonical_json(each['const'])}" if each and "const" in each else name for name, each in needed
+        ]
+        said[f"{{{', '.join(words)}}}"] = None
+    return " | ".join(said) if 1 < len(said) <= _MAX_SAID else ""
 
 
 def _forms(schema: Any, account: Account) -> Iterator[Any]:
@@ -160,12 +153,6 @@ class _Composer:
         def inner(each: JsonValue) -> Any:
             return self.schema(each, references, depth + 1)
 
-        names = found.get("properties")
-        if isinstance(names, dict) and isinstance(names.get("$ref"), str):  # the parameters stand elsewhere
-            self._account.rules.add("keyword_hoisted")
-            lifted = pointed_to(names["$ref"], self._document)
-            found = {**found, "properties": {key: each for key, each in names.items() if key != "$ref"}}
-            found["properties"] |= lifted if isinstance(lifted, dict) else {}
         found = hoisted(found, self._account)
         whole = plain_keywords(found, inner, self._account)
         parts: list[Any] = []
@@ -174,25 +161,21 @@ class _Composer:
         for keyword in ("allOf", "anyOf", "oneOf"):
             alternatives = found.get(keyword)
             if isinstance(alternatives, list) and alternatives:
-                each = [self.schema(one, references, depth + 1) for one in alternatives]
+                each = [inner(one) for one in alternatives]
                 parts += each if keyword == "allOf" else [self._one_of(each, keyword)]
             elif keyword in found:
                 self._account.rules.add("keyword_dropped")
         for part in parts:
             whole = both(whole, part, self._account)
-        if found.get("nullable") is True and isinstance(whole, dict):
-            whole = self._nullable(whole)
-        return whole
+        return self._nullable(whole) if found.get("nullable") is True and whole is not False else whole
 
     def _one_of(self, alternatives: list[Any], keyword: str) -> Any:
         possible = [each for each in alternatives if each is not False]
         if len(possible) < len(alternatives):
             self._account.rules.add("impossible_dropped")
-        if len(possible) < 2:
-            return possible[0] if possible else False
-        if keyword == "oneOf":
+        if keyword == "oneOf" and len(possible) > 1:
             self._account.rules.add("alternatives_opened")
-        return {"anyOf": possible}
+        return {"anyOf": possible} if len(possible) > 1 else possible[0] if possible else False
 
     def _nullable(self, schema: JsonObject) -> JsonObject:
         types = as_list(schema.get("type", []))
@@ -218,43 +201,20 @@ class _Composer:
 def pointed_to(reference: str, document: JsonValue) -> JsonValue:
     """Return the part of a document that a reference such as `#/$defs/city` points to, or None.
 
-    Names may be percent-encoded. A reference may begin with the `$id` of the document or of one of its definitions, and
-    name an `$anchor`.
-
     >>> pointed_to("#/$defs/Page%5Bint%5D", {"$defs": {"Page[int]": {"type": "object"}}})
     {'type': 'object'}
     """
-    address, _, pointer = reference.strip().partition("#")
-    node = document
-    if address:
-        node = next((each for each in _objects(document) if address in (each.get("$id"), each.get("id"))), None)
-    if pointer and not pointer.startswith("/"):
-        names = (pointer, f"#{pointer}")
-        return next((each for each in _objects(node) if {each.get("$anchor"), each.get("$id")} & {*names}), None)
-    for split in (pointer, unquote(pointer)):  # `%2F` is a part of a name for some, a separator by the standard
-        found: JsonValue = node
-        for part in split.strip("/").split("/") if split.strip("/") else ():
-            found = _inside(found, part)
-        if found is not None:
-            return found
-    return None
+    node = document if reference.startswith("#") else None
+    for part in filter(None, reference[1:].split("/")):
+        node = _inside(node, part)
+    return node
 
 
 def _inside(node: JsonValue, part: str) -> JsonValue:
-    for spelt in (part, unquote(part), unquote(unquote(part))):
+    for spelt in (part, unquote(part)):  # percent-encoded by the standard, as it is by many programs
         name = spelt.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and name in node:
             return node[name]
         if isinstance(node, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(node):
             return node[int(name)]
     return None
-
-
-def _objects(document: JsonValue) -> Iterator[JsonObject]:
-    """Yield each object of a document whose identifiers are texts."""
-    waiting = [document]
-    for node in waiting:  # which grows meanwhile
-        if isinstance(node, dict) and all(isinstance(node.get(key, ""), str) for key in ("$id", "id", "$anchor")):
-            yield node
-        if isinstance(node, dict | list):
-            waiting += node.values() if isinstance(node, dict) else node

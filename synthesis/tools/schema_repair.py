@@ -11,7 +11,6 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
     condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out
-    pattern_properties_opened  `patternProperties` became `additionalProperties`
     keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
                                that `re` does not know, or of the most usual form it takes exponential time for
 
@@ -24,6 +23,11 @@ Of composition (`schema_composer`):
     reference_unresolved       a `$ref` that leads nowhere became "anything"
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
     read_only_dropped          a property that is part of responses alone left a request (or the other way round)
+
+Of operations (`openapi`):
+
+    path_parameter_added       a place in the path had no parameter
+    argument_renamed           arguments of two places had one name
 
 Of contradictions (`schema_contradictions`):
 
@@ -40,8 +44,8 @@ Dialect marks and titles are left out without a rule.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -71,7 +75,7 @@ _TYPE_NAMES: Final = {
     **dict.fromkeys(("none", "nil"), "null"),
 }
 """The types of JSON Schema by the names that documents give them."""
-COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 CONDITIONS: Final = frozenset({
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies", "dependentRequired",
@@ -79,11 +83,11 @@ CONDITIONS: Final = frozenset({
 })  # fmt: skip
 READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
 SILENT: Final = frozenset(
-    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"}
+    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples", "strict"}
 )
 _LEFT_OUT: Final[Any] = object()
 _OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
-_GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*(?:[\[<(]\s*(.*?)\s*[\])>]|\s+of\s+(\w+?)s?)", re.IGNORECASE)
+_GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*\[(.*)\]")
 
 _ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
 _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[?*])*\)(?:[*+]|\{{\d+,\}})")
@@ -104,8 +108,6 @@ class Account:
     rules: set[str] = field(default_factory=set)
     steps: int = 0
     nodes: int = 0
-    is_trial: bool = False
-    """Whether a contradiction means that nothing satisfies a schema, rather than that one side gives way."""
 
     def read(self, depth: int) -> None:
         """Count a schema of the document: references are written out, so that a short one can make a huge tree."""
@@ -153,9 +155,7 @@ def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], 
 
     `required` may still name what no property has: a part of `allOf` elsewhere may have it.
     """
-    mended: JsonObject = {}
-    if kind := _kind(found.get("type"), account):
-        mended |= kind
+    mended = _kind(found.get("type"), account)
     for keyword, value in found.items():
         if keyword == "items" and isinstance(value, list):  # of draft 4
             account.rules.add("items_mended")
@@ -164,12 +164,8 @@ def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], 
             kept = _kept(keyword, value, found, schema, account)
             if kept is not _LEFT_OUT:
                 mended[keyword] = kept
-    if patterns := mended.pop("patternProperties", None):
-        account.rules.add("pattern_properties_opened")
-        others = mended.get("additionalProperties")
-        matched = [*patterns.values(), *([others] if isinstance(others, dict) else [])]
-        anyone = {"anyOf": matched} if len(matched) > 1 else matched[0]
-        mended["additionalProperties"] = True if others is True else anyone
+    if found.get("patternProperties"):
+        mended["additionalProperties"] = True  # names that a pattern tells
     if required := _required(found, account):
         mended["required"] = required
     return mended
@@ -180,16 +176,14 @@ def _kept(
 ) -> JsonValue:
     """Return the value of a keyword if JSON Schema has it and allows the value, or mend it; else `_LEFT_OUT`."""
     match keyword, value:
-        case "properties" | "patternProperties", dict():
+        case "properties", dict():
             return {str(name): schema(inner) for name, inner in value.items()}
         case "prefixItems", [_, *_]:
             return [schema(inner) for inner in value]
-        case "items" | "propertyNames" | "additionalProperties", dict():
+        case "items", dict() | bool() | str():
             return schema(value)
-        case "items", False:
-            return False
-        case "items", bool() | str() | None:
-            return schema(value) if value is not None else _LEFT_OUT
+        case "additionalProperties", dict():
+            return schema(value)
         case "additionalProperties" | "deprecated" | "readOnly" | "writeOnly" | "uniqueItems", bool():
             return value
         case "description" | "format", str():
@@ -222,43 +216,33 @@ def _kind(found: JsonValue, account: Account) -> JsonObject:
     """Return the keyword `type` of what a document calls so, with `items` if that says them."""
     names = [] if found is None else as_list(found)
     kinds = [type_of(name) if isinstance(name, str) else {} for name in names]
-    types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind.get("type", []))))
-    if any(kind == {} for kind in kinds) and not (types and all(isinstance(name, str) for name in names)):
-        types = []  # one of them is "any", or not a name
+    types = [] if {} in kinds else list(dict.fromkeys(each for kind in kinds for each in as_list(kind["type"])))
     if types != names:
         account.rules.add("type_mapped")
-    items = [kind["items"] for kind in kinds if "items" in kind]
-    return {
-        **({"type": types if len(types) > 1 else types[0]} if types else {}),
-        **({"items": items[0]} if items else {}),
-    }
+    mended: JsonObject = {"type": types if len(types) > 1 else types[0]} if types else {}
+    return mended | next(({"items": kind["items"]} for kind in kinds if types and "items" in kind), {})
 
 
 def type_of(name: str) -> JsonObject:
     """Return the type that a name means, with `items` if it says them; empty if JSON Schema has no such type.
 
-    >>> type_of("List[int]"), type_of("int, optional"), type_of("string[]"), type_of("Union[int, str]"), type_of("any")
-    ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, \
-{'type': 'array', 'items': {'type': 'string'}}, {'type': ['integer', 'string']}, {})
+    >>> type_of("List[int]"), type_of("int, optional"), type_of("Union[int, str]"), type_of("any")
+    ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, {'type': ['integer', 'string']}, {})
     """
     name = _OPTIONAL.sub("", name.strip()).strip()
     if known := _TYPE_NAMES.get(name.lower()):
         return {"type": known}
     if name.endswith("[]"):
         return {"type": "array", "items": type_of(name[:-2])}
-    whole = _GENERIC.fullmatch(name)
-    outer, inner = (whole[1].lower(), whole[2] or whole[3] or "") if whole else ("", "")
+    generic = _GENERIC.fullmatch(name)
+    outer, inner = (generic[1].lower(), generic[2]) if generic else ("", "")
     if "|" in name or outer in ("union", "optional"):
-        parts = [type_of(part) for part in (inner.split(",") if outer in ("union", "optional") else name.split("|"))]
-        types = list(dict.fromkeys(each for part in parts for each in as_list(part.get("type", []))))
-        return {"type": types if len(types) > 1 else types[0]} if types and all(parts) else {}
-    match _TYPE_NAMES.get(outer):
-        case "array":
-            items = type_of(inner) if outer != "tuple" else {}
-            return {"type": "array", **({"items": items} if items else {})}
-        case "object":
-            return {"type": "object"}
-    return {}
+        kinds = [type_of(part).get("type") for part in re.split("[|,]", inner if outer else name)]
+        types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind)))
+        return {} if None in types else {"type": types if len(types) > 1 else types[0]}
+    known = _TYPE_NAMES.get(outer, "")
+    items = type_of(inner) if known == "array" and outer != "tuple" else {}
+    return {"type": known, **({"items": items} if items else {})} if known in ("array", "object") else {}
 
 
 def says_optional(name: str) -> bool:
@@ -290,8 +274,8 @@ def as_list(value: JsonValue) -> list[JsonValue]:
 
 def is_number(value: JsonValue) -> bool:
     """Say whether a value is a finite number."""
-    is_float = isinstance(value, float) and math.isfinite(value)  # `json` reads 1e999 as an infinity
-    return is_float or (isinstance(value, int) and not isinstance(value, bool))
+    is_a = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_a and abs(value) <= sys.float_info.max  # `json` reads 1e999 as an infinity
 
 
 def _can_be_kept(value: JsonValue) -> bool:
