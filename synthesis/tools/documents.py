@@ -27,12 +27,9 @@ from synthesis.stage import Rejected
 from synthesis.tools.misplaced_keywords import parsed_text
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_composer import composed_parameters, composed_value
-from synthesis.tools.schema_repair import SchemaUnconvertible
+from synthesis.tools.schema_repair import SILENT, SchemaUnconvertible
 
-_OF_NO_PARAMETERS: Final = frozenset({
-    "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$defs",
-    "definitions", "$comment", "examples", "strict",
-})  # fmt: skip
+_OF_NO_PARAMETERS: Final = SILENT | {"type", "additionalProperties", "description"}
 """Keywords of a schema that can state that there are no parameters."""
 CHARACTERS_PER_TOKEN: Final = 4
 """Rough length of a token of English or JSON; Chinese has about one character per token."""
@@ -181,13 +178,10 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
     """Return the status of composed parameters: without any, it is `stated` only if the source says so."""
     if composed["properties"]:
         return "stated"
-    if not isinstance(found := parsed_text(found), dict):
+    if not isinstance(found := parsed_text(found), dict) or found.get("type", "object") not in ("object", ["object"]):
         return "unknown"
-    says_none = (
-        found.get("type", "object") in ("object", ["object"])
-        and not {key for key in found if found[key] and not key.startswith("x-")} - _OF_NO_PARAMETERS
-    )
-    return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
+    more = [key for key in found if found[key] and key not in _OF_NO_PARAMETERS and not key.startswith("x-")]
+    return "unknown" if more else "stated"
 
 
 def _output_schema(tool: SourceTool, repairs: set[str]) -> JsonObject | None:

@@ -10,11 +10,11 @@ import json
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.schema_repair import CONDITIONS, READ_APART, SILENT, Account, as_list, says_optional, type_of
+from synthesis.tools.schema_repair import READ_APART, SILENT, Account, as_list, says_optional, type_of
 
-_OF_A_SCHEMA: Final = CONDITIONS | READ_APART | SILENT | {
+_OF_A_SCHEMA: Final = READ_APART | SILENT | {
     "properties", "patternProperties", "propertyNames", "additionalProperties", "items", "prefixItems", "default",
-    "const", "description",
+    "const", "description", "not", "if", "then", "else", "contains", "dependentSchemas", "dependencies",
 }  # fmt: skip
 _SAID_OF_A_PARAMETER: Final[dict[str, Any]] = {
     "type": (str, list), "description": str, "$ref": str, "items": dict,
@@ -32,9 +32,6 @@ def parameters_found(found: JsonValue, account: Account) -> JsonValue:
     ['city']
     """
     wrapped = parsed_text(found)
-    if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
-        inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
-        wrapped = next((each for each in inner if isinstance(each, dict) and "properties" in each), wrapped)
     if isinstance(wrapped, list):
         wrapped = {"type": "object", "properties": wrapped}
     elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):

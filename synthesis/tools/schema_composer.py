@@ -13,7 +13,7 @@ Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -44,32 +44,8 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     found = parameters_found(found, account)
     if not isinstance(found, dict):
         return {"type": "object", "properties": {}}, ("not_a_schema",)
-    composer = _Composer(found if document is None else document, account)
-    forms = list(_forms(composer.schema(found, (), 0), account))
-    if len(forms) > 1:
-        account.rules.add("root_alternatives_merged")
-    form = one_form(forms)
-    if form is False and any(forms):  # a value that is no object
-        form = {"type": "null"}
-    schema = settled(form, account, dropped="readOnly")
-    if schema is False:
-        raise SchemaUnconvertible("no call satisfies it")
-    if schema.get("type") != "object":
-        account.rules.add("root_made_object")
-        schema = schema if "object" in as_list(schema.get("type", "object")) else {}
-    properties = schema.get("properties", {})
-    kept = {key: schema[key] for key in ("required", "description", "additionalProperties") if key in schema}
-    if schema.keys() - {"type", "properties", *kept, *ANNOTATIONS}:
-        account.rules.add("keyword_dropped")
-    if note := _said(forms, properties):
-        kept["description"] = f"{schema.get('description', '')} {note}".strip()
-    return _finished({"type": "object", "properties": properties, **kept}, account)
-
-
-def _finished(schema: JsonObject, account: Account) -> tuple[JsonObject, tuple[str, ...]]:
-    if fault := schema_error(schema):
-        raise SchemaUnconvertible(fault)
-    return schema, tuple(sorted(account.rules))
+    schema = _settled(found, document, account, dropped="readOnly")
+    return _finished(_one_call(schema, account), account)
 
 
 def composed_value(
@@ -81,55 +57,69 @@ def composed_value(
         SchemaUnconvertible: as `composed_parameters`.
     """
     account = Account()
-    composer = _Composer(found if document is None else document, account)
-    schema = settled(composer.schema(found, (), 0), account, dropped=dropped)
-    if schema is False:
-        raise SchemaUnconvertible("no value satisfies it")
-    return _finished(schema, account)
+    return _finished(_settled(found, document, account, dropped=dropped), account)
 
 
 def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
     """Return a plain schema of a request's body, one object if each of its forms is one; raise as above."""
-    schema, rules = composed_value(found, document, dropped="readOnly")
-    if _is_object(schema):
-        whole, needed = composed_parameters(found, document)
-        schema, rules = (whole, needed) if whole["properties"] else (schema, rules)
-    return schema, rules
+    account = Account()
+    schema = _settled(found, document, account, dropped="readOnly")
+    if all(form.get("properties") for form in _forms(schema)):
+        schema = _one_call(schema, account)
+    return _finished(schema, account)
 
 
-def _is_object(schema: JsonObject) -> bool:
-    if "type" in schema or "properties" in schema:
-        return schema.get("type", "object") == "object"
-    return "anyOf" in schema and all(map(_is_object, schema["anyOf"]))
+def _settled(found: JsonValue, document: JsonValue, account: Account, *, dropped: str) -> JsonObject:
+    composer = _Composer(found if document is None else document, account)
+    schema = settled(composer.schema(found, (), 0), account, dropped=dropped)
+    if schema is False:
+        raise SchemaUnconvertible("nothing satisfies it")
+    return dict(schema)
 
 
-def _said(forms: Sequence[Any], properties: JsonObject) -> str:
+def _finished(schema: JsonObject, account: Account) -> tuple[JsonObject, tuple[str, ...]]:
+    if fault := schema_error(schema):
+        raise SchemaUnconvertible(fault)
+    return schema, tuple(sorted(account.rules))
+
+
+def _forms(schema: JsonObject) -> list[JsonObject]:
+    """Return each form of a settled value, without alternatives."""
+    notes = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+    return [{**form, **notes} for each in schema["anyOf"] for form in _forms(each)] if "anyOf" in schema else [schema]
+
+
+def _one_call(schema: JsonObject, account: Account) -> JsonObject:
+    """Return one object with the parameters of each form of a call; forms that are no objects are no calls."""
+    if "anyOf" in schema:
+        account.rules.add("root_alternatives_merged")
+    if schema.get("type") != "object" and "anyOf" not in schema:
+        account.rules.add("root_made_object")
+    forms = [form for form in _forms(schema) if "object" in as_list(form.get("type", "object"))]
+    merged = one_form(forms) if forms else {}
+    properties = merged.get("properties", {})
+    kept = {key: merged[key] for key in ("required", "description", "additionalProperties") if key in merged}
+    if merged.keys() - {"type", "properties", *kept, *ANNOTATIONS}:
+        account.rules.add("keyword_dropped")
+    if note := _said(forms):
+        kept["description"] = f"{merged.get('description', '')} {note}".strip()
+    return {"type": "object", "properties": properties, **kept}
+
+
+def _said(forms: Sequence[JsonObject]) -> str:
     """Return the parameters that each form of a call must have, if they differ, for a model to read.
 
-    >>> a, b = {"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}
-    >>> _said([a, b], {"a": {}, "b": {}, "c": {}})
-    '{a: 1} | {b, c}'
+    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}])
+    '{a: 1} | {b}'
     """
     said: dict[str, None] = {}
-    for form in (form for form in forms if form is not False and "object" in as_list(form.get("type", "object"))):
-        needed = [
-            (name, form.get("properties", {}).get(name)) for name in form.get("required", ()) if name in properties
-        ]
+    for form in forms:
+        needed = {name: form["properties"][name] for name in form.get("required", ())}
         words = [
-            f"{name}: {canonical_json(each['const'])}" if each and "const" in each else name for name, each in needed
+            f"{name}: {canonical_json(each['const'])}" if "const" in each else name for name, each in needed.items()
         ]
         said[f"{{{', '.join(words)}}}"] = None
     return " | ".join(said) if 1 < len(said) <= _MAX_SAID else ""
-
-
-def _forms(schema: Any, account: Account) -> Iterator[Any]:
-    """Yield each form of a value, without alternatives."""
-    if schema is False or "anyOf" not in schema:
-        yield schema
-        return
-    base = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
-    for alternative in schema["anyOf"]:
-        yield from _forms(both(base, alternative, account), account)
 
 
 class _Composer:
@@ -178,14 +168,12 @@ class _Composer:
         return {"anyOf": possible} if len(possible) > 1 else possible[0] if possible else False
 
     def _nullable(self, schema: JsonObject) -> JsonObject:
-        types = as_list(schema.get("type", []))
-        if "anyOf" in schema and not types:
-            self._account.rules.add("nullable_converted")
-            return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
-        if types and "null" not in types:
-            self._account.rules.add("nullable_converted")
-            return {**schema, "type": [*types, "null"]}
-        return schema
+        if "null" in as_list(schema.get("type", "null")) and ("type" in schema or "anyOf" not in schema):
+            return schema
+        self._account.rules.add("nullable_converted")
+        if "type" in schema:
+            return {**schema, "type": [*as_list(schema["type"]), "null"]}
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
 
     def _target(self, reference: JsonValue, references: tuple[str, ...], depth: int) -> Any:
         target = pointed_to(reference, self._document) if isinstance(reference, str) else None

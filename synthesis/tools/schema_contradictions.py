@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -98,42 +98,30 @@ def _settle_values(schema: JsonObject, account: Account) -> None:
     if schema.get("type") == "string" and stated and all(map(is_number, stated)):
         account.rules.add("number_typed_as_string")
         schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
-    for keyword, values in (("enum", schema.get("enum")), ("const", [schema.get("const")])):
-        if keyword in schema and "type" in schema:
-            fitting = {canonical_json(each): each for value in values for each in _read_as(schema["type"], value)}
-            if not fitting:
-                del schema["type"]
-            elif [*fitting] != [*map(canonical_json, values)]:
-                schema[keyword] = [*fitting.values()] if keyword == "enum" else fitting.popitem()[1]
-            else:
-                continue
-            account.rules.add("enum_mended")
-    if "default" in schema and "type" in schema:
-        default = _read_as(schema["type"], schema["default"])
-        if not default:
-            account.rules.add("default_dropped")
-            del schema["default"]
-        elif canonical_json(default[0]) != canonical_json(schema["default"]):
-            account.rules.add("default_mended")
-            schema["default"] = default[0]
+    for keyword in ("enum", "const", "default"):
+        if keyword not in schema or "type" not in schema:
+            continue
+        values = schema[keyword] if keyword == "enum" else [schema[keyword]]
+        fitting = {canonical_json(each): each for value in values for each in _read_as(schema["type"], value)}
+        if [*fitting] == [*map(canonical_json, values)]:
+            continue
+        account.rules.add("default_mended" if keyword == "default" else "enum_mended")
+        if fitting:
+            schema[keyword] = [*fitting.values()] if keyword == "enum" else fitting.popitem()[1]
+        else:
+            del schema["default" if keyword == "default" else "type"]
 
 
 def _read_as(kind: JsonValue, value: JsonValue) -> list[Any]:
-    """Return a value, or the one that it spells, as a list of one if that is of a type; else an empty list."""
-    is_of_type = Draft202012Validator({"type": kind}).is_valid
-    return [each for each in _readings(value) if is_of_type(each)][:1]
-
-
-def _readings(value: JsonValue) -> Iterator[Any]:
-    """Yield a value, and then the value that its text spells, or the text of a number or a truth value."""
-    yield value
+    """Return a value, or the one that its text spells, as a list of one if that is of a type; else an empty list."""
+    readings = [value]
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
-            spelt = json.loads(value.lower() if value in ("True", "False", "TRUE", "FALSE") else value)
-            canonical_json(spelt)  # raises if it holds an infinity
-            yield spelt
+            spelt = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+            readings.append(json.loads(canonical_json(spelt)))  # no infinities
     elif isinstance(value, int | float):
-        yield canonical_json(value)
+        readings.append(canonical_json(value))
+    return [*filter(Draft202012Validator({"type": kind}).is_valid, readings)][:1]
 
 
 def _settle_limits(schema: JsonObject, account: Account) -> None:
@@ -143,14 +131,15 @@ def _settle_limits(schema: JsonObject, account: Account) -> None:
     impossible: list[Iterable[str]] = [
         pair for pair in _RANGES if limits.get(pair[0], 0) > limits.get(pair[1], math.inf)
     ]
-    low = max([-math.inf, *(limits[key] for key in ("minimum", "exclusiveMinimum") if key in limits)])
-    high = min([math.inf, *(limits[key] for key in ("maximum", "exclusiveMaximum") if key in limits)])
-    step = limits.get("multipleOf", 1)
-    is_wide = high - low > (
-        step if "multipleOf" in limits or "number" not in as_list(schema.get("type", "number")) else 0
+    low, high = (
+        [limits[keyword] for keyword in keywords if keyword in limits]
+        for keywords in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
     )
-    if not is_wide and not any(map(is_valid, (low, high, high // step * step))):
-        impossible.append(BOUNDS)
+    if low and high:
+        step = limits.get("multipleOf", 1)
+        last = min(high) // step * step
+        if not any(map(is_valid, (max(low), last, last - step, (max(low) + min(high)) / 2))):
+            impossible.append(BOUNDS)
     choices = [schema["const"]] if "const" in schema else schema.get("enum", [])
     if choices and not any(map(is_valid, choices)):
         impossible = [_LIMITS]

@@ -81,11 +81,10 @@ def _of_name(schema: JsonObject, name: str, account: Account) -> Any:
     return others if isinstance(others, dict) else {}
 
 
-def one_form(forms: Sequence[Any]) -> Any:
-    """Return one object schema that takes a call of each form; forms that are no objects are no calls."""
-    forms = [form for form in forms if form is not False and "object" in as_list(form.get("type", "object"))]
-    if len(forms) < 2:
-        return forms[0] if forms else False
+def one_form(forms: Sequence[JsonObject]) -> JsonObject:
+    """Return one object schema that takes a call of each form."""
+    if len(forms) == 1:
+        return forms[0]
     properties: JsonObject = {}
     for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
         having = [form.get("properties", {}).get(name, form.get("additionalProperties")) for form in forms]

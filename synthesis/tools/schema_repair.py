@@ -10,9 +10,8 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out
-    keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
-                               that `re` does not know, or of the most usual form it takes exponential time for
+    keyword_dropped            a condition (`not`, `if`), a keyword that JSON Schema does not have, or a value that it does
+                               not allow; a pattern that `re` does not know, or takes exponential time for
 
 Of composition (`schema_composer`):
 
@@ -33,8 +32,7 @@ Of contradictions (`schema_contradictions`):
 
     bounds_mended              limits that are no numbers, or that nothing can be between
     enum_mended                an empty, repeated or unreadable enumeration, or one of another type than it says
-    default_mended             a default of another type that spells one of the parameter's
-    default_dropped            a default of another type
+    default_mended             a default of another type: it spells one of the parameter's, or was left out
     number_typed_as_string     a "string" whose default, limits or choices are numbers became a number
     impossible_dropped         a parameter or an alternative that no value satisfies
 
@@ -77,10 +75,6 @@ _TYPE_NAMES: Final = {
 """The types of JSON Schema by the names that documents give them."""
 COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-CONDITIONS: Final = frozenset({
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies", "dependentRequired",
-    "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
-})  # fmt: skip
 READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
 SILENT: Final = frozenset(
     {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples", "strict"}
@@ -107,21 +101,18 @@ class Account:
 
     rules: set[str] = field(default_factory=set)
     steps: int = 0
-    nodes: int = 0
+
+    def step(self, cost: int = 1) -> None:
+        """Count a merge of two schemas or a look for contradictions."""
+        self.steps += cost
+        if self.steps > _MAX_STEPS:
+            raise SchemaUnconvertible(f"more than {_MAX_STEPS} steps to compose one tool")
 
     def read(self, depth: int) -> None:
         """Count a schema of the document: references are written out, so that a short one can make a huge tree."""
-        self.nodes += 1
-        if self.nodes > MAX_SCHEMA_NODES:
-            raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
+        self.step(_MAX_STEPS // MAX_SCHEMA_NODES)
         if depth > MAX_SCHEMA_DEPTH:
             raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
-
-    def step(self) -> None:
-        """Count a merge of two schemas or a look for contradictions."""
-        self.steps += 1
-        if self.steps > _MAX_STEPS:
-            raise SchemaUnconvertible(f"more than {_MAX_STEPS} steps to compose one tool")
 
 
 def schema_error(schema: JsonObject) -> str:
@@ -206,9 +197,7 @@ def _kept(
         return int(value)
     if keyword in BOUNDS and is_number(value) and (keyword != "multipleOf" or value > 0):
         return value
-    account.rules.add(
-        "bounds_mended" if keyword in BOUNDS else "condition_dropped" if keyword in CONDITIONS else "keyword_dropped"
-    )
+    account.rules.add("bounds_mended" if keyword in BOUNDS else "keyword_dropped")
     return _LEFT_OUT
 
 
@@ -251,20 +240,16 @@ def says_optional(name: str) -> bool:
 
 
 def _required(found: JsonObject, account: Account) -> list[str]:
-    stated = found.get("required", [])
-    if isinstance(stated, str):
-        stated = [stated] if "properties" in found else []
-    names = dict.fromkeys(name for name in stated if isinstance(name, str)) if isinstance(stated, list) else {}
-    if list(names) != found.get("required", []) and not isinstance(stated, bool):
-        account.rules.add("required_mended")
+    names = [name for name in as_list(found.get("required", [])) if isinstance(name, str)]
     inner = found.get("properties")
     # Draft 3 said it the other way round: `required: true` on the property itself.
     for name, schema in inner.items() if isinstance(inner, dict) else ():
         flag = schema.get("required") if isinstance(schema, dict) else None
-        if flag is True or (isinstance(flag, list) and flag == [name] and "properties" not in schema):
-            account.rules.add("required_mended")
-            names[str(name)] = None
-    return list(names)
+        names += [str(name)] if flag is True or (flag == [name] and "properties" not in schema) else []
+    required = list(dict.fromkeys(names))
+    if required != found.get("required", []) and not isinstance(found.get("required"), bool):
+        account.rules.add("required_mended")
+    return required
 
 
 def as_list(value: JsonValue) -> list[JsonValue]:

@@ -58,7 +58,7 @@ def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
     kinds: list[bool] = []
 
     def function(tool: JsonObject) -> SourceTool:
-        inner = object_in(parsed_text(tool.get("function"))) or object_in(tool.get("toolSpec")) or tool
+        inner = object_in(parsed_text(tool.get("function"))) or tool
         kinds.append(inner is not tool or bool(tool.keys() & {"parameters", "inputSchema", "input_schema"}))
         parameters = inner.get("parameters", _input_schema(inner))
         return SourceTool(inner.get("name"), inner.get("description"), _NONE if parameters is None else parameters)

@@ -94,7 +94,7 @@ PATHS = {"/a": {"get": {"operationId": "f", "summary": "Get one."}, "put": []}, 
         ([{"tools": json.dumps([GOOD]), "query": "?"}], ["list_notes"], []),
         ({"functions": [GOOD]}, ["list_notes"], []),
         ([{**NOW, "input_schema": SCHEMA}], ["now"], []),
-        ([GOOD, BAD], ["list_notes"], ["bad (unconvertible schema, bad: no call satisfies it)"]),
+        ([GOOD, BAD], ["list_notes"], ["bad (unconvertible schema, bad: nothing satisfies it)"]),
         ({"tools": [{**GOOD, "inputSchema": SCHEMA}, {"name": "odd", "inputSchema": 3}]}, ["list_notes"], ["odd (missing description)"]),
         ({"openapi": "3.0.0", "paths": PATHS}, ["f"], ["/b (path that is no object)", "put /a (operation that is no object)"]),
     ],
@@ -107,10 +107,9 @@ def test_one_odd_tool_is_left_out_by_name_and_the_others_stay(tmp_path, document
     assert all(tool.parameters_status == "stated" for tool in server.tools)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_a_line_with_a_mark_or_a_fault_hides_no_other(tmp_path, encoding):
+def test_a_line_with_a_mark_or_a_fault_hides_no_other(tmp_path):
     line = json.dumps({"tools": [{**GOOD, "inputSchema": SCHEMA}]})
-    (tmp_path / "a.jsonl").write_text(f"{line}\n{line[:40]}\n\ufeff{line}\n", encoding=encoding)
+    (tmp_path / "a.jsonl").write_text(f"{line}\n{line[:40]}\n\ufeff{line}\n", encoding="utf-8-sig")
     first, second, third = read_servers(tmp_path / "a.jsonl")
     assert isinstance(first, SourceServer)
     assert isinstance(third, SourceServer)
