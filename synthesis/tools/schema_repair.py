@@ -10,8 +10,8 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    keyword_dropped            a condition (`not`, `if`), a keyword that JSON Schema does not have, or a value that it does
-                               not allow; a pattern that `re` does not know, or takes exponential time for
+    keyword_dropped            a condition (`not`, `if`), a keyword that JSON Schema does not have, or a value that it
+                               forbids; a pattern that `re` does not know, or takes exponential time for
 
 Of composition (`schema_composer`):
 
