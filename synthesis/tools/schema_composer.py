@@ -98,7 +98,9 @@ def _one_call(schema: JsonObject, account: Account) -> JsonObject:
     forms = [form for form in _forms(schema) if "object" in as_list(form.get("type", "object"))]
     merged = one_form(forms) if forms else {}
     properties = merged.get("properties", {})
-    kept = {key: merged[key] for key in ("required", "description", "additionalProperties") if key in merged}
+    kept: JsonObject = {
+        key: merged[key] for key in ("required", "description", "additionalProperties") if key in merged
+    }
     if merged.keys() - {"type", "properties", *kept, *ANNOTATIONS}:
         account.rules.add("keyword_dropped")
     if note := _said(forms):

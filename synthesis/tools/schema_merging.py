@@ -8,14 +8,14 @@ first stays.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.schema_repair import Account, as_list
 
 ANNOTATIONS: Final = frozenset({"description", "default", "deprecated", "readOnly", "writeOnly"})
-_JOINED: Final = {
+_JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
     **dict.fromkeys(("uniqueItems", "readOnly", "writeOnly", "deprecated"), max),
@@ -64,10 +64,11 @@ def both(one: Any, other: Any, account: Account) -> Any:
     names = dict.fromkeys([*one.get("properties", {}), *other.get("properties", {})])
     if names:
         named = {name: [_of_name(each, name, account) for each in (one, other)] for name in names}
-        merged["properties"] = {name: both(*pair, account) for name, pair in named.items()}
+        merged["properties"] = {name: both(first, second, account) for name, (first, second) in named.items()}
     others = [each.get("additionalProperties", True) for each in (one, other)]
     if others != [True, True]:
-        merged["additionalProperties"] = both(*({} if each is True else each for each in others), account)
+        first, second = ({} if each is True else each for each in others)
+        merged["additionalProperties"] = both(first, second, account)
     return merged
 
 
