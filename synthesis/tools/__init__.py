@@ -21,14 +21,14 @@ schema_repair           Keywords of a schema as they are found in the wild, made
 sources                 Sources of tool documents: files and folders of any known format, told apart by their contents.
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
-yaml_documents          YAML as JSON sees it, by the core schema of version 1.2, which OpenAPI asks for: text keys;
-                        `no`, `22:30` and dates are text.
+yaml_documents          YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
 mcp_messages            What a tool server lists and answers, read entry by entry: one odd entry hides no other.
-mcp_registry            Listings of MCP registries: the official registry's `/v0/servers`, and Smithery's `/servers`,
-                        bare or page by page.
+misplaced_keywords      Parameters and keywords that stand at another place than JSON Schema has for them, put there.
 schema_composer         One plain schema of one that is composed: references, `allOf`, forms of a call.
 schema_contradictions   Contradictions of a plain schema settled, so that some value satisfies it.
 schema_merging          Two plain schemas as one: the values of both (`allOf`), or of either (forms of a call).
+mcp_registry            Listings of MCP registries: the official registry's `/v0/servers`, and Smithery's `/servers`,
+                        bare or page by page.
 nouns                   Nouns of tools: the kind of thing that a call is about, the call's effect on it, and the
                         arguments that name one.
 """

@@ -24,15 +24,13 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument, canonical_json, record_id
 from synthesis.records.tools import ParametersStatus
 from synthesis.stage import Rejected
+from synthesis.tools.misplaced_keywords import parsed_text
 from synthesis.tools.names import legal_names
 from synthesis.tools.schema_composer import composed_parameters, composed_value
-from synthesis.tools.schema_repair import SchemaUnconvertible, parsed_text
+from synthesis.tools.schema_repair import SILENT, SchemaUnconvertible
 from synthesis.written_language import is_in_another_language
 
-_OF_NO_PARAMETERS: Final = frozenset({
-    "type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$id", "$defs",
-    "definitions", "$comment", "examples", "strict",
-})  # fmt: skip
+_OF_NO_PARAMETERS: Final = SILENT | {"type", "additionalProperties", "description"}
 """Keywords of a schema that can state that there are no parameters."""
 CHARACTERS_PER_TOKEN: Final = 4
 """Rough length of a token of English or JSON; Chinese has about one character per token."""
@@ -99,7 +97,7 @@ def objects_in(found: JsonValue) -> list[JsonObject]:
 
 
 def tools_in(found: JsonValue, read: Callable[[JsonObject], SourceTool]) -> list[SourceTool]:
-    """Read each tool of a list, or of a text that spells one; an entry that is no object becomes a tool with a fault."""
+    """Read each tool of a list, or of a text that spells one; an entry that is no object is a tool with a fault."""
     entries = parsed_text(found)
     tools = [parsed_text(entry) for entry in entries] if isinstance(entries, list) else []
     no_object = SourceTool(None, None, None, fault="tool that is no object")
@@ -183,20 +181,19 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
     """Return the status of composed parameters: without any, it is `stated` only if the source says so."""
     if composed["properties"]:
         return "stated"
-    if not isinstance(found := parsed_text(found), dict):
+    if not isinstance(found := parsed_text(found), dict) or found.get("type", "object") not in ("object", ["object"]):
         return "unknown"
-    says_none = (
-        found.get("type", "object") in ("object", ["object"])
-        and not {key for key in found if found[key]} - _OF_NO_PARAMETERS
-    )
-    return "stated" if says_none and not found.get("properties") and not found.get("required") else "unknown"
+    more = [key for key in found if found[key] and key not in _OF_NO_PARAMETERS and not key.startswith("x-")]
+    return "unknown" if more else "stated"
 
 
 def _output_schema(tool: SourceTool, repairs: set[str]) -> JsonObject | None:
     if not isinstance(tool.output_schema, dict):
         return None
     try:
-        return composed_value(tool.output_schema, tool.reference_document)[0] or None
+        schema, rules = composed_value(tool.output_schema, tool.reference_document)
+        repairs |= {f"output schema: {rule}" for rule in rules}
+        return schema or None
     except SchemaUnconvertible:
         repairs.add("output schema left out")
         return None

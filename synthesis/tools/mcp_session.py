@@ -21,7 +21,7 @@ from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.mcp_confinement import is_confined, started
 from synthesis.tools.mcp_credentials import Credentials
-from synthesis.tools.mcp_messages import shown_answer, shown_page, text_of_answer, without_infinities
+from synthesis.tools.mcp_messages import sendable, shown_answer, shown_page, text_of_answer
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
@@ -198,22 +198,21 @@ class McpSession:
                     page = await self._answer_to(self._session.list_tools(params=params))
                     if not page.next_cursor:
                         break
-                    cursors.append(page.next_cursor)
-                    if page.tools and len(self._listed) == known:  # the same tools under another cursor
-                        cursors.append(page.next_cursor)
+                    is_new = len(self._listed) > known or not page.tools
+                    cursors.append(page.next_cursor if is_new else cursors[-1])
                 else:
                     self.left_out.append(
                         f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again"
                     )
         except TimeoutError as error:
             raise ToolServerUnavailable(
-                f"{self._name} cannot be listed: {len(cursors)} pages with {len(self._listed)} tools did not end within "
-                f"{self._config.start_seconds:g} s; raise start_seconds if it has more"
+                f"{self._name} cannot be listed: it gave {len(self._listed)} tools on {len(cursors)} pages and went on "
+                f"for {self._config.start_seconds:g} s; raise start_seconds if it has more"
             ) from error
         except (ToolServerDied, MCPError, ValidationError) as error:
             raise ToolServerUnavailable(f"{self._name} cannot be listed: {self._line(error)}") from error
-        self.left_out = list(dict.fromkeys(self.left_out))
-        return [json.loads(self._credentials.masked(json.dumps(without_infinities(tool)))) for tool in self._listed]
+        self.left_out = list(dict.fromkeys(map(self._credentials.masked, self.left_out)))
+        return [json.loads(self._credentials.masked(json.dumps(sendable(tool)))) for tool in self._listed]
 
     async def call(self, name: str, arguments: JsonObject) -> ToolResponse:
         """Call a tool; an error of the tool and a refusal of the call are responses.
@@ -236,7 +235,7 @@ class McpSession:
 
     def _shown(self, text: str) -> str:
         """Return a text without keys and this machine's paths; cut at the limit, it names the rest's length."""
-        text = self._credentials.masked(text)
+        text = self._credentials.masked(text.encode(errors="replace").decode())  # no half of a character
         # Paths inside the workspace become relative to it, the workspace itself `.`.
         text = text.replace(f"{self.workspace}/", "").replace(str(self.workspace), ".").strip()
         if len(text) > MAX_RESPONSE_CHARACTERS:

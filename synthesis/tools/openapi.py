@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from synthesis.records import JsonObject, JsonValue
@@ -64,19 +64,25 @@ class _Argument(NamedTuple):
 def _operation(
     path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject, rules: set[str]
 ) -> SourceTool:
-    parameters = _with_placeholders(path, _parameters(item, operation, document), rules)
+    parameters = _with_placeholders(path, _parameters(item, operation, document, rules), rules)
     arguments = [
         _Argument(place, name, _parameter_schema(parameter, document), parameter.get("required") is True)
         for (place, name), parameter in sorted(parameters.items(), key=lambda each: _PLACES.index(each[0][0]))
     ]
-    fields, of_all = _of_body(_resolved(operation.get("requestBody"), document), document, rules)
+    fields, schema = _of_body(operation.get("requestBody"), document, rules)
     arguments += fields
-    names, original = _unique_names(arguments)
-    if original:
-        rules.add("argument_renamed")
-    properties = {name: argument.schema for name, argument in zip(names, arguments, strict=True)}
-    schema: JsonObject = {"type": "object", "properties": properties, **of_all}
-    schema["required"] = [name for name, each in zip(names, arguments, strict=True) if each.is_required]
+    original: dict[str, str] = {}
+    wanted = [argument.name for argument in arguments]
+    schema |= {"type": "object", "properties": {}, "required": []}
+    for argument in arguments:  # the first of a name in the order path, query, header, body keeps it
+        name = argument.name
+        while name in schema["properties"] or (name != argument.name and name in wanted):
+            name = f"{argument.place}_{name}"
+        if name != argument.name:
+            rules.add("argument_renamed")
+            original[name] = f"{argument.place} {argument.name}"
+        schema["properties"][name] = argument.schema
+        schema["required"] += [name] if argument.is_required else []
     name = operation.get("operationId") or f"{method}_{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}"
     description, summary = operation.get("description"), operation.get("summary")
     # A summary says more than no description, a bare link, or a page of text.
@@ -86,44 +92,27 @@ def _operation(
     return SourceTool(name, description, schema, _response_schema(operation, document), document, original)
 
 
-def _unique_names(arguments: Sequence[_Argument]) -> tuple[list[str], dict[str, str]]:
-    """Return one name for each argument, and of the new ones the place and name in the source.
-
-    The first of a name in the order path, query, header, body keeps it; a later one is called `PLACE_NAME`.
-    """
-    names: list[str] = []
-    original: dict[str, str] = {}
-    wanted = [argument.name for argument in arguments]
-    for place, name in ((argument.place, argument.name) for argument in arguments):
-        new, ordinal = name, 1
-        while new in names or (new != name and new in wanted):
-            new, ordinal = f"{place}_{name}" + (f"_{ordinal}" if ordinal > 1 else ""), ordinal + 1
-        names.append(new)
-        if new != name:
-            original[new] = f"{place} {name}"
-    return names, original
-
-
 def _with_placeholders(
     path: str, parameters: dict[tuple[str, str], JsonObject], rules: set[str]
 ) -> dict[tuple[str, str], JsonObject]:
     """Return the parameters of an operation with those of its path, which are all required."""
     found = [re.sub(r"^[+;?/.#&]|\*$|[:<].*$", "", braces or colon) for braces, colon in _PLACEHOLDER.findall(path)]
     declared = {_folded(name) for place, name in parameters if place == "path"}
-    if missing := [name for name in dict.fromkeys(found) if name and _folded(name) not in declared]:
-        rules.add("path_parameter_added")
-    added: dict[tuple[str, str], JsonObject] = {("path", name): {"schema": {"type": "string"}} for name in missing}
-    if any(place == "path" and each.get("required") is not True for (place, _), each in parameters.items()):
+    missing = [name for name in found if name and _folded(name) not in declared]
+    rules |= {"path_parameter_added"} if missing else set()
+    every = parameters | {("path", name): {"schema": {"type": "string"}, "required": True} for name in missing}
+    if any(place == "path" and each.get("required") is not True for (place, _), each in every.items()):
         rules.add("required_mended")
-    both = parameters | added
-    return {key: {**each, "required": True} if key[0] == "path" else each for key, each in both.items()}
+    return {key: {**each, "required": True} if key[0] == "path" else each for key, each in every.items()}
 
 
 def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
 
 
-def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -> dict[tuple[str, str], JsonObject]:
+def _parameters(
+    item: JsonObject, operation: JsonObject, document: JsonObject, rules: set[str]
+) -> dict[tuple[str, str], JsonObject]:
     """Return path-level parameters overridden by the operation's own, by place and name."""
     merged: dict[tuple[str, str], JsonObject] = {}
     for level in (item, operation):
@@ -131,7 +120,9 @@ def _parameters(item: JsonObject, operation: JsonObject, document: JsonObject) -
             parameter = _resolved(entry, document)
             name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
             is_transport = place not in _PLACES or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
-            if "name" in parameter and not is_transport and not _CREDENTIAL.fullmatch(name):
+            if "name" not in parameter:
+                rules.add("reference_unresolved")
+            elif not is_transport and not _CREDENTIAL.fullmatch(name):
                 merged[place, name] = parameter  # OpenAPI tells parameters apart by name and place
     return merged
 
@@ -142,37 +133,34 @@ def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject
     if not isinstance(schema, dict):  # as in the version before, the keywords stand in the parameter itself
         schema = {key: parameter[key] for key in ("type", "enum", "items", "format", "default") if key in parameter}
     schema = schema or {"type": "string"}
-    try:  # the address has a place for it, so that `readOnly`, which is about fields, means nothing here
+    with suppress(SchemaUnconvertible):  # said when the whole tool is composed
+        # The address has a place for it, so that `readOnly`, which is about fields, means nothing here.
         schema = composed_value(schema, document, dropped="")[0]
-    except SchemaUnconvertible:
-        pass  # said when the whole tool is composed
     schema = {key: value for key, value in schema.items() if key not in ("readOnly", "writeOnly")}
     if isinstance(parameter.get("description"), str):
         schema["description"] = parameter["description"]
     return schema
 
 
-def _of_body(body: JsonObject, document: JsonObject, rules: set[str]) -> tuple[list[_Argument], JsonObject]:
+def _of_body(found: JsonValue, document: JsonObject, rules: set[str]) -> tuple[list[_Argument], JsonObject]:
     """Return the fields of an object body and what is said of all of them; any other body is one argument `body`."""
-    if not object_in(body.get("content")):
+    body = _resolved(found, document)
+    if found and not body:  # a call must be able to send it
+        rules.add("reference_unresolved")
+    elif not object_in(body.get("content")):
         return [], {}
-    is_required = body.get("required") is True
-    found = _json_content(body)
-    found = {} if found is None else found
-    try:
-        schema, needed = composed_body(found, document)
-    except SchemaUnconvertible:
-        return [_Argument("body", "body", found, is_required)], {}  # said when the whole tool is composed
+    schema = _json_content(body)
+    needed: tuple[str, ...] = ()
+    with suppress(SchemaUnconvertible):  # said when the whole tool is composed
+        schema, needed = composed_body({} if schema is None else schema, document)
     rules |= set(needed)
-    fields = schema.get("properties") if schema.get("type") == "object" else None
+    fields = object_in(schema.get("properties")) if object_in(schema).get("type") == "object" else {}
     if not fields:
-        return [_Argument("body", "body", schema, is_required)], {}
-    of_all = {"additionalProperties": schema["additionalProperties"]} if schema.get("additionalProperties") else {}
-    of_all |= (
-        {"description": schema["description"]}
-        if "root_alternatives_merged" in needed and "description" in schema
-        else {}
+        return [_Argument("body", "body", schema, body.get("required") is True)], {}
+    said = (
+        ("additionalProperties", "description") if "root_alternatives_merged" in needed else ("additionalProperties",)
     )
+    of_all = {keyword: schema[keyword] for keyword in said if schema.get(keyword)}
     return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
 
@@ -190,7 +178,7 @@ def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
 
 
 def _resolved(node: JsonValue, document: JsonObject) -> JsonObject:
-    """Follow references inside the document, at most 16 in a row, with what stands beside them; empty if they lead to none."""
+    """Follow at most 16 references inside the document, and add the keywords beside them; empty if there is none."""
     beside: JsonObject = {}
     for _ in range(16):  # references that go round in a circle lead nowhere
         beside = {**object_in(node), **beside}

@@ -2,36 +2,29 @@
 
     found schema ─► keywords made plain (schema_repair) ─► parts merged (here) ─► contradictions (schema_contradictions)
 
-A composed schema has no `$ref`, `allOf` and `oneOf`. It accepts every value that the found one accepts, read as documents
-mean it: an object has the names that its form lists. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of
-a call at the root become one object: a parameter takes the values of each form that has it, and is required if every form
-requires it. Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
+A plain schema has no `$ref`, `allOf` and `oneOf`. It accepts each value that the found one accepts, if objects have
+their form's names alone. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of a call at the root
+become one object: a parameter takes the values of each form that has it, and is required if each form requires it.
+Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
+
+Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
+from synthesis.tools.misplaced_keywords import hoisted, parameters_found
 from synthesis.tools.schema_contradictions import settled
 from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
-from synthesis.tools.schema_repair import (
-    Account,
-    SchemaUnconvertible,
-    as_list,
-    hoisted,
-    parameters_found,
-    plain_keywords,
-    schema_error,
-    type_of,
-)
+from synthesis.tools.schema_repair import Account, SchemaUnconvertible, as_list, plain_keywords, schema_error, type_of
 
 _MAX_SAID: Final = 12
 """Maximum number of forms of a call that its description lists."""
-_OF_A_CALL: Final = ("description", "additionalProperties", "propertyNames", "minProperties", "maxProperties")
 
 
 def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[JsonObject, tuple[str, ...]]:
@@ -51,29 +44,8 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     found = parameters_found(found, account)
     if not isinstance(found, dict):
         return {"type": "object", "properties": {}}, ("not_a_schema",)
-    composer = _Composer(found if document is None else document, account)
-    forms = list(_forms(composer.schema(found, (), 0), account))
-    if len(forms) > 1:
-        account.rules.add("root_alternatives_merged")
-    form = one_form(forms)
-    note = _said(forms)
-    if form is False and any(forms):  # a value that is no object
-        form = {"type": "null"}
-    schema = settled(form, account, dropped="readOnly")
-    if schema is False:
-        raise SchemaUnconvertible("no call satisfies it")
-    if schema.get("type") != "object":
-        account.rules.add("root_made_object")
-        schema = schema if "object" in as_list(schema.get("type", "object")) else {}
-    if schema.keys() - {"type", "properties", "required", *_OF_A_CALL, *ANNOTATIONS}:
-        account.rules.add("keyword_dropped")
-    kept = {keyword: schema[keyword] for keyword in ("required", *_OF_A_CALL) if keyword in schema}
-    if note:
-        kept["description"] = f"{schema.get('description', '')} {note}".strip()
-    schema = {"type": "object", "properties": schema.get("properties", {}), **kept}
-    if fault := schema_error(schema):
-        raise SchemaUnconvertible(fault)
-    return schema, tuple(sorted(account.rules))
+    schema = _settled(found, document, account, dropped="readOnly")
+    return _finished(_one_call(schema, account), account)
 
 
 def composed_value(
@@ -85,52 +57,71 @@ def composed_value(
         SchemaUnconvertible: as `composed_parameters`.
     """
     account = Account()
+    return _finished(_settled(found, document, account, dropped=dropped), account)
+
+
+def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a plain schema of a request's body, one object if each of its forms is one; raise as above."""
+    account = Account()
+    schema = _settled(found, document, account, dropped="readOnly")
+    if all(form.get("properties") for form in _forms(schema)):
+        schema = _one_call(schema, account)
+    return _finished(schema, account)
+
+
+def _settled(found: JsonValue, document: JsonValue, account: Account, *, dropped: str) -> JsonObject:
     composer = _Composer(found if document is None else document, account)
     schema = settled(composer.schema(found, (), 0), account, dropped=dropped)
     if schema is False:
-        raise SchemaUnconvertible("no value satisfies it")
+        raise SchemaUnconvertible("nothing satisfies it")
+    return dict(schema)
+
+
+def _finished(schema: JsonObject, account: Account) -> tuple[JsonObject, tuple[str, ...]]:
     if fault := schema_error(schema):
         raise SchemaUnconvertible(fault)
     return schema, tuple(sorted(account.rules))
 
 
-def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
-    """Return a plain schema of a request's body: one object if every form of it is one, else any value; raise as above."""
-    schema, rules = composed_value(found, document, dropped="readOnly")
-    return composed_parameters(found, document) if _is_object(schema) else (schema, rules)
+def _forms(schema: JsonObject) -> list[JsonObject]:
+    """Return each form of a settled value, without alternatives."""
+    notes = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+    return [{**form, **notes} for each in schema["anyOf"] for form in _forms(each)] if "anyOf" in schema else [schema]
 
 
-def _is_object(schema: JsonObject) -> bool:
-    if "type" not in schema and "anyOf" in schema:
-        return all(map(_is_object, schema["anyOf"]))
-    return schema.get("type", "object" if "properties" in schema else "") == "object"
+def _one_call(schema: JsonObject, account: Account) -> JsonObject:
+    """Return one object with the parameters of each form of a call; forms that are no objects are no calls."""
+    if "anyOf" in schema:
+        account.rules.add("root_alternatives_merged")
+    if schema.get("type") != "object" and "anyOf" not in schema:
+        account.rules.add("root_made_object")
+    forms = [form for form in _forms(schema) if "object" in as_list(form.get("type", "object"))]
+    merged = one_form(forms) if forms else {}
+    properties = merged.get("properties", {})
+    kept: JsonObject = {
+        key: merged[key] for key in ("required", "description", "additionalProperties") if key in merged
+    }
+    if merged.keys() - {"type", "properties", *kept, *ANNOTATIONS}:
+        account.rules.add("keyword_dropped")
+    if note := _said(forms):
+        kept["description"] = f"{merged.get('description', '')} {note}".strip()
+    return {"type": "object", "properties": properties, **kept}
 
 
-def _said(forms: Sequence[Any]) -> str:
-    """Return the arguments that each form of a call must have, if they differ, for a model to read.
+def _said(forms: Sequence[JsonObject]) -> str:
+    """Return the parameters that each form of a call must have, if they differ, for a model to read.
 
-    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b", "c"]}])
-    '{a: 1} | {b, c}'
+    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}])
+    '{a: 1} | {b}'
     """
-    said = []
+    said: dict[str, None] = {}
     for form in forms:
-        properties = form.get("properties", {}) if form else {}
-        needed = [name for name in form.get("required", ()) if name in properties or len(forms) > 1] if form else []
-        constants = {name: properties[name]["const"] for name in needed if "const" in (properties.get(name) or {})}
-        words = [f"{name}: {canonical_json(constants[name])}" if name in constants else name for name in needed]
-        said += [f"{{{', '.join(words)}}}"] if words else []
-    different = list(dict.fromkeys(said))
-    return " | ".join(different) if 1 < len(different) <= _MAX_SAID else ""
-
-
-def _forms(schema: Any, account: Account) -> Iterator[Any]:
-    """Yield each form of a value, without alternatives."""
-    if schema is False or "anyOf" not in schema:
-        yield schema
-        return
-    base = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
-    for alternative in schema["anyOf"]:
-        yield from _forms(both(base, alternative, account), account)
+        needed = {name: form["properties"][name] for name in form.get("required", ())}
+        words = [
+            f"{name}: {canonical_json(each['const'])}" if "const" in each else name for name, each in needed.items()
+        ]
+        said[f"{{{', '.join(words)}}}"] = None
+    return " | ".join(said) if 1 < len(said) <= _MAX_SAID else ""
 
 
 class _Composer:
@@ -147,19 +138,13 @@ class _Composer:
             return {} if found else False
         if not isinstance(found, dict):
             self._account.rules.add("not_a_schema")
-            return type_of(found) if isinstance(found, str) else {}
+            return (type_of(found) or {"description": found}) if isinstance(found, str) and found else {}
         if found.get("not") in ({}, True):
             return False
 
         def inner(each: JsonValue) -> Any:
             return self.schema(each, references, depth + 1)
 
-        names = found.get("properties")
-        if isinstance(names, dict) and isinstance(names.get("$ref"), str):  # the parameters stand elsewhere
-            self._account.rules.add("keyword_hoisted")
-            lifted = pointed_to(names["$ref"], self._document)
-            found = {**found, "properties": {key: each for key, each in names.items() if key != "$ref"}}
-            found["properties"] |= lifted if isinstance(lifted, dict) else {}
         found = hoisted(found, self._account)
         whole = plain_keywords(found, inner, self._account)
         parts: list[Any] = []
@@ -168,35 +153,29 @@ class _Composer:
         for keyword in ("allOf", "anyOf", "oneOf"):
             alternatives = found.get(keyword)
             if isinstance(alternatives, list) and alternatives:
-                each = [self.schema(one, references, depth + 1) for one in alternatives]
+                each = [inner(one) for one in alternatives]
                 parts += each if keyword == "allOf" else [self._one_of(each, keyword)]
             elif keyword in found:
                 self._account.rules.add("keyword_dropped")
         for part in parts:
             whole = both(whole, part, self._account)
-        if found.get("nullable") is True and isinstance(whole, dict):
-            whole = self._nullable(whole)
-        return whole
+        return self._nullable(whole) if found.get("nullable") is True and whole is not False else whole
 
     def _one_of(self, alternatives: list[Any], keyword: str) -> Any:
         possible = [each for each in alternatives if each is not False]
         if len(possible) < len(alternatives):
             self._account.rules.add("impossible_dropped")
-        if len(possible) < 2:
-            return possible[0] if possible else False
-        if keyword == "oneOf":
+        if keyword == "oneOf" and len(possible) > 1:
             self._account.rules.add("alternatives_opened")
-        return {"anyOf": possible}
+        return {"anyOf": possible} if len(possible) > 1 else possible[0] if possible else False
 
     def _nullable(self, schema: JsonObject) -> JsonObject:
-        types = as_list(schema.get("type", []))
-        if "anyOf" in schema and not types:
-            self._account.rules.add("nullable_converted")
-            return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
-        if types and "null" not in types:
-            self._account.rules.add("nullable_converted")
-            return {**schema, "type": [*types, "null"]}
-        return schema
+        if "null" in as_list(schema.get("type", "null")) and ("type" in schema or "anyOf" not in schema):
+            return schema
+        self._account.rules.add("nullable_converted")
+        if "type" in schema:
+            return {**schema, "type": [*as_list(schema["type"]), "null"]}
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
 
     def _target(self, reference: JsonValue, references: tuple[str, ...], depth: int) -> Any:
         target = pointed_to(reference, self._document) if isinstance(reference, str) else None
@@ -212,43 +191,20 @@ class _Composer:
 def pointed_to(reference: str, document: JsonValue) -> JsonValue:
     """Return the part of a document that a reference such as `#/$defs/city` points to, or None.
 
-    Names may be percent-encoded. A reference may begin with the `$id` of the document or of one of its definitions, and
-    name an `$anchor`.
-
     >>> pointed_to("#/$defs/Page%5Bint%5D", {"$defs": {"Page[int]": {"type": "object"}}})
     {'type': 'object'}
     """
-    address, _, pointer = reference.strip().partition("#")
-    node = document
-    if address:
-        node = next((each for each in _objects(document) if address in (each.get("$id"), each.get("id"))), None)
-    if pointer and not pointer.startswith("/"):
-        names = (pointer, f"#{pointer}")
-        return next((each for each in _objects(node) if {each.get("$anchor"), each.get("$id")} & {*names}), None)
-    for split in (pointer, unquote(pointer)):  # `%2F` is a part of a name for some, a separator by the standard
-        found: JsonValue = node
-        for part in split.strip("/").split("/") if split.strip("/") else ():
-            found = _inside(found, part)
-        if found is not None:
-            return found
-    return None
+    node = document if reference.startswith("#") else None
+    for part in filter(None, reference[1:].split("/")):
+        node = _inside(node, part)
+    return node
 
 
 def _inside(node: JsonValue, part: str) -> JsonValue:
-    for spelt in (part, unquote(part), unquote(unquote(part))):
+    for spelt in (part, unquote(part)):  # percent-encoded by the standard, as it is by many programs
         name = spelt.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and name in node:
             return node[name]
         if isinstance(node, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(node):
             return node[int(name)]
     return None
-
-
-def _objects(document: JsonValue) -> Iterator[JsonObject]:
-    """Yield each object of a document whose identifiers are texts."""
-    waiting = [document]
-    for node in waiting:  # which grows meanwhile
-        if isinstance(node, dict) and all(isinstance(node.get(key, ""), str) for key in ("$id", "id", "$anchor")):
-            yield node
-        if isinstance(node, dict | list):
-            waiting += node.values() if isinstance(node, dict) else node

@@ -1,316 +1,148 @@
 """Contradictions of a plain schema settled, so that some value satisfies it.
 
-Of an author's contradiction one side gives way: limits that nothing is between, choices of another type. A parameter or an
-alternative that no value satisfies is left out; if it is required, its object is one that nothing satisfies, too.
+One side of a contradiction gives way: limits that nothing is between, or a type of which no choice is. An alternative
+is written out together with the keywords beside it. A parameter or an alternative that no value satisfies is left out;
+if a parameter is required, nothing satisfies its object, either. Not looked for: a text that has the pattern and the
+length that are asked for, and different items (`uniqueItems`) in the number that is asked for.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections.abc import Mapping
-from fractions import Fraction
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.schema_merging import ANNOTATIONS, both
-from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number, parsed_text
+from synthesis.tools.schema_repair import BOUNDS, COUNTS, Account, as_list, is_number
 
 _LIMITS: Final = (*sorted(BOUNDS), *sorted(COUNTS), "pattern", "uniqueItems")
-_NUMBERS, _TEXTS, _LISTS = frozenset({"number", "integer"}), frozenset({"string"}), frozenset({"array"})
-_PAIRS: Final[Mapping[tuple[str, ...], frozenset[str]]] = {
-    ("minLength", "maxLength"): _TEXTS,
-    ("minItems", "maxItems"): _LISTS,
-    ("minProperties", "maxProperties"): frozenset({"object"}),
-}
-_FEW: Final = {"boolean": 2, "null": 1}
-_OF_TYPE: Final[Mapping[str, Any]] = {"string": str, "boolean": bool, "array": list, "object": dict, "null": type(None)}
-_LEFT_OUT: Final[Any] = object()
+_RANGES: Final = (("minLength", "maxLength"), ("minItems", "maxItems"))
 
 
-class _Contradiction(Exception):
-    """Nothing satisfies a schema as it is."""
-
-
-def _gives_way(rule: str, schema: JsonObject, kinds: frozenset[str], account: Account) -> None:
-    """Write down that one side of a contradiction gives way; on trial, raise if only values of some kinds are allowed."""
-    if account.is_trial and "type" in schema and kinds.issuperset(as_list(schema["type"])):
-        raise _Contradiction
-    account.rules.add(rule)
-
-
-def settled(schema: Any, account: Account, *, dropped: str, known: frozenset[str] = frozenset()) -> Any:
+def settled(schema: Any, account: Account, *, dropped: str) -> Any:
     """Return a plain schema that some value satisfies, or False if there is none.
 
-    Properties that are `dropped` (`readOnly` of a request, `writeOnly` of a response) leave at every depth; `known` are
-    names of an enclosing schema, which `required` may have.
+    Properties that are `dropped` (`readOnly` of a request, `writeOnly` of a response) leave at every depth.
 
     >>> settled({"type": "string", "enum": [256, 512]}, Account(), dropped="readOnly")
     {'type': 'integer', 'enum': [256, 512]}
     """
     account.step()
-    if schema is False or not schema:
-        return schema
-    schema = dict(schema)
-
-    def inner(each: Any, names: frozenset[str] = frozenset()) -> Any:
-        return settled(each, account, dropped=dropped, known=names)
-
-    outer, known = known, known | _names(schema)
-    for keyword in ("items", "propertyNames", "additionalProperties"):
-        if isinstance(schema.get(keyword), dict):
-            schema[keyword] = inner(schema[keyword])
-    if "properties" in schema:
-        left = {name for name, each in schema["properties"].items() if isinstance(each, dict) and each.get(dropped)}
-        if left:
-            account.rules.add("read_only_dropped")
-            known -= left
-            schema["required"] = [name for name in schema.get("required", ()) if name not in left]
-        schema["properties"] = {name: inner(each) for name, each in schema["properties"].items() if name not in left}
-    schema = _with_names(schema, account, known)
     if schema is False:
         return False
-    try:
-        _settle_lists(schema, account)
-        _settle_choices(schema, account)
-        _settle_limits(schema, account)
-    except _Contradiction:
-        return False
-    _settle_default(schema, account)
     if "anyOf" in schema:
-        schema["anyOf"] = [inner(each, known) for each in schema["anyOf"]]
-        return _alternatives(schema, account, dropped, outer)
-    return schema
-
-
-def _names(schema: Any) -> frozenset[str]:
-    """Return the names of the properties of a schema and of its alternatives."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    return frozenset(schema.get("properties", {})).union(*map(_names, schema.get("anyOf", ())))
-
-
-def _with_names(schema: JsonObject, account: Account, known: frozenset[str]) -> Any:
-    """Return an object schema whose `required` names what there is, without properties that no value satisfies."""
-    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
-    impossible = [name for name, each in properties.items() if each is False]
-    required = schema.pop("required", [])
-    if set(impossible) & set(required):
-        return False
-    if impossible:
-        account.rules.add("impossible_dropped")
-        properties = {name: each for name, each in properties.items() if each is not False}
-    is_open = others is True or isinstance(others, dict)
-    added = {name: {} if others is True else others for name in required if name not in known} if is_open else {}
-    if lost := [name for name in required if name not in known and name not in added]:
-        account.rules.add("required_mended")
-        required = [name for name in required if name not in lost]
-    if properties or added or "properties" in schema:
-        schema["properties"] = {**properties, **added}
-    if required:
-        schema["required"] = required
-    if "propertyNames" in schema:
-        names = schema["propertyNames"]
-        if names is False or not all(map(Draft202012Validator(names).is_valid, schema.get("properties", {}))):
-            account.rules.add("keyword_dropped")
-            del schema["propertyNames"]
-    if schema.get("maxProperties", math.inf) < len(required) or (
-        others is False and schema.get("minProperties", 0) > len(schema.get("properties", {}))
-    ):
-        if account.is_trial and schema.get("type") == "object":
-            return False
-        account.rules.add("bounds_mended")
-        schema.pop("maxProperties", None)
-        schema.pop("minProperties", None)
-    return schema
-
-
-def _settle_lists(schema: JsonObject, account: Account) -> None:
-    if "array" in as_list(schema.get("type")) and "items" not in schema and "prefixItems" not in schema:
+        return _alternatives(schema, account, dropped)
+    schema = dict(schema)
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            schema[keyword] = settled(schema[keyword], account, dropped=dropped)
+    if schema.get("items") is False:
+        schema["items"] = {}
+        schema["maxItems"] = min(schema.get("maxItems", math.inf), len(schema.get("prefixItems", ())))
+    if "array" in as_list(schema.get("type")) and not schema.keys() & {"items", "prefixItems"}:
         account.rules.add("items_mended")
         schema["items"] = {}
-    first = schema.get("prefixItems", [])
-    if False in first:
+    if not _has_its_names(schema, account, dropped):
+        return False
+    _settle_values(schema, account)
+    _settle_limits(schema, account)
+    return schema
+
+
+def _alternatives(schema: JsonObject, account: Account, dropped: str) -> Any:
+    """Return a schema with those of its alternatives that hold together with the keywords beside them."""
+    notes = {keyword: value for keyword, value in schema.items() if keyword in ANNOTATIONS}
+    beside = {keyword: value for keyword, value in schema.items() if keyword not in (*notes, "anyOf")}
+    whole = [settled(both(beside, each, account), account, dropped=dropped) for each in schema["anyOf"]]
+    possible = [each for each in whole if each is not False]
+    if len(possible) < len(whole):
         account.rules.add("impossible_dropped")
-        length = first.index(False)
-        schema.pop("items", None)
-        schema.pop("prefixItems")
-        schema |= {"prefixItems": first[:length]} if length else {"items": {}}
-        schema["maxItems"] = min(schema.get("maxItems", length), length)
-    elif schema.get("items") is False:
-        schema["items"] = {}
-        schema["maxItems"] = min(schema.get("maxItems", len(first)), len(first))
-    items = schema.get("items")
-    if schema.get("uniqueItems") and isinstance(items, dict) and not first:
-        few = (
-            len(items["enum"])
-            if "enum" in items
-            else 1
-            if "const" in items
-            else _FEW.get(str(items.get("type")), math.inf)
-        )
-        if schema.get("minItems", 0) > few:
-            _gives_way("bounds_mended", schema, _LISTS, account)
-            del schema["minItems"]
+    if len(possible) > 1:
+        return {**notes, "anyOf": possible}
+    return settled({**possible[0], **notes}, account, dropped=dropped) if possible else False
 
 
-def _settle_choices(schema: JsonObject, account: Account) -> None:
-    """Bring the choices of a schema and its type together; where none fits the other, the type gives way."""
-    if "const" in schema and "enum" in schema:
-        if schema.pop("enum") != [schema["const"]]:
-            account.rules.add("enum_mended")
-    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    if not values:
-        return
-    if types := as_list(schema.get("type", [])):
-        if account.is_trial:
-            if not any(_is_of(value, kind) for value in values for kind in types):
-                raise _Contradiction
-        elif types == ["string"] and all(map(is_number, values)):
-            account.rules.add("number_typed_as_string")
-            schema["type"] = "integer" if all(isinstance(value, int) for value in values) else "number"
+def _has_its_names(schema: JsonObject, account: Account, dropped: str) -> bool:
+    """Settle the properties of a schema and their names in `required`; say whether each required one is possible."""
+    found, required = schema.get("properties", {}), schema.pop("required", [])
+    written = {name: each for name, each in found.items() if each is False or not each.get(dropped)}
+    if len(written) < len(found):
+        account.rules.add("read_only_dropped")
+        required = [name for name in required if name in written or name not in found]
+    inner = {name: settled(each, account, dropped=dropped) for name, each in written.items()}
+    properties = {name: each for name, each in inner.items() if each is not False}
+    if len(properties) < len(inner):
+        account.rules.add("impossible_dropped")
+    if any(inner.get(name) is False for name in required):
+        return False
+    if others := schema.get("additionalProperties"):
+        properties |= {name: {} if others is True else others for name in required if name not in properties}
+    if any(name not in properties for name in required):
+        account.rules.add("required_mended")
+        required = [name for name in required if name in properties]
+    schema |= {"properties": properties} if properties or "properties" in schema else {}
+    schema |= {"required": required} if required else {}
+    return True
+
+
+def _settle_values(schema: JsonObject, account: Account) -> None:
+    """Bring the choices and the default of a schema to its type; if no choice is of it, the type gives way."""
+    if "const" in schema and schema.pop("enum", [schema["const"]]) != [schema["const"]]:
+        account.rules.add("enum_mended")
+    stated = schema.get("enum") or [schema[key] for key in ("const", "default", *sorted(BOUNDS)) if key in schema]
+    if schema.get("type") == "string" and stated and all(map(is_number, stated)):
+        account.rules.add("number_typed_as_string")
+        schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
+    for keyword in ("enum", "const", "default"):
+        if keyword not in schema or "type" not in schema:
+            continue
+        values = schema[keyword] if keyword == "enum" else [schema[keyword]]
+        fitting = {canonical_json(each): each for value in values for each in _read_as(schema["type"], value)}
+        if [*fitting] == [*map(canonical_json, values)]:
+            continue
+        account.rules.add("default_mended" if keyword == "default" else "enum_mended")
+        if fitting:
+            schema[keyword] = [*fitting.values()] if keyword == "enum" else fitting.popitem()[1]
         else:
-            fitting = [found for value in values if (found := _converted(value, types)) is not _LEFT_OUT]
-            if not fitting:
-                del schema["type"]
-            elif "const" in schema:
-                schema["const"] = fitting[0]
-            else:
-                schema["enum"] = list({canonical_json(each): each for each in fitting}.values())
-            if not fitting or [*map(canonical_json, fitting)] != [*map(canonical_json, values)]:
-                account.rules.add("enum_mended")
-    limits = {keyword: schema[keyword] for keyword in _LIMITS if keyword in schema}
-    if limits:
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        valid = [value for value in values if Draft202012Validator(limits).is_valid(value)]
-        if not valid:
-            _gives_way("bounds_mended", {"type": []}, _LISTS, account)
-            for keyword in limits:
-                del schema[keyword]
+            del schema["default" if keyword == "default" else "type"]
+
+
+def _read_as(kind: JsonValue, value: JsonValue) -> list[Any]:
+    """Return a value, or the one that its text spells, as a list of one if that is of a type; else an empty list."""
+    readings = [value]
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            spelt = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+            readings.append(json.loads(canonical_json(spelt)))  # no infinities
+    elif isinstance(value, int | float):
+        readings.append(canonical_json(value))
+    return [*filter(Draft202012Validator({"type": kind}).is_valid, readings)][:1]
 
 
 def _settle_limits(schema: JsonObject, account: Account) -> None:
-    """Drop limits that are for another type, or that nothing is between."""
-    stated = [schema[keyword] for keyword in sorted(BOUNDS) if keyword in schema]
-    if schema.get("type") == "string" and stated and not {"enum", "const"} & schema.keys() and not account.is_trial:
-        account.rules.add("number_typed_as_string")
-        schema["type"] = "integer" if all(isinstance(value, int) for value in stated) else "number"
-    contradicting = [
-        (pair, kinds) for pair, kinds in _PAIRS.items() if schema.get(pair[0], 0) > schema.get(pair[1], math.inf)
+    """Drop limits that nothing is between, and those that none of the choices keeps."""
+    limits = {keyword: schema[keyword] for keyword in _LIMITS if keyword in schema}
+    is_valid = Draft202012Validator(limits | {key: schema[key] for key in ("type",) if key in schema}).is_valid
+    impossible: list[Iterable[str]] = [
+        pair for pair in _RANGES if limits.get(pair[0], 0) > limits.get(pair[1], math.inf)
     ]
-    if stated and _NUMBERS & set(as_list(schema.get("type", "number"))) and not _has_number(schema):
-        contradicting.append((tuple(sorted(BOUNDS)), _NUMBERS))
-    if "pattern" in schema and {"minLength", "maxLength"} & schema.keys():
-        shortest, longest = _widths(schema["pattern"])
-        if shortest > schema.get("maxLength", math.inf) or longest < schema.get("minLength", 0):
-            contradicting.append((("minLength", "maxLength"), _TEXTS))
-    for keywords, kinds in contradicting:
-        _gives_way("bounds_mended", schema, kinds, account)
-        for keyword in keywords:
-            schema.pop(keyword, None)
-
-
-def _has_number(schema: JsonObject) -> bool:
-    """Say whether there is a number within the limits of a schema."""
     low, high = (
-        [(Fraction(str(schema[name])), name.startswith("exclusive")) for name in names if name in schema]
-        for names in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+        [limits[keyword] for keyword in keywords if keyword in limits]
+        for keywords in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
     )
-    step = Fraction(str(schema["multipleOf"])) if "multipleOf" in schema else None
-    if "number" not in as_list(schema.get("type", "number")):
-        step = Fraction((step or Fraction(1)).numerator)
-    if not low or not high:
-        return True
-    (least, is_above), (most, is_below) = max(low), min(high, key=lambda limit: (limit[0], not limit[1]))
-    if step is None:
-        return least < most or (least == most and not is_above and not is_below)
-    first = math.ceil(least / step) * step
-    first += step if is_above and first == least else 0
-    return first < most or (first == most and not is_below)
-
-
-def _widths(pattern: str) -> tuple[float, float]:
-    """Return the length of the shortest text that a pattern matches, and of the longest if it matches whole texts."""
-    parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
-    shortest, longest = parsed.getwidth()
-    ends = [str(parsed[place]) for place in (0, -1)] if len(parsed) else []
-    is_whole = bool(ends) and "AT_BEGINNING" in ends[0] and "AT_END" in ends[1]
-    return shortest, longest if is_whole else math.inf
-
-
-def _settle_default(schema: JsonObject, account: Account) -> None:
-    types = as_list(schema.get("type", []))
-    if "default" not in schema or not types:
-        return
-    if types == ["string"] and is_number(schema["default"]) and "enum" not in schema:
-        account.rules.add("number_typed_as_string")
-        schema["type"] = "integer" if isinstance(schema["default"], int) else "number"
-        return
-    found = _converted(schema["default"], types)
-    if found is _LEFT_OUT:
-        del schema["default"]
-        account.rules.add("default_dropped")
-    elif canonical_json(found) != canonical_json(schema["default"]):
-        schema["default"] = found
-        account.rules.add("default_mended")
-
-
-def _converted(value: JsonValue, types: list[JsonValue]) -> Any:
-    """Return a value that is of one of some types, or spells one that is; else `_LEFT_OUT`."""
-    if any(_is_of(value, kind) for kind in types):
-        return value
-    for kind in types:
-        found: Any = _LEFT_OUT
-        if (
-            isinstance(value, str)
-            and kind in ("integer", "number")
-            and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", value)
-        ):
-            found = float(value) if "." in value else int(value)
-        elif isinstance(value, str) and kind == "boolean":
-            found = {"true": True, "false": False}.get(value.lower(), _LEFT_OUT)
-        elif isinstance(value, str) and kind in ("array", "object"):
-            found = parsed_text(value)
-        elif kind == "string" and (is_number(value) or isinstance(value, bool)):
-            found = canonical_json(value)
-        if found is not _LEFT_OUT and _is_of(found, kind):
-            return found
-    return _LEFT_OUT
-
-
-def _is_of(value: JsonValue, kind: JsonValue) -> bool:
-    if kind in ("integer", "number"):
-        return is_number(value) and (kind == "number" or float(value) == int(value))
-    return isinstance(value, _OF_TYPE[str(kind)])
-
-
-def _alternatives(schema: JsonObject, account: Account, dropped: str, known: frozenset[str]) -> Any:
-    """Return a schema with those of its alternatives that can hold beside it."""
-    base = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
-    is_bare = not base.keys() - ANNOTATIONS
-    possible = [each for each in schema["anyOf"] if each is not False]
-    possible = [each for each in possible if is_bare or _is_possible(both(base, each, account), account, dropped)]
-    if not possible:
-        return False
-    if len(possible) == 1:
-        return settled(both(base, possible[0], account), account, dropped=dropped, known=known)
-    if len(possible) < len(schema["anyOf"]):  # which may have had names that the base requires
-        account.rules.add("impossible_dropped")
-        return settled({**base, "anyOf": possible}, account, dropped=dropped, known=known)
-    # An object that forbids further names forbids those of its alternatives, and the other way round.
-    if any("additionalProperties" in each for each in (base, *possible)) and any(map(_names, possible)) and not is_bare:
-        notes = {keyword: value for keyword, value in base.items() if keyword in ANNOTATIONS}
-        held = {keyword: value for keyword, value in base.items() if keyword not in notes}
-        whole = [settled(both(held, each, account), account, dropped=dropped) for each in possible]
-        return {"anyOf": whole, **notes}
-    return {**base, "anyOf": possible}
-
-
-def _is_possible(schema: Any, account: Account, dropped: str) -> bool:
-    """Say whether some value satisfies a schema as it is, and nothing has to give way for it."""
-    trial = Account(steps=account.steps, is_trial=True)
-    is_possible = settled(schema, trial, dropped=dropped) is not False
-    account.steps = trial.steps
-    return is_possible
+    if low and high:
+        step = limits.get("multipleOf", 1)
+        last = min(high) // step * step
+        if not any(map(is_valid, (max(low), last, last - step, (max(low) + min(high)) / 2))):
+            impossible.append(BOUNDS)
+    choices = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    if choices and not any(map(is_valid, choices)):
+        impossible = [_LIMITS]
+    for keyword in {keyword for keywords in impossible for keyword in keywords} & limits.keys():
+        account.rules.add("bounds_mended")
+        del schema[keyword]

@@ -1,27 +1,27 @@
 """Two plain schemas as one: the values of both (`allOf`), or of either (forms of a call).
 
-`False` stands for a schema that nothing satisfies. An object is read as documents mean it: a part of `allOf` that forbids
-further names does not forbid those of the other parts.
+`False` stands for a schema that nothing satisfies. A part of `allOf` that forbids further names does not forbid those
+of the other parts: its author meant the whole. Of two patterns, formats or other keywords that cannot be joined, the
+first stays.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.schema_repair import Account, as_list
 
-_MAX_ALTERNATIVES: Final = 64
-"""Maximum number of alternatives of two `anyOf` that hold at once."""
 ANNOTATIONS: Final = frozenset({"description", "default", "deprecated", "readOnly", "writeOnly"})
-_LIMITS: Final = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
+_JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
+    **dict.fromkeys(("uniqueItems", "readOnly", "writeOnly", "deprecated"), max),
+    "required": lambda first, second: list(dict.fromkeys([*first, *second])),
 }
-_FLAGS: Final = frozenset({"uniqueItems", "readOnly", "writeOnly", "deprecated"})
+_MERGED_APART: Final = frozenset({"description", "default", "properties", "additionalProperties", "const", "enum"})
 
 
 def both(one: Any, other: Any, account: Account) -> Any:
@@ -35,98 +35,72 @@ def both(one: Any, other: Any, account: Account) -> Any:
         return False
     if not one or not other:
         return one or other
-    merged = {**one, **{keyword: value for keyword, value in other.items() if keyword not in one}}
+    merged = {**one, **other, **one}  # the keywords of the first come first
     for keyword in [keyword for keyword in one if keyword in other]:
         first, second = one[keyword], other[keyword]
-        if keyword in _LIMITS:
-            merged[keyword] = _LIMITS[keyword](first, second)
-        elif keyword in _FLAGS:
-            merged[keyword] = first or second
+        if keyword in _JOINED:
+            merged[keyword] = _JOINED[keyword](first, second)
         elif keyword == "type":
-            kinds = [each for each in as_list(first) if _has(as_list(second), each)]
-            kinds += [each for each in as_list(second) if each not in kinds and _has(as_list(first), each)]
-            merged["type"] = kinds[0] if len(kinds) == 1 else kinds
+            kinds = [*_kinds_in(as_list(first), as_list(second)), *_kinds_in(as_list(second), as_list(first))]
+            merged |= _type(kinds)
             if not kinds:
                 return False
-        elif keyword == "required":
-            merged[keyword] = [*first, *(name for name in second if name not in first)]
-        elif keyword in ("items", "propertyNames"):
+        elif keyword == "items":
             merged[keyword] = both(first, second, account)
-        elif keyword == "prefixItems" and len(first) == len(second):
-            merged[keyword] = [both(*pair, account) for pair in zip(first, second, strict=True)]
-        elif keyword == "multipleOf" and isinstance(first, int) and isinstance(second, int):
-            merged[keyword] = math.lcm(first, second)
         elif keyword == "anyOf":
-            if len(first) * len(second) > _MAX_ALTERNATIVES:
-                account.rules.add("alternatives_merged")
-                first, second = _folded(first), _folded(second)
             pairs = [both(*pair, account) for pair in itertools.product(first, second)]
             merged[keyword] = [pair for pair in pairs if pair is not False]
             if not merged[keyword]:
                 return False
-        elif keyword not in (*ANNOTATIONS, "properties", "additionalProperties", "const", "enum") and first != second:
+        elif keyword not in _MERGED_APART and first != second:
             account.rules.add("keyword_dropped")
     if {"const", "enum"} & one.keys() and {"const", "enum"} & other.keys():
-        taken = {_spelt(value) for value in _values(other)}
-        values = [value for value in _values(one) if _spelt(value) in taken]
+        taken = {_spelt(value) for value in _choices(other)}
+        values = [value for value in _choices(one) if _spelt(value) in taken]
         if not values:
             return False
         merged = {keyword: value for keyword, value in merged.items() if keyword not in ("const", "enum")}
         merged |= {"const": values[0]} if "const" in {*one, *other} else {"enum": values}
-    return _objects_merged(merged, one, other, account)
-
-
-def _objects_merged(merged: JsonObject, one: JsonObject, other: JsonObject, account: Account) -> JsonObject:
-    """Add the properties of two schemas that hold at once, and the schema of all further ones, to a merged schema."""
     names = dict.fromkeys([*one.get("properties", {}), *other.get("properties", {})])
-    others = [each.get("additionalProperties", True) for each in (one, other)]
     if names:
-        merged["properties"] = {}
-    for name in names:
-        parts = [each.get("properties", {}).get(name) for each in (one, other)]
-        for place, part in enumerate(parts):
-            if part is None:
-                if others[place] is False and "properties" in (one, other)[1 - place]:
-                    account.rules.add("closed_part_opened")  # strictly the name could never be given
-                parts[place] = others[place] if isinstance(others[place], dict) else {}
-        merged["properties"][name] = both(*parts, account)
-    if False in others:
-        merged["additionalProperties"] = False
-    elif all(isinstance(each, dict) for each in others):
-        merged["additionalProperties"] = both(*others, account)
-    elif schemas := [each for each in others if isinstance(each, dict)]:
-        merged["additionalProperties"] = schemas[0]
+        named = {name: [_of_name(each, name, account) for each in (one, other)] for name in names}
+        merged["properties"] = {name: both(first, second, account) for name, (first, second) in named.items()}
+    others = [each.get("additionalProperties", True) for each in (one, other)]
+    if others != [True, True]:
+        first, second = ({} if each is True else each for each in others)
+        merged["additionalProperties"] = both(first, second, account)
     return merged
 
 
-def one_form(forms: Sequence[JsonObject]) -> Any:
-    """Return one object schema that takes a call of each form; forms that are no objects are no calls."""
-    forms = [form for form in forms if form is not False and "object" in as_list(form.get("type", "object"))]
-    if len(forms) < 2:
-        return forms[0] if forms else False
-    others = [form.get("additionalProperties") for form in forms]
+def _of_name(schema: JsonObject, name: str, account: Account) -> Any:
+    """Return what an object schema says of a property that it or another part of `allOf` has."""
+    if name in schema.get("properties", {}):
+        return schema["properties"][name]
+    others = schema.get("additionalProperties")
+    if others is False:  # strictly the name could never be given
+        account.rules.add("closed_part_opened")
+    return others if isinstance(others, dict) else {}
+
+
+def one_form(forms: Sequence[JsonObject]) -> JsonObject:
+    """Return one object schema that takes a call of each form."""
+    if len(forms) == 1:
+        return forms[0]
     properties: JsonObject = {}
     for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
         having = [form.get("properties", {}).get(name, form.get("additionalProperties")) for form in forms]
         properties[name] = either([schema for schema in having if schema is not None and schema is not True])
-    required = [name for name in properties if all(name in form.get("required", ()) for form in forms)]
-    merged: JsonObject = {"type": "object", "properties": properties, **({"required": required} if required else {})}
-    if True in others or any(isinstance(each, dict) for each in others):
-        schemas = [each for each in others if isinstance(each, dict)]
-        merged["additionalProperties"] = True if True in others else either(schemas)
-    elif all(each is False for each in others):
+    merged: JsonObject = {"type": "object", "properties": properties}
+    if required := [name for name in properties if all(name in form.get("required", ()) for form in forms)]:
+        merged["required"] = required
+    others = [form.get("additionalProperties") for form in forms]
+    if schemas := [each for each in others if each is True or isinstance(each, dict)]:
+        merged["additionalProperties"] = True if True in schemas else either(schemas)
+    elif None not in others:
         merged["additionalProperties"] = False
-    alike = ("description", "readOnly")
-    return {
-        **merged,
-        **{key: forms[0][key] for key in alike if all(form.get(key) == forms[0].get(key, ...) for form in forms)},
-    }
-
-
-def _folded(alternatives: list[Any]) -> list[Any]:
-    """Return many alternatives as one: an object if each is one, else anything."""
-    are_objects = all(each.get("type") == "object" for each in alternatives)
-    return [one_form(alternatives) if are_objects else {}]
+    if "description" in forms[0] and all(form.get("description") == forms[0]["description"] for form in forms):
+        merged["description"] = forms[0]["description"]
+    return merged
 
 
 def either(schemas: Sequence[Any]) -> Any:
@@ -138,26 +112,21 @@ def either(schemas: Sequence[Any]) -> Any:
     possible = [schema for schema in schemas if schema is not False]
     if not possible:
         return False
-    notes = _notes(possible)
     said = [{keyword: value for keyword, value in each.items() if keyword not in ANNOTATIONS} for each in possible]
     choices = [each for each in said if {"const", "enum"} & each.keys() and not each.keys() - {"type", "const", "enum"}]
     if len(choices) > 1:
-        values = list({_spelt(value): value for each in choices for value in _values(each)}.values())
-        types = list(dict.fromkeys(kind for each in choices for kind in as_list(each.get("type", []))))
-        kind = (
-            {"type": types if len(types) > 1 else types[0]} if types and all("type" in each for each in choices) else {}
-        )
-        united = {**kind, **({"enum": values} if len(values) > 1 else {"const": values[0]})}
+        values = list({_spelt(value): value for each in choices for value in _choices(each)}.values())
+        kinds = [each.get("type") for each in choices]
+        united = _type([kind for each in kinds for kind in as_list(each)]) if None not in kinds else {}
+        united |= {"enum": values} if len(values) > 1 else {"const": values[0]}
         said = [united, *(each for each in said if each not in choices)]
     distinct = list({canonical_json(each): each for each in said}.values())
     # Each keyword only narrows: a schema with all keywords of another adds no value to it.
     wide = [each for each in distinct if not any(o is not each and o.items() <= each.items() for o in distinct)]
-    if len(wide) == 1:
-        return {**wide[0], **notes}
     flat = [inner for each in wide for inner in (each["anyOf"] if each.keys() == {"anyOf"} else [each])]
     if all(each.keys() == {"type"} for each in flat):
-        return {"type": list(dict.fromkeys(kind for each in flat for kind in as_list(each["type"]))), **notes}
-    return {"anyOf": flat, **notes}
+        flat = [_type([kind for each in flat for kind in as_list(each["type"])])]
+    return {**(flat[0] if len(flat) == 1 else {"anyOf": flat}), **_notes(possible)}
 
 
 def _notes(schemas: Sequence[JsonObject]) -> JsonObject:
@@ -165,17 +134,12 @@ def _notes(schemas: Sequence[JsonObject]) -> JsonObject:
     said = dict.fromkeys(schema["description"] for schema in schemas if "description" in schema)
     notes: JsonObject = {"description": " | ".join(said)} if said else {}
     notes |= next(({"default": schema["default"]} for schema in schemas if "default" in schema), {})
-    return notes | {flag: True for flag in ("deprecated", "readOnly", "writeOnly") if all(map(_flag(flag), schemas))}
+    flags = ("deprecated", "readOnly", "writeOnly")
+    return notes | {flag: True for flag in flags if all(schema.get(flag) is True for schema in schemas)}
 
 
-def _flag(name: str) -> Callable[[JsonObject], bool]:
-    return lambda schema: schema.get(name) is True
-
-
-def _values(schema: JsonObject) -> list[JsonValue]:
-    """Return the values of `const` or of `enum`."""
-    values: list[JsonValue] = [schema["const"]] if "const" in schema else schema["enum"]
-    return values
+def _choices(schema: JsonObject) -> list[JsonValue]:
+    return [schema["const"]] if "const" in schema else list(schema["enum"])
 
 
 def _spelt(value: JsonValue) -> str:
@@ -183,5 +147,12 @@ def _spelt(value: JsonValue) -> str:
     return canonical_json(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _has(kinds: Sequence[JsonValue], kind: JsonValue) -> bool:
-    return kind in kinds or (kind == "integer" and "number" in kinds)
+def _type(kinds: Sequence[JsonValue]) -> JsonObject:
+    """Return the keyword `type` for some types."""
+    different = list(dict.fromkeys(kinds))
+    return {"type": different[0] if len(different) == 1 else different}
+
+
+def _kinds_in(kinds: Sequence[JsonValue], others: Sequence[JsonValue]) -> list[JsonValue]:
+    """Return the types whose values are all of one of some other types."""
+    return [kind for kind in kinds if kind in others or (kind == "integer" and "number" in others)]

@@ -10,10 +10,8 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    condition_dropped          `not`, `if`, `contains` and keywords on dependencies were left out: they are no form of a call
-    pattern_properties_opened  `patternProperties` became `additionalProperties`
-    keyword_dropped            a keyword that JSON Schema does not have, or with a value it does not allow; a pattern
-                               that `re` does not know, or of the most usual form it takes exponential time for
+    keyword_dropped            a condition (`not`, `if`), a keyword that JSON Schema does not have, or a value that it
+                               forbids; a pattern that `re` does not know, or takes exponential time for
 
 Of composition (`schema_composer`):
 
@@ -25,12 +23,16 @@ Of composition (`schema_composer`):
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
     read_only_dropped          a property that is part of responses alone left a request (or the other way round)
 
+Of operations (`openapi`):
+
+    path_parameter_added       a place in the path had no parameter
+    argument_renamed           arguments of two places had one name
+
 Of contradictions (`schema_contradictions`):
 
     bounds_mended              limits that are no numbers, or that nothing can be between
     enum_mended                an empty, repeated or unreadable enumeration, or one of another type than it says
-    default_mended             a default of another type that spells one of the parameter's
-    default_dropped            a default of another type
+    default_mended             a default of another type: it spells one of the parameter's, or was left out
     number_typed_as_string     a "string" whose default, limits or choices are numbers became a number
     impossible_dropped         a parameter or an alternative that no value satisfies
 
@@ -40,8 +42,8 @@ Dialect marks and titles are left out without a rule.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -71,31 +73,15 @@ _TYPE_NAMES: Final = {
     **dict.fromkeys(("none", "nil"), "null"),
 }
 """The types of JSON Schema by the names that documents give them."""
-COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_CONDITIONS: Final = frozenset({
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "dependencies", "dependentRequired",
-    "dependentSchemas", "unevaluatedProperties", "unevaluatedItems",
-})  # fmt: skip
-_READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
-_SILENT: Final = frozenset(
-    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "$anchor", "example", "examples", "strict"}
-)
-_SAID_OF_A_PARAMETER: Final = (
-    "type",
-    "description",
-    "enum",
-    "const",
-    "default",
-    "$ref",
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "items",
+READ_APART: Final = frozenset({"type", "required", "nullable", "optional", "$ref", "allOf", "anyOf", "oneOf"})
+SILENT: Final = frozenset(
+    {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples", "strict"}
 )
 _LEFT_OUT: Final[Any] = object()
 _OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
-_GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*(?:[\[<(]\s*(.*?)\s*[\])>]|\s+of\s+(\w+?)s?)", re.IGNORECASE)
+_GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*\[(.*)\]")
 
 _ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
 _ENDLESS: Final = re.compile(rf"\((?:\?:)?(?:{_ATOM}[?*])*{_ATOM}[+*](?:{_ATOM}[?*])*\)(?:[*+]|\{{\d+,\}})")
@@ -115,23 +101,18 @@ class Account:
 
     rules: set[str] = field(default_factory=set)
     steps: int = 0
-    nodes: int = 0
-    is_trial: bool = False
-    """Whether a contradiction means that nothing satisfies a schema, rather than that one side gives way."""
 
-    def read(self, depth: int) -> None:
-        """Count a schema of the document; references are written out, so a short one can make a tree without measure."""
-        self.nodes += 1
-        if self.nodes > MAX_SCHEMA_NODES:
-            raise SchemaUnconvertible(f"more than {MAX_SCHEMA_NODES} schemas in one tool")
-        if depth > MAX_SCHEMA_DEPTH:
-            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
-
-    def step(self) -> None:
+    def step(self, cost: int = 1) -> None:
         """Count a merge of two schemas or a look for contradictions."""
-        self.steps += 1
+        self.steps += cost
         if self.steps > _MAX_STEPS:
             raise SchemaUnconvertible(f"more than {_MAX_STEPS} steps to compose one tool")
+
+    def read(self, depth: int) -> None:
+        """Count a schema of the document: references are written out, so that a short one can make a huge tree."""
+        self.step(_MAX_STEPS // MAX_SCHEMA_NODES)
+        if depth > MAX_SCHEMA_DEPTH:
+            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
 
 
 def schema_error(schema: JsonObject) -> str:
@@ -160,132 +141,22 @@ def _draft_error(schema_json: str) -> str:
     return ""
 
 
-def parameters_found(found: JsonValue, account: Account) -> JsonValue:
-    """Return parameters as a schema if they are none: a text of JSON, a list of named ones, or named ones alone.
-
-    Without a list `required`, a parameter alone is required if neither its type nor a default says that it is optional.
-
-    >>> parameters_found({"city": {"type": "str"}, "days": {"type": "int, optional"}}, Account())["required"]
-    ['city']
-    """
-    wrapped = parsed_text(found)
-    if isinstance(wrapped, dict) and "properties" not in wrapped:  # a function, or the tool of one cloud's API
-        inner = (wrapped.get(key) for key in ("json", "schema", "parameters"))
-        wrapped = next((each for each in inner if isinstance(each, dict) and each.keys() >= {"properties"}), wrapped)
-    if isinstance(wrapped, list):
-        wrapped = {"type": "object", "properties": wrapped}
-    elif isinstance(wrapped, dict) and ("properties" not in wrapped or _is_parameter(wrapped["properties"])):
-        wrapped = _wrapped(wrapped)
-    if wrapped != found:
-        account.rules.add("parameters_wrapped")
-    return wrapped
-
-
-def _wrapped(found: JsonObject) -> JsonObject:
-    """Return an object of parameters as a schema that has them for properties; any other object as it is."""
-    keywords = {"type": (str, list), "required": list, "description": str, "additionalProperties": (bool, dict)}
-    beside = {key: found[key] for key, kinds in keywords.items() if key in found and isinstance(found[key], kinds)}
-    named = {key: value for key, value in found.items() if key not in beside and _is_parameter(value)}
-    if "type" in beside and beside["type"] not in ("object", ["object"], "dict"):
-        return found
-    is_bare = len(named) == len(found)
-    if not is_bare:  # a schema, so words of JSON Schema are meant as such
-        named = {
-            key: value for key, value in named.items() if key not in {*_CONDITIONS, *_READ_APART, *_SILENT, "items"}
-        }
-        named = {key: value for key, value in named.items() if isinstance(value, dict) and key != "properties"}
-    if not named:
-        return found
-    needed = [key for key, value in named.items() if not _is_optional(value)] if is_bare else []
-    rest = {key: value for key, value in found.items() if key not in named}
-    return {**rest, "type": "object", "properties": named, **({"required": needed} if needed else {}), **beside}
-
-
-def parsed_text(found: JsonValue) -> JsonValue:
-    """Return the object or list that a text spells as JSON; anything else as it is."""
-    if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(found)
-        except (ValueError, RecursionError):
-            return found
-    return found
-
-
-def _is_parameter(value: JsonValue) -> bool:
-    if isinstance(value, str):
-        return bool(type_of(value))
-    kinds: dict[str, Any] = {"type": (str, list), "description": str, "$ref": str, "items": dict}
-    return isinstance(value, dict) and any(
-        isinstance(value[key], kinds.get(key, object)) for key in _SAID_OF_A_PARAMETER if key in value
-    )
-
-
-def _is_optional(value: JsonValue) -> bool:
-    if isinstance(value, dict) and (
-        value.get("optional") is True or value.get("required") is False or "default" in value
-    ):
-        return True
-    said = value.get("type") if isinstance(value, dict) else value
-    return isinstance(said, str) and bool(_OPTIONAL.search(said.strip()) or said.lower().startswith("optional["))
-
-
-def hoisted(found: JsonObject, account: Account) -> JsonObject:
-    """Return a schema whose properties are an object of parameters, without keywords that stood one level too deep."""
-    for wrapper in ("schema", "type"):
-        if isinstance(inner := found.get(wrapper), dict) and _is_parameter(inner):
-            account.rules.add("nested_schema_unwrapped")
-            found = {**{key: value for key, value in found.items() if key != wrapper}, **inner}
-    names = found.get("properties")
-    if isinstance(names, list) and names:
-        entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
-        account.rules.add("parameters_wrapped")
-        names = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in entries}
-        found = {**found, "properties": names}
-    if not isinstance(names, dict):
-        return found
-    has_schemas = any(isinstance(value, dict) for value in names.values())
-    inner, needed, kind = names.get("properties"), names.get("required"), names.get("type")
-    deep = {"type"} if kind in ("object", ["object"]) else set()
-    deep |= {"required"} if isinstance(needed, list | bool) or (isinstance(needed, str) and needed in names) else set()
-    deep |= {"additionalProperties"} if isinstance(names.get("additionalProperties"), bool) else set()
-    is_whole = isinstance(inner, dict) and ("type" in deep or isinstance(needed, list))
-    deep |= {"properties"} if is_whole else set()
-    if has_schemas:
-        texts = ("$schema", "$id", "title", "description")
-        deep |= {key for key in texts if isinstance(names.get(key), str) and not type_of(names[key])}
-    if not deep:
-        return found
-    account.rules.add("nested_schema_unwrapped" if is_whole else "keyword_hoisted")
-    kept = {key: value for key, value in names.items() if key not in deep} | (inner if is_whole else {})
-    stated = found.get("required")
-    both = [*(stated if isinstance(stated, list) else []), *(as_list(needed) if not isinstance(needed, bool) else [])]
-    lifted = {"required": both} if "required" in deep and both else {}
-    lifted |= {key: names[key] for key in ("type", "additionalProperties") if key in deep and key not in found}
-    return hoisted({**found, **lifted, "properties": kept}, account)
-
-
 def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], account: Account) -> JsonObject:
     """Return the keywords of one schema that say something of a value by themselves, mended; `schema` mends inner ones.
 
     `required` may still name what no property has: a part of `allOf` elsewhere may have it.
     """
-    mended: JsonObject = {}
-    if kind := _kind(found.get("type"), account):
-        mended |= kind
+    mended = _kind(found.get("type"), account)
     for keyword, value in found.items():
         if keyword == "items" and isinstance(value, list):  # of draft 4
             account.rules.add("items_mended")
             keyword = "prefixItems" if value else "title"
-        if keyword not in _READ_APART and keyword not in _SILENT:
+        if keyword not in READ_APART and keyword not in SILENT:
             kept = _kept(keyword, value, found, schema, account)
             if kept is not _LEFT_OUT:
                 mended[keyword] = kept
-    if patterns := mended.pop("patternProperties", None):
-        account.rules.add("pattern_properties_opened")
-        others = mended.get("additionalProperties")
-        matched = [*patterns.values(), *([others] if isinstance(others, dict) else [])]
-        anyone = {"anyOf": matched} if len(matched) > 1 else matched[0]
-        mended["additionalProperties"] = True if others is True else anyone
+    if found.get("patternProperties"):
+        mended["additionalProperties"] = True  # names that a pattern tells
     if required := _required(found, account):
         mended["required"] = required
     return mended
@@ -296,16 +167,14 @@ def _kept(
 ) -> JsonValue:
     """Return the value of a keyword if JSON Schema has it and allows the value, or mend it; else `_LEFT_OUT`."""
     match keyword, value:
-        case "properties" | "patternProperties", dict():
+        case "properties", dict():
             return {str(name): schema(inner) for name, inner in value.items()}
         case "prefixItems", [_, *_]:
             return [schema(inner) for inner in value]
-        case "items" | "propertyNames" | "additionalProperties", dict():
+        case "items", dict() | bool() | str():
             return schema(value)
-        case "items", False:
-            return False
-        case "items", bool() | str() | None:
-            return schema(value) if value is not None else _LEFT_OUT
+        case "additionalProperties", dict():
+            return schema(value)
         case "additionalProperties" | "deprecated" | "readOnly" | "writeOnly" | "uniqueItems", bool():
             return value
         case "description" | "format", str():
@@ -328,9 +197,7 @@ def _kept(
         return int(value)
     if keyword in BOUNDS and is_number(value) and (keyword != "multipleOf" or value > 0):
         return value
-    account.rules.add(
-        "bounds_mended" if keyword in BOUNDS else "condition_dropped" if keyword in _CONDITIONS else "keyword_dropped"
-    )
+    account.rules.add("bounds_mended" if keyword in BOUNDS else "keyword_dropped")
     return _LEFT_OUT
 
 
@@ -338,60 +205,51 @@ def _kind(found: JsonValue, account: Account) -> JsonObject:
     """Return the keyword `type` of what a document calls so, with `items` if that says them."""
     names = [] if found is None else as_list(found)
     kinds = [type_of(name) if isinstance(name, str) else {} for name in names]
-    types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind.get("type", []))))
-    if any({} == kind for kind in kinds) and not (types and all(isinstance(name, str) for name in names)):
-        types = []  # one of them is "any", or not a name
+    types = [] if {} in kinds else list(dict.fromkeys(each for kind in kinds for each in as_list(kind["type"])))
     if types != names:
         account.rules.add("type_mapped")
-    items = [kind["items"] for kind in kinds if "items" in kind]
-    return {
-        **({"type": types if len(types) > 1 else types[0]} if types else {}),
-        **({"items": items[0]} if items else {}),
-    }
+    mended: JsonObject = {"type": types if len(types) > 1 else types[0]} if types else {}
+    return mended | next(({"items": kind["items"]} for kind in kinds if types and "items" in kind), {})
 
 
 def type_of(name: str) -> JsonObject:
     """Return the type that a name means, with `items` if it says them; empty if JSON Schema has no such type.
 
-    >>> type_of("List[int]"), type_of("int, optional"), type_of("string[]"), type_of("Union[int, str]"), type_of("any")
-    ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, \
-{'type': 'array', 'items': {'type': 'string'}}, {'type': ['integer', 'string']}, {})
+    >>> type_of("List[int]"), type_of("int, optional"), type_of("Union[int, str]"), type_of("any")
+    ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, {'type': ['integer', 'string']}, {})
     """
     name = _OPTIONAL.sub("", name.strip()).strip()
     if known := _TYPE_NAMES.get(name.lower()):
         return {"type": known}
     if name.endswith("[]"):
         return {"type": "array", "items": type_of(name[:-2])}
-    whole = _GENERIC.fullmatch(name)
-    outer, inner = (whole[1].lower(), whole[2] or whole[3] or "") if whole else ("", "")
+    generic = _GENERIC.fullmatch(name)
+    outer, inner = (generic[1].lower(), generic[2]) if generic else ("", "")
     if "|" in name or outer in ("union", "optional"):
-        parts = [type_of(part) for part in (inner.split(",") if outer in ("union", "optional") else name.split("|"))]
-        types = list(dict.fromkeys(each for part in parts for each in as_list(part.get("type", []))))
-        return {"type": types if len(types) > 1 else types[0]} if types and all(parts) else {}
-    match _TYPE_NAMES.get(outer):
-        case "array":
-            items = type_of(inner) if outer != "tuple" else {}
-            return {"type": "array", **({"items": items} if items else {})}
-        case "object":
-            return {"type": "object"}
-    return {}
+        kinds = [type_of(part).get("type") for part in re.split("[|,]", inner if outer else name)]
+        types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind)))
+        return {} if None in types else {"type": types if len(types) > 1 else types[0]}
+    known = _TYPE_NAMES.get(outer, "")
+    items = type_of(inner) if known == "array" and outer != "tuple" else {}
+    return {"type": known, **({"items": items} if items else {})} if known in ("array", "object") else {}
+
+
+def says_optional(name: str) -> bool:
+    """Say whether a document calls a type optional, as in "int, optional"."""
+    return bool(_OPTIONAL.search(name.strip())) or name.lower().startswith("optional[")
 
 
 def _required(found: JsonObject, account: Account) -> list[str]:
-    stated = found.get("required", [])
-    if isinstance(stated, str):
-        stated = [stated] if "properties" in found else []
-    names = dict.fromkeys(name for name in stated if isinstance(name, str)) if isinstance(stated, list) else {}
-    if list(names) != found.get("required", []) and not isinstance(stated, bool):
-        account.rules.add("required_mended")
+    names = [name for name in as_list(found.get("required", [])) if isinstance(name, str)]
     inner = found.get("properties")
     # Draft 3 said it the other way round: `required: true` on the property itself.
     for name, schema in inner.items() if isinstance(inner, dict) else ():
         flag = schema.get("required") if isinstance(schema, dict) else None
-        if flag is True or (isinstance(flag, list) and flag == [name] and "properties" not in schema):
-            account.rules.add("required_mended")
-            names[str(name)] = None
-    return list(names)
+        names += [str(name)] if flag is True or (flag == [name] and "properties" not in schema) else []
+    required = list(dict.fromkeys(names))
+    if required != found.get("required", []) and not isinstance(found.get("required"), bool):
+        account.rules.add("required_mended")
+    return required
 
 
 def as_list(value: JsonValue) -> list[JsonValue]:
@@ -401,8 +259,8 @@ def as_list(value: JsonValue) -> list[JsonValue]:
 
 def is_number(value: JsonValue) -> bool:
     """Say whether a value is a finite number."""
-    is_float = isinstance(value, float) and math.isfinite(value)  # `json` reads 1e999 as an infinity
-    return is_float or (isinstance(value, int) and not isinstance(value, bool))
+    is_a = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_a and abs(value) <= sys.float_info.max  # `json` reads 1e999 as an infinity
 
 
 def _can_be_kept(value: JsonValue) -> bool:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,7 +62,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     A line that cannot be read is one reason; the other lines are read.
     """
     try:
-        text = _text_of(path)
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
         if path.suffix == ".jsonl":
             yield from _servers_of_lines(text, path)
         elif path.suffix == ".py":
@@ -80,13 +79,6 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
     except _UNREADABLE as error:
         yield _unreadable(path.name, error)
-
-
-def _text_of(path: Path) -> str:
-    """Return the text of a file; some editors begin one with a byte-order mark, which JSON does not allow."""
-    content = path.read_bytes()
-    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and path.suffix != ".py"
-    return content.decode("utf-16" if is_wide else "utf-8-sig")
 
 
 def _servers_of_lines(text: str, path: Path) -> Iterator[SourceServer | Rejected]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.tools.documents import SourceServer, SourceTool, object_in, tools_in
-from synthesis.tools.schema_repair import parsed_text
+from synthesis.tools.misplaced_keywords import parsed_text
 
 _NONE: Final[JsonObject] = {"type": "object", "properties": {}}
 
@@ -50,17 +50,17 @@ def _input_schema(tool: JsonObject) -> JsonValue:
 def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
     """Return the tools of an OpenAI request as one server; None if the document is something else.
 
-    Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`, each
-    of them as a text of JSON as well. A function without `parameters` takes none.
+    Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`;
+    the list and its entries may be texts of JSON. A function without `parameters` takes none.
     """
     described = object_in(document)
-    found = described.get("tools", document)
+    found = described.get("tools", described.get("functions", document))
     kinds: list[bool] = []
 
     def function(tool: JsonObject) -> SourceTool:
-        inner = object_in(parsed_text(tool.get("function"))) or object_in(tool.get("toolSpec")) or tool
-        kinds.append(inner is not tool or "parameters" in tool)
-        parameters = inner.get("parameters", inner.get("inputSchema"))
+        inner = object_in(parsed_text(tool.get("function"))) or tool
+        kinds.append(inner is not tool or bool(tool.keys() & {"parameters", "inputSchema", "input_schema"}))
+        parameters = inner.get("parameters", _input_schema(inner))
         return SourceTool(inner.get("name"), inner.get("description"), _NONE if parameters is None else parameters)
 
     tools = tools_in(found, function)

@@ -1,4 +1,4 @@
-"""YAML as JSON sees it, by the core schema of version 1.2, which OpenAPI asks for: text keys; `no`, `22:30` and dates are text.
+"""YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
 
 Aliases are written out within a budget, so that a short text cannot make a document without measure. Merge keys (`<<`)
 are read as well, since many specifications have them. If a text cannot be read, one rule mends it: tabs at the ends of
@@ -8,6 +8,7 @@ lines go. YAML 1.2 allows them (section 6.2), the loader does not.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -22,10 +23,16 @@ _CORE: Final = {
     "null": r"null|Null|NULL|~|",
     "bool": r"true|True|TRUE|false|False|FALSE",
     "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
     "merge": r"<<",
 }
-"""Scalars that are no text (YAML 1.2.2, section 10.3.2)."""
+"""Scalars that are no text (YAML 1.2.2, section 10.3.2); JSON has no infinity."""
+_READ: Final[dict[str, Callable[[str], JsonValue]]] = {
+    "null": lambda text: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": lambda text: int(text, 0 if text[:2] in ("0o", "0x") else 10),
+    "float": float,
+}
 
 
 class _CoreLoader(yaml.SafeLoader):
@@ -68,14 +75,11 @@ class _Reading:
             raise ValueError(
                 f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them"
             )
-        match node:
-            case yaml.MappingNode():
-                return self._mapping(node)
-            case yaml.SequenceNode():
-                return [self.value(each) for each in node.value]
-            case yaml.ScalarNode():
-                return _scalar(node)
-        return None
+        if isinstance(node, yaml.ScalarNode):
+            return _READ.get(node.tag.removeprefix(_TAG), str)(node.value)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(each) for each in node.value]
+        return self._mapping(node) if isinstance(node, yaml.MappingNode) else None
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, JsonValue]:
         merged: dict[str, JsonValue] = {}
@@ -90,17 +94,3 @@ class _Reading:
             else:
                 raise ValueError(f"line {key.start_mark.line + 1}: expected a text as a key, found {key.id}")
         return {**merged, **own}
-
-
-def _scalar(node: yaml.ScalarNode) -> JsonValue:
-    text = str(node.value)
-    match node.tag.removeprefix(_TAG):
-        case "null":
-            return None
-        case "bool":
-            return text.lower() == "true"
-        case "int":
-            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-        case "float":
-            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-    return text

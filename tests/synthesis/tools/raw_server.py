@@ -1,6 +1,8 @@
 """A tool server on stdio, written against the protocol and no SDK, so that it can break any rule.
 
-    python raw_server.py VERSION [list-in-pages | list-without-end | die-when-listed | list-nonsense]
+    python raw_server.py VERSION [list-in-pages | list-without-end | list-new-tools-without-end | list-odd-tools |
+                                  list-again-without-end |
+                                  die-when-listed | list-nonsense]
 
 Its one tool, `act`, does as its argument `text` says.
 """
@@ -68,9 +70,17 @@ class RawServer:
             case "die-when-listed", _:
                 os._exit(3)
             case "list-nonsense", _:
-                return {"tools": [{"description": 3}]}
+                return {"tools": "none"}
+            case "list-odd-tools", _:
+                odd = [None, {"description": 3}, {"name": "bare"}, TOOL | {"name": "odd", "inputSchema": {"oneOf": []}}]
+                return {"tools": [*odd, {**TOOL, "name": "out", "outputSchema": {"description": 3}}, TOOL]}
             case "list-without-end", _:
                 return {"tools": [TOOL], "nextCursor": "more"}
+            case "list-new-tools-without-end", _:
+                place = int(cursor or 0)
+                return {"tools": [TOOL | {"name": f"act_{place}"}], "nextCursor": str(place + 1)}
+            case "list-again-without-end", _:
+                return {"tools": [TOOL], "nextCursor": str(int(cursor or 0) + 1)}
             case "list-in-pages", None:
                 return {"tools": [TOOL | {"name": "act_first"}], "nextCursor": "second"}
         return {"tools": [TOOL]}

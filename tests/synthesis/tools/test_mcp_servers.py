@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a row of a table is one case
 """Real MCP servers: started, listed, called, isolated, replaced when they die."""
 
 import asyncio
@@ -9,11 +10,14 @@ import pytest
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 
+from mcp.types import CallToolResult
+
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
 from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_group import McpBackend
+from synthesis.tools.mcp_messages import shown_answer, text_of_answer
 from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
@@ -161,7 +165,10 @@ async def test_tools_are_listed_page_by_page_and_text_between_messages_is_no_ans
     ("arguments", "said"),
     [
         (("2031-01-01",), "does not start: .*2031-01-01"),  # a version that the SDK does not know
-        *(((LATEST, fault), "cannot be listed") for fault in ("list-without-end", "die-when-listed", "list-nonsense")),
+        *(
+            ((LATEST, fault), "cannot be listed")
+            for fault in ("list-new-tools-without-end", "die-when-listed", "list-nonsense")
+        ),
     ],
 )
 async def test_a_server_that_cannot_be_listed_ends_in_one_clear_line(tmp_path, arguments, said):
@@ -169,6 +176,53 @@ async def test_a_server_that_cannot_be_listed_ends_in_one_clear_line(tmp_path, a
         with pytest.raises(ToolServerUnavailable, match=f"'raw' {said}") as raised:
             await pool.source_server()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "names", "repairs"),
+    [
+        ("list-without-end", ["act"], ("listing ended after 2 pages: its cursor or its tools came again",)),
+        ("list-again-without-end", ["act"], ("listing ended after 2 pages: its cursor or its tools came again",)),
+        ("list-odd-tools", ["bare", "odd", "out", "act"], tuple(
+            f"tool left out: number {place} of its page (tool without a name)" for place in (1, 2)
+        )),
+    ],
+)  # fmt: skip
+async def test_what_is_odd_in_a_listing_is_named_and_the_other_tools_can_be_called(tmp_path, fault, names, repairs):
+    async with pool_of(raw_server(LATEST, fault), tmp_path) as pool:
+        listing = await pool.source_server()
+        assert [tool.name for tool in listing.tools] == names
+        assert set(repairs) <= {*listing.repairs}
+        async with pool.lease() as session:
+            assert await said_to(session, "far") == '{"answer": "FAR"}'
+
+
+def content(*blocks: dict) -> list:
+    return CallToolResult.model_validate(shown_answer({"content": list(blocks)})).content
+
+
+RESOURCE = {"uri": "repo://a.md", "mimeType": "text/markdown", "text": "# Body"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "structure", "said"),
+    [
+        ([{"type": "text", "text": "got it"}, {"type": "resource", "resource": RESOURCE}], None, "got it\n# Body"),
+        ([{"type": "resource", "resource": {"uri": "f://a.pdf", "mimeType": "application/pdf", "blob": "AAAA"}}], None, "[resource f://a.pdf, application/pdf, 4 characters in base64]"),
+        ([{"type": "resource_link", "uri": "f://q.csv", "name": "q.csv", "description": "sums"}], None, "[resource f://q.csv: q.csv, sums]"),
+        ([{"type": "image", "data": "AAAA", "mimeType": "image/png"}], None, "[image, image/png, 4 characters in base64]"),
+        ([{"type": "video", "url": "x"}, {"type": "text", "text": "t"}], None, '{"type": "video", "url": "x"}\nt'),
+        ([{"type": "text", "text": "half \ud83d"}], {"a": "\ud83d"}, 'half \ud83d\n{"a": "?"}'),
+        ([{"type": "text", "text": "one issue: #12"}], {"count": 1}, 'one issue: #12\n{"count": 1}'),
+        ([{"type": "text", "text": '{"count":  1}'}], {"count": 1}, '{"count": 1}'),
+        ([{"type": "text", "text": "ok"}], {"result": "ok"}, "ok"),
+        ([{"type": "text", "text": '{"a": 1}'}, {"type": "resource", "resource": RESOURCE}], {"a": 1}, '{"a": 1}\n# Body\n{"a": 1}'),
+        ([{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, "[1, 2]"),
+        ([], {"a": float("nan"), "b": [float("inf")]}, '{"a": null, "b": [null]}'),
+    ],
+)  # fmt: skip
+def test_all_that_a_tool_says_is_in_its_response(blocks, structure, said):
+    assert text_of_answer(content(*blocks), structure) == said
 
 
 async def test_a_session_whose_call_was_given_up_is_not_lent_again(tmp_path):
