@@ -99,9 +99,10 @@ def test_a_selection_keeps_the_same_as_a_run_with_these_thresholds(tmp_path):
 
 def test_a_lower_threshold_keeps_at_most_count_and_counts_items_never_worked_on(tmp_path):
     out = tmp_path / "out"
-    synthesized(out, reward_thresholds=STRICT)
-    report = synthesized(out, Deaf(), reward_thresholds=LAX, task_thresholds=TaskThresholds(realism=0.0))
-    assert report.kept == 30
+    synthesized(out, reward_thresholds=STRICT, count=36)
+    lower = TaskThresholds(realism=0.0)
+    report = synthesized(out, Deaf(), reward_thresholds=LAX, task_thresholds=lower, count=36)
+    assert report.kept == 36
     assert report.rejected["never worked on"] > 0
     assert report.rejected["more than count"] > 0
     assert report.rejected["low realism"] == 0
@@ -221,6 +222,6 @@ def test_the_duplicates_are_those_of_a_comparison_of_all_with_all_kept_ones(leas
 
 
 def test_near_duplicates_are_counted_with_their_reason_and_replaced(tmp_path):
-    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=120, near_duplicate_similarity=0.5)
+    strict = synthesized(tmp_path / "strict", ProceduralTeacher(), count=120, near_duplicate_similarity=0.35)
     assert strict.rejected["near-duplicate task"] > 0
     assert strict.kept == 120
