@@ -93,7 +93,7 @@ def test_distractors_beside_the_siblings_are_mostly_of_other_domains(environment
         for each in environment.irrelevant_tools
         if each.tool.document.name in domains
     ]
-    assert sum(beside) >= 0.6 * len(beside) >= COUNT
+    assert sum(beside) >= 0.6 * len(beside) > COUNT / 3
 
 
 async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call() -> None:
