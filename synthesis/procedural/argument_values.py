@@ -165,23 +165,21 @@ def _shape_of(name: str, subject: str) -> str | None:
 
 
 def _named_text(words: Sequence[str], rng: Random, language: Language, is_argument: bool) -> str:
-    """Draw from the list that the last telling word of a name stands for; "product name" is a product's.
-
-    An argument without such a word gets its own name with a number; a topic would be no value of most of them.
-    """
+    """Draw from the list that the last telling word of a name stands for; "product name" is a product's."""
     synonyms = _VOCABULARY["synonyms"]
     telling = [singular(word) for word in words if word != "name" or len(words) == 1]
     for word in reversed(telling):
         for key in (word, synonyms.get(word)):
             if key in _VOCABULARY[language] and key not in ("role", "constraint"):
-                return _combined(key, rng, language)
+                return phrase(key, rng, language)
             if key in _VOCABULARY["en"]:
-                return _combined(key, rng, "en")
+                return phrase(key, rng, "en")
+    # An argument without such a word gets its own name with a number; a topic would be no value of most of them.
     if is_argument and words and words[-1] != "name" and "".join(words).isascii():
         if words[-1] in _VOCABULARY["numbers"]:
             return str(_number(words[-1], {}, rng, decimals=None))
         return f"{words[-1]}-{rng.randint(2, 99)}"
-    return _combined("title" if words and words[-1] == "name" else "topic", rng, language)
+    return phrase("title" if words and words[-1] == "name" else "topic", rng, language)
 
 
 _JOINED_WITHOUT_SPACE: Final = frozenset(
@@ -189,7 +187,8 @@ _JOINED_WITHOUT_SPACE: Final = frozenset(
 )
 
 
-def _combined(key: str, rng: Random, language: Language) -> str:
+def phrase(key: str, rng: Random, language: Language) -> str:
+    """Draw a phrase of the vocabulary by its key, e.g. `role` or `constraint`."""
     separator = "" if key in _JOINED_WITHOUT_SPACE or language == "zh" else " "
     return separator.join(rng.choice(part) for part in _VOCABULARY[language][key])
 
@@ -197,14 +196,9 @@ def _combined(key: str, rng: Random, language: Language) -> str:
 def _fitted(text: str, schema: JsonObject, rng: Random) -> str:
     """Bring a text inside the schema's limits of length."""
     while len(text) < schema.get("minLength", 0):
-        text = f"{text} {_combined('topic', rng, 'en')}"
+        text = f"{text} {phrase('topic', rng, 'en')}"
     limit = schema.get("maxLength")
     if limit and len(text) > limit:
         letters = "ABCDEFGHJKLMNPRSTUVWXYZ"  # so short a text is a code, not the beginning of a word
         text = "".join(rng.choice(letters) for _ in range(limit)) if limit <= 5 else text[:limit].strip()
     return text
-
-
-def phrase(key: str, rng: Random, language: Language) -> str:
-    """Draw a phrase of the vocabulary by its key, e.g. `role` or `constraint`."""
-    return _combined(key, rng, language)

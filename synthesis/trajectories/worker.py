@@ -129,13 +129,7 @@ class TrajectoriesWorker:
         whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
         persona = self._drawn_persona(server, slot)
         written, chain = await write_task(
-            server,
-            teacher,
-            chain=chain,
-            expectation=expectation,
-            hidden_slots=hidden,
-            seed=seed,
-            persona=persona,
+            server, teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed, persona=persona
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
