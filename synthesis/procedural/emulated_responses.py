@@ -46,7 +46,11 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     effect, noun = nouns.effect_of(tool), nouns.noun_of(tool)
     found = [(nouns.reference_of(tool, name), value) for name, value in request.arguments.items()]
     references = [(reference, value) for reference, value in found if reference is not None]
-    own = {reference.key: value for reference, value in references if nouns.is_same_kind(reference.noun, noun)}
+    own = {
+        reference.key: value
+        for reference, value in references
+        if nouns.is_same_kind(reference.noun, noun) or noun[-1:] == (reference.key,)  # `read_by_path(note_path)`
+    }
     place = _place_named(entities, noun, own)
     if place is None and effect not in ("list", "create"):  # `get_status(order_id)` is about an order
         place = next((_place(each.noun, value) for each, value in references if each.is_identifier), None)
