@@ -92,7 +92,8 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     if chain is None:
         return AgentMessage(reasoning=rng.choice(phrases["refuse"]), content=_refusal(task, rng))
     if task.expectation == "ask_back" and sum(message.role == "user" for message in request.conversation) < 2:
-        return _ask_back(request, rng)
+        missing = ("和" if language == "zh" else " and ").join(missing_facts(task, request.tools))
+        return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(missing))
     progress = read_progress(chain.tools, request.conversation)
     pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
     hopeless = next((position for position in pending if not worth_another_try(progress, position)), None)
@@ -122,8 +123,7 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
 
 def _refusal(task: Task, rng: Random) -> str:
     """Say that no tool can do the last call of a task, whose document the agent does not see."""
-    is_in_words = task.chain is not None and task.language == "en"
-    wish = " ".join(words_of(task.chain.tools[-1])) if is_in_words and task.chain else "完成这件事"
+    wish = " ".join(words_of(task.chain.tools[-1])) if task.chain and task.language == "en" else "完成这件事"
     return rng.choice(_PHRASES[task.language]["cannot"]).format(wish)
 
 
@@ -204,12 +204,6 @@ def _reasoning(
     label = label_of(binding.argument, other.parameters.get("properties", {}).get(binding.argument, {}), language)
     said = rng.choice(phrases["needed" if given else "takes"])
     return said.format(named[0], label, " ".join(words_of(other.name)[:4]))
-
-
-def _ask_back(request: TakeTurn, rng: Random) -> AgentMessage:
-    phrases = _PHRASES[request.language]
-    joined = ("和" if request.language == "zh" else " and ").join(missing_facts(request.task, request.tools))
-    return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(joined))
 
 
 def missing_facts(task: Task, tools: Sequence[ToolDocument]) -> list[str]:

@@ -14,14 +14,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from synthesis.prompts.chains import (
-    BindArguments,
-    EarlierValue,
-    EarlierValues,
-    ProposedChain,
-    ProposedChains,
-    VoteOnChain,
-)
+from synthesis.prompts.chains import BindArguments, EarlierValue, ProposedChain, ProposedChains, VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
@@ -81,12 +74,8 @@ async def bound_chain(server: ServerDocument, names: Sequence[str], teacher: Tea
     tools = tuple(documents[name] for name in names if name in documents)
     if len(tools) < max(2, len(names)):  # there is nothing to ask; an unknown tool is a fault of the chain
         return bind_chain(server, names)
-
-    def checked(reply: EarlierValues) -> Chain:
-        return bind_chain(server, names, reply.values)
-
     request = BindArguments(language=server.language, tools=tools)
-    return await accepted_reply(teacher, request, checked, seed=seed)
+    return await accepted_reply(teacher, request, lambda reply: bind_chain(server, names, reply.values), seed=seed)
 
 
 def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[EarlierValue] | None = None) -> Chain:

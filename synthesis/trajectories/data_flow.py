@@ -10,7 +10,7 @@ from typing import Final
 from synthesis.records import JsonValue, Trajectory
 from synthesis.run.json_values import canonical_json
 
-LEAST_CHARACTERS: Final = 4
+_LEAST_CHARACTERS: Final = 4
 """Least number of characters of a value that counts: shorter ones, as `en` or `12`, match by chance."""
 
 
@@ -59,5 +59,5 @@ def _values(value: JsonValue) -> Iterator[str]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _values(inner)
-    elif not isinstance(value, bool) and value is not None and len(str(value)) >= LEAST_CHARACTERS:
+    elif not isinstance(value, bool) and value is not None and len(str(value)) >= _LEAST_CHARACTERS:
         yield str(value)
