@@ -162,8 +162,6 @@ def _is_english(phrase: str, usable: set[str]) -> bool:
     if is_name and all(word in _NAME_JOINTS for word in lower):
         return False
     # One capital alone is a label: "A 座" is no article.
-    if len(lower) >= _LOWER_WORDS_OF_A_PHRASE or any(
-        word.casefold() in _ENGLISH and not (len(word) == 1 and word.isupper()) for word in words
-    ):
-        return True
-    return any(len(word) > 2 and word.casefold() not in usable for word in lower)
+    is_plain = any(word.casefold() in _ENGLISH and not (len(word) == 1 and word.isupper()) for word in words)
+    is_new = any(len(word) > 2 and word.casefold() not in usable for word in lower)
+    return is_plain or is_new or len(lower) >= _LOWER_WORDS_OF_A_PHRASE

@@ -6,13 +6,11 @@ an argument that is bound to an earlier output is taken from the response in the
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.resources import files
 from random import Random
 from typing import Final
@@ -22,6 +20,7 @@ from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, Language, Message, Task, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.track.seeds import derived_random
+from synthesis.trajectories.data_flow import parsed
 from synthesis.trajectories.follow_ups import first_calls
 
 MAX_TRIES: Final = 3
@@ -74,15 +73,6 @@ def since_last_request(conversation: Sequence[Message]) -> Sequence[Message]:
     return conversation[last:]
 
 
-@lru_cache(maxsize=64)  # an agent and its judges read each response of a conversation some ten times
-def parsed(content: str) -> JsonValue:
-    """Return a response's JSON value, not to be changed, or its text where it is no JSON."""
-    try:
-        return json.loads(content)
-    except ValueError:
-        return content
-
-
 def possible_part(task: Task) -> Chain | None:
     """Return the calls of a task that the offered tools can make, for `refuse` all but the last; None without any."""
     if task.chain is None or task.expectation != "refuse":
@@ -102,7 +92,8 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     if chain is None:
         return AgentMessage(reasoning=rng.choice(phrases["refuse"]), content=_refusal(task, rng))
     if task.expectation == "ask_back" and sum(message.role == "user" for message in request.conversation) < 2:
-        return _ask_back(request, rng)
+        missing = ("和" if language == "zh" else " and ").join(missing_facts(task, request.tools))
+        return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(missing))
     progress = read_progress(chain.tools, request.conversation)
     pending = [position for position in range(len(chain.tools)) if position not in progress.responses]
     hopeless = next((position for position in pending if not worth_another_try(progress, position)), None)
@@ -115,9 +106,8 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
     if hopeless is None and ready:
         positions = _called_now(ready, progress, task.id)
         why = _reasoning(chain, positions, documents, progress, language, rng)
-        reasoning = why[0].upper() + why[1:]
         calls = tuple(RequestedCall(name=chain.tools[position], arguments=ready[position]) for position in positions)
-        return AgentMessage(reasoning=reasoning, tool_calls=calls)
+        return AgentMessage(reasoning=why[0].upper() + why[1:], tool_calls=calls)
     told = _told(request, chain, progress)
     if not pending:
         said = [rng.choice(phrases["done"]).format(told) if told else rng.choice(phrases["done_bare"])]
@@ -133,8 +123,7 @@ def take_turn(request: TakeTurn, seed: int) -> AgentMessage:
 
 def _refusal(task: Task, rng: Random) -> str:
     """Say that no tool can do the last call of a task, whose document the agent does not see."""
-    is_in_words = task.chain is not None and task.language == "en"
-    wish = " ".join(words_of(task.chain.tools[-1])) if is_in_words and task.chain else "完成这件事"
+    wish = " ".join(words_of(task.chain.tools[-1])) if task.chain and task.language == "en" else "完成这件事"
     return rng.choice(_PHRASES[task.language]["cannot"]).format(wish)
 
 
@@ -149,14 +138,9 @@ def worth_another_try(progress: Progress, position: int) -> bool:
 
 def _called_now(ready: dict[int, JsonObject], progress: Progress, task_id: str) -> list[int]:
     """Return the positions called in this turn: one, or for half of the tasks up to three that need not wait."""
-    positions = list(ready)
-    failed = [position for position in positions if progress.failures[position]]
-    if failed:
-        return failed
+    failed = [position for position in ready if progress.failures[position]]
     # Drawn from the task alone: it has one way of calling in all its turns, and a judge that asks again finds the same.
-    if Random(task_id).random() < 0.5:
-        return positions[:1]
-    return positions[:3]
+    return failed or list(ready)[: 1 if Random(task_id).random() < 0.5 else 3]
 
 
 def arguments_of(
@@ -171,19 +155,16 @@ def arguments_of(
             arguments[binding.argument] = binding.constant
         elif binding.source == "task":
             arguments[binding.argument] = slots[str(binding.slot)]
+        elif (value := _pointed_at(progress.responses, binding)) is None:
+            return None
         else:
-            found, value = pointed_at(progress.responses, binding)
-            if not found:
-                return None
             arguments[binding.argument] = value
     return arguments
 
 
-def pointed_at(responses: dict[int, JsonValue], binding: ArgumentBinding) -> tuple[bool, JsonValue]:
-    """Follow a binding's JSON pointer into an earlier response; (False, None) where it leads nowhere."""
-    if binding.earlier_tool_index not in responses:
-        return False, None
-    node = responses[binding.earlier_tool_index]
+def _pointed_at(responses: Mapping[int, JsonValue], binding: ArgumentBinding) -> JsonValue:
+    """Follow a binding's JSON pointer into an earlier response; None where it leads nowhere."""
+    node = None if binding.earlier_tool_index is None else responses.get(binding.earlier_tool_index)
     for part in str(binding.earlier_output_path).split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(node, dict) and part in node:
@@ -191,8 +172,8 @@ def pointed_at(responses: dict[int, JsonValue], binding: ArgumentBinding) -> tup
         elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]
         else:
-            return False, None
-    return node is not None, node
+            return None
+    return node
 
 
 def _reasoning(
@@ -214,25 +195,15 @@ def _reasoning(
         named = [" ".join(words_of(tool.name)[: 2 if len(tools) > 1 else 4]) for tool in tools]
     if len(tools) > 1:
         return rng.choice(phrases["together"]).format(("、" if language == "zh" else ", ").join(named))
-    taken = next(
-        (each for each in chain.bindings if each.tool_index == first and each.source == "earlier_output"), None
-    )
-    given = next((each for each in chain.bindings if each.earlier_tool_index == first), None)
-    for kind, binding in (("needed", given), ("takes", taken)):
-        if binding is not None:
-            other = documents[chain.tools[binding.tool_index]]
-            schema = other.parameters.get("properties", {}).get(binding.argument, {})
-            label = label_of(binding.argument, schema, language)
-            if kind == "needed":
-                return rng.choice(phrases[kind]).format(named[0], label, " ".join(words_of(other.name)[:4]))
-            return rng.choice(phrases[kind]).format(named[0], label)
-    return rng.choice(phrases["next" if progress.responses else "asked"]).format(named[0])
-
-
-def _ask_back(request: TakeTurn, rng: Random) -> AgentMessage:
-    phrases = _PHRASES[request.language]
-    joined = ("和" if request.language == "zh" else " and ").join(missing_facts(request.task, request.tools))
-    return AgentMessage(reasoning=rng.choice(phrases["ask"]), content=rng.choice(phrases["which"]).format(joined))
+    flows = [each for each in chain.bindings if each.source == "earlier_output"]
+    taken = next((each for each in flows if each.tool_index == first), None)
+    given = next((each for each in flows if each.earlier_tool_index == first), None)
+    if (binding := given or taken) is None:
+        return rng.choice(phrases["next" if progress.responses else "asked"]).format(named[0])
+    other = documents[chain.tools[binding.tool_index]]
+    label = label_of(binding.argument, other.parameters.get("properties", {}).get(binding.argument, {}), language)
+    said = rng.choice(phrases["needed" if given else "takes"])
+    return said.format(named[0], label, " ".join(words_of(other.name)[:4]))
 
 
 def missing_facts(task: Task, tools: Sequence[ToolDocument]) -> list[str]:
@@ -267,8 +238,8 @@ def _told(request: TakeTurn, chain: Chain, progress: Progress) -> str:
     parts: list[str] = []
     for position in sorted(read_progress(chain.tools, since_last_request(request.conversation)).responses):
         tool = documents[chain.tools[position]]
-        facts = [fact for fact in facts_of(progress.responses[position], tool, language) if fact not in told]
-        facts = [fact for fact in facts if fact[1] not in given]
+        facts = facts_of(progress.responses[position], tool, language)
+        facts = [fact for fact in facts if fact not in told and fact[1] not in given]
         told.update(facts)
         parts += [f"{label} {value}".strip() for label, value in facts[:MAX_TOLD]]
     return ("，" if language == "zh" else ", ").join(parts)

@@ -42,8 +42,8 @@ def known_or_drawn_value(
     server: ServerDocument, tool: ToolDocument, argument: str, schema: JsonObject, rng: Random
 ) -> JsonValue:
     """Draw a value that the server's operator lists for an argument, or one that fits its name and schema."""
-    listed = server.argument_values.get(f"{tool.name}.{argument}") or server.argument_values.get(argument)
-    if listed:
+    known = server.argument_values
+    if listed := known.get(f"{tool.name}.{argument}") or known.get(argument):
         return rng.choice(listed)
     return drawn_value(argument, schema, rng, server.language, f"{server.name} {tool.name} {tool.description}")
 
@@ -108,16 +108,14 @@ def _documented(name: str, schema: JsonObject, rng: Random) -> list[JsonValue]:
 
 def _number(name: str, schema: JsonObject, rng: Random, decimals: int | None) -> int | float:
     lowest, highest, places = _range(name)
-    if decimals is not None:
-        places = decimals
+    places = places if decimals is None else decimals
     # Without a limit the inner default and the step of 1 cancel out.
     lowest = max(lowest, schema.get("minimum", schema.get("exclusiveMinimum", lowest - 1) + 1))
     highest = min(highest, schema.get("maximum", schema.get("exclusiveMaximum", highest + 1) - 1))
     if lowest > highest:  # the schema's limits lie outside the range of the name
         lowest = schema.get("minimum", schema.get("exclusiveMinimum", schema.get("maximum", 1) - 10) + 1)
         highest = max(lowest, min(lowest + 20, schema.get("maximum", lowest + 20)))
-    step = schema.get("multipleOf")
-    if step:
+    if step := schema.get("multipleOf"):
         first, last = -(-lowest // step), highest // step  # rounded up and down to whole steps
         return rng.randint(int(first), int(max(first, last))) * step
     if places == 0:
@@ -143,13 +141,11 @@ def _range(name: str) -> tuple[float, float, int]:
 
 
 def _text(name: str, schema: JsonObject, rng: Random, language: Language, about: str) -> str:
-    subject = (
-        f"format:{schema.get('format', '')} {' '.join(words_of(name))} {schema.get('description', '')} {about}".lower()
-    )
+    words = words_of(name)
+    subject = f"format:{schema.get('format', '')} {' '.join(words)} {schema.get('description', '')} {about}".lower()
     shape = schema.get("pattern") or _shape_of(slot_name(name), subject)
     if shape and (text := text_like(shape, rng)) is not None:
         return text
-    words = words_of(name)
     if is_identifier(name) or (words and singular(words[-1]) in ("number", "serial", "hash", "sku")):
         letter = words[0][0].upper()
         return f"{letter if letter.isascii() else 'N'}{rng.randint(1000, 9999)}"
@@ -158,30 +154,26 @@ def _text(name: str, schema: JsonObject, rng: Random, language: Language, about:
 
 def _shape_of(name: str, subject: str) -> str | None:
     """Return the shape of the first kind of text that a name stands for, and the subject allows."""
-    kinds = (
-        kind for kind in _VOCABULARY["kinds"] if re.search(kind["words"], name) and re.search(kind["about"], subject)
-    )
-    return next((kind["shape"] for kind in kinds), None)
+    kinds = (kind for kind in _VOCABULARY["kinds"] if re.search(kind["words"], name))
+    return next((kind["shape"] for kind in kinds if re.search(kind["about"], subject)), None)
 
 
 def _named_text(words: Sequence[str], rng: Random, language: Language, is_argument: bool) -> str:
-    """Draw from the list that the last telling word of a name stands for; "product name" is a product's.
-
-    An argument without such a word gets its own name with a number; a topic would be no value of most of them.
-    """
+    """Draw from the list that the last telling word of a name stands for; "product name" is a product's."""
     synonyms = _VOCABULARY["synonyms"]
     telling = [singular(word) for word in words if word != "name" or len(words) == 1]
     for word in reversed(telling):
         for key in (word, synonyms.get(word)):
             if key in _VOCABULARY[language] and key not in ("role", "constraint"):
-                return _combined(key, rng, language)
+                return phrase(key, rng, language)
             if key in _VOCABULARY["en"]:
-                return _combined(key, rng, "en")
+                return phrase(key, rng, "en")
+    # An argument without such a word gets its own name with a number; a topic would be no value of most of them.
     if is_argument and words and words[-1] != "name" and "".join(words).isascii():
         if words[-1] in _VOCABULARY["numbers"]:
             return str(_number(words[-1], {}, rng, decimals=None))
         return f"{words[-1]}-{rng.randint(2, 99)}"
-    return _combined("title" if words and words[-1] == "name" else "topic", rng, language)
+    return phrase("title" if words and words[-1] == "name" else "topic", rng, language)
 
 
 _JOINED_WITHOUT_SPACE: Final = frozenset(
@@ -189,7 +181,8 @@ _JOINED_WITHOUT_SPACE: Final = frozenset(
 )
 
 
-def _combined(key: str, rng: Random, language: Language) -> str:
+def phrase(key: str, rng: Random, language: Language) -> str:
+    """Draw a phrase of the vocabulary by its key, e.g. `role` or `constraint`."""
     separator = "" if key in _JOINED_WITHOUT_SPACE or language == "zh" else " "
     return separator.join(rng.choice(part) for part in _VOCABULARY[language][key])
 
@@ -197,14 +190,9 @@ def _combined(key: str, rng: Random, language: Language) -> str:
 def _fitted(text: str, schema: JsonObject, rng: Random) -> str:
     """Bring a text inside the schema's limits of length."""
     while len(text) < schema.get("minLength", 0):
-        text = f"{text} {_combined('topic', rng, 'en')}"
+        text = f"{text} {phrase('topic', rng, 'en')}"
     limit = schema.get("maxLength")
     if limit and len(text) > limit:
         letters = "ABCDEFGHJKLMNPRSTUVWXYZ"  # so short a text is a code, not the beginning of a word
         text = "".join(rng.choice(letters) for _ in range(limit)) if limit <= 5 else text[:limit].strip()
     return text
-
-
-def phrase(key: str, rng: Random, language: Language) -> str:
-    """Draw a phrase of the vocabulary by its key, e.g. `role` or `constraint`."""
-    return _combined(key, rng, language)

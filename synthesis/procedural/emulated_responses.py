@@ -46,7 +46,11 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     effect, noun = nouns.effect_of(tool), nouns.noun_of(tool)
     found = [(nouns.reference_of(tool, name), value) for name, value in request.arguments.items()]
     references = [(reference, value) for reference, value in found if reference is not None]
-    own = {reference.key: value for reference, value in references if nouns.is_same_kind(reference.noun, noun)}
+    own = {
+        reference.key: value
+        for reference, value in references
+        if nouns.is_same_kind(reference.noun, noun) or noun[-1:] == (reference.key,)  # `read_by_path(note_path)`
+    }
     place = _place_named(entities, noun, own)
     if place is None and effect not in ("list", "create"):  # `get_status(order_id)` is about an order
         place = next((_place(each.noun, value) for each, value in references if each.is_identifier), None)
@@ -56,11 +60,11 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
         error = f"{name} 不存在" if request.language == "zh" else f"{name} not found"
         return EmulatedResponse(value=None, state=request.state, error=error)
     # A thing that is made or changed has the call's values; one that is read keeps those that it had.
-    written = {name: value for name, value in request.arguments.items() if not nouns.is_identifier(name)}
-    written = written if effect in ("create", "update") else {}
+    given = request.arguments if effect in ("create", "update") else {}
+    written = {name: value for name, value in given.items() if not nouns.is_identifier(name)}
     if place is not None:
         entities[place] = {"id": own.get("id", place.partition(" ")[2])} | known | written
-    arguments = {slot_name(name): value for name, value in request.arguments.items()}
+    arguments = _by_slot(request.arguments)
     call = _Call(effect, arguments, own, entities, request.language)
     schema = tool.output_schema or {"type": "object", "properties": {"result": {"type": "string"}}}
     begins = "_".join([*noun[-1:], ""])
@@ -69,8 +73,8 @@ def emulate_call(request: EmulateCall, seed: int) -> EmulatedResponse:
     named |= {noun[-1]: own["name"]} if "name" in own else {}
     values = _by_slot(entities.get(place or "", {})) | named | own | arguments
     value = _value(call, "result", schema, noun, [tool.name, request.arguments], values)
-    for given, fields in _things_in(value, noun):
-        entities[given] = entities.get(given, written if effect == "create" else {}) | fields
+    for found_place, fields in _things_in(value, noun):
+        entities[found_place] = entities.get(found_place, written if effect == "create" else {}) | fields
     if place is not None and effect == "delete":
         # Marked, not taken out: an id that the state does not know is made up again.
         entities[place] = {"deleted": True}
@@ -84,9 +88,8 @@ def _place(kind: Noun, identifier: JsonValue) -> str:
 
 def _place_named(entities: Mapping[str, JsonObject], kind: Noun, own: JsonObject) -> str | None:
     """Return the place of the thing that a call names: by its id, or by another value that a known thing has."""
-    for key, value in own.items():
-        if nouns.is_identifier(key):
-            return _place(kind, value)
+    if identifiers := [value for key, value in own.items() if nouns.is_identifier(key)]:
+        return _place(kind, identifiers[0])
     alike = (place for place in entities if place.startswith(_place(kind, "")))
     return next((place for place in alike if any(entities[place].get(key) == own[key] for key in own)), None)
 
@@ -107,11 +110,11 @@ def _value(
     call: _Call, name: str, schema: JsonValue, owner: Noun, where: list[JsonValue], values: JsonObject
 ) -> JsonValue:
     """Draw a part of a response that agrees with known `values`; its draws depend on its place, `where`."""
-    if isinstance(schema, dict) and isinstance(properties := schema.get("properties"), dict) and properties:
-        return _thing(call, properties, owner, where, values)
-    items = schema.get("items") if isinstance(schema, dict) and schema.get("type") == "array" else None
-    if isinstance(schema, dict) and isinstance(items, dict) and "properties" in items:
-        return _things(call, schema, items["properties"], owner, where)
+    if isinstance(schema, dict):
+        if isinstance(properties := schema.get("properties"), dict) and properties:
+            return _thing(call, properties, owner, where, values)
+        if schema.get("type") == "array" and isinstance(items := schema.get("items"), dict) and "properties" in items:
+            return _things(call, schema, items["properties"], owner, where)
     return drawn_value(name, schema, derived_random(0, *where, name), call.language)
 
 
@@ -162,9 +165,7 @@ def _thing(call: _Call, properties: JsonObject, owner: Noun, where: list[JsonVal
             thing.setdefault(name, known_value)
         elif scalar_type(schema) is None:
             inner = owner_of(name, owner)
-            passed_on = (
-                values if inner == owner else {slot: each for slot, each in values.items() if not nouns.is_key(slot)}
-            )
+            passed_on = {slot: each for slot, each in values.items() if inner == owner or not nouns.is_key(slot)}
             thing.setdefault(name, _value(call, name, schema, inner, where, passed_on))
         elif name not in thing:
             thing[name] = _drawn(call, name, schema, owner, where)

@@ -17,11 +17,8 @@ def write_follow_up(request: WriteFollowUp, seed: int) -> WrittenFollowUp:
     rng = derived_random(seed, "follow-up")
     server, chain = request.server, request.chain
     first = len(chain.tools) - request.num_calls
-    slots = {
-        slot: known_or_drawn_value(server, tool, argument, schema, rng)
-        for slot, (tool, argument, schema) in task_slots(chain, server).items()
-        if slot not in request.slots
-    }
+    new = {slot: use for slot, use in task_slots(chain, server).items() if slot not in request.slots}
+    slots = {slot: known_or_drawn_value(server, *use, rng) for slot, use in new.items()}
     # The last calls are said as a chain of their own, whose bindings count from its first call.
     bindings = tuple(
         binding.model_copy(update={"tool_index": binding.tool_index - first})

@@ -69,16 +69,12 @@ def _keys_of(server: ServerDocument, noun: Noun, also: str = "") -> dict[str, st
 
 def _attributes_of(server: ServerDocument, noun: Noun) -> dict[str, str]:
     """Return some of the values with which things of a kind are made, with their types."""
-    made = [
-        tool
-        for tool in server.tools
-        if nouns.effect_of(tool) == "create" and nouns.is_same_kind(nouns.noun_of(tool), noun)
-    ]
+    makers = [tool for tool in server.tools if nouns.effect_of(tool) == "create"]
+    made = [tool for tool in makers if nouns.is_same_kind(nouns.noun_of(tool), noun)]
     found = {name: kind for tool in made for name, kind in _scalars(tool, tool.required).items()}
+    named = {name: tuple(map(nouns.singular, words_of(name)[: len(noun)])) for name in found}
     # The thing's own id is among its keys already.
-    others = [
-        name for name in found if not nouns.is_same_kind(tuple(map(nouns.singular, words_of(name)[: len(noun)])), noun)
-    ]
+    others = [name for name in found if not nouns.is_same_kind(named[name], noun)]
     return {name: found[name] for name in others[:_MAX_ATTRIBUTES]}
 
 

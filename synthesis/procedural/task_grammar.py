@@ -48,9 +48,9 @@ def clause_of(tool: ToolDocument, language: Language) -> str:
         while len(words) > 3 and words[-1].lower().strip(",") in _DANGLING:
             words.pop()
     first = words[0].lower().strip(",")
-    if re.fullmatch(r"[a-z]+", first):
-        # An abbreviation is no verb: "DNS lookup" keeps its first word.
-        words[0] = _imperative(first) if not re.fullmatch(r"[A-Z]{2,}", words[0]) else words[0]
+    # An abbreviation is no verb: "DNS lookup" keeps its first word.
+    if re.fullmatch(r"[a-z]+", first) and not re.fullmatch(r"[A-Z]{2,}", words[0]):
+        words[0] = _imperative(first)
     return " ".join(words).strip(" ,")
 
 
@@ -110,16 +110,11 @@ def render_task(
     clauses = []
     said: set[str] = set()
     for index, name in enumerate(chain.tools):
-        new = [
-            binding.slot
-            for binding in chain.bindings
-            if binding.tool_index == index and binding.slot is not None and binding.slot not in said
-        ]
+        stated = [binding.slot for binding in chain.bindings if binding.tool_index == index and binding.slot]
+        new = [slot for slot in dict.fromkeys(stated) if slot not in said]
         said.update(new)
         facts = [
-            (slot, label_of(first_use[slot][1], first_use[slot][2], language), slots[slot])
-            for slot in dict.fromkeys(new)
-            if slot not in hidden_slots
+            (slot, label_of(*first_use[slot][1:], language), slots[slot]) for slot in new if slot not in hidden_slots
         ]
         clauses.append(_clause_with_facts(documents[name], facts, language, style))
     return _sentence(clauses, language, rng)
@@ -158,8 +153,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _place_of(slot: str, language: Language) -> str | None:
     """Return the words around a fact, by the whole name of its slot, its first word or its last."""
-    first, last = FRAMES[language]["first"], FRAMES[language]["last"]
-    words = slot.split("_")
+    first, last, words = FRAMES[language]["first"], FRAMES[language]["last"], slot.split("_")
     place: str | None = last.get(slot) or (first.get(words[0]) if len(words) > 1 else None) or last.get(words[-1])
     return place
 
@@ -185,8 +179,7 @@ def _sentence(clauses: Sequence[str], language: Language, rng: Random) -> str:
     then, finally_ = rng.choice(FRAMES[language]["joints"])
     text = clauses[0]
     for position, clause in enumerate(clauses[1:], 2):
-        is_last = position == len(clauses) and len(clauses) > 2
-        text += (finally_ if is_last else then) + clause
+        text += (finally_ if 2 < position == len(clauses) else then) + clause
     frame: str = rng.choice(FRAMES[language]["frames"])
     if frame.startswith("{}"):
         text = text[0].upper() + text[1:]

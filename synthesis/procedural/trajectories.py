@@ -63,7 +63,11 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
 
     @cache  # all proposals ask of the same pairs
     def relatedness(earlier: str, later: str) -> int:
-        return _relatedness(documents[earlier], documents[later])
+        """Weigh how one tool can follow another: data that flows, an argument that is shared."""
+        before, after = documents[earlier], documents[later]
+        flows = any(path_to(before, after, argument) for argument in after.required)
+        shared = set(map(slot_name, before.required)) & set(map(slot_name, after.required))
+        return 4 * flows + 2 * bool(shared)
 
     proposals = []
     for _ in range(request.count):
@@ -96,13 +100,6 @@ def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: 
     return [earlier for earlier in chain if earlier.name != tool.name] + [tool]
 
 
-def _relatedness(earlier: ToolDocument, later: ToolDocument) -> int:
-    """Weigh how one tool can follow another: data that flows, an argument that is shared."""
-    flows = any(path_to(earlier, later, argument) for argument in later.required)
-    shared = set(map(slot_name, earlier.required)) & set(map(slot_name, later.required))
-    return 4 * flows + 2 * bool(shared)
-
-
 def vote_on_chain(request: VoteOnChain, seed: int) -> Vote:
     """Vote a chain coherent if nothing follows a removal; that its calls share data was checked before."""
     if any(effect_of(tool) == "delete" for tool in request.tools[:-1]):
@@ -124,10 +121,7 @@ def write_task(request: WriteTask, seed: int) -> WrittenTask:
     rng = derived_random(seed, "task")
     server = request.server
     chain = request.chain or _chosen_chain(server, rng)
-    slots = {
-        slot: known_or_drawn_value(server, tool, argument, schema, rng)
-        for slot, (tool, argument, schema) in task_slots(chain, server).items()
-    }
+    slots = {slot: known_or_drawn_value(server, *use, rng) for slot, use in task_slots(chain, server).items()}
     text = render_task(server, chain, slots, request.hidden_slots, rng)
     return WrittenTask(text=text, slots=slots, tools=chain.tools)
 
@@ -151,16 +145,12 @@ def augment_task(request: AugmentTask, seed: int) -> AugmentedTask:
     rng = derived_random(seed, "augment")
     task, language = request.task, request.task.language
     if request.axis == "persona":
-        joint = "。" if language == "zh" else ". "
-        return AugmentedTask(text=f"{phrase('role', rng, language)}{joint}{task.text}")
+        return AugmentedTask(text=f"{phrase('role', rng, language)}{'。' if language == 'zh' else '. '}{task.text}")
     if request.axis == "complexity":
-        joint = "" if language == "zh" else " "
-        return AugmentedTask(text=f"{task.text}{joint}{phrase('constraint', rng, language)}")
+        return AugmentedTask(text=f"{task.text}{'' if language == 'zh' else ' '}{phrase('constraint', rng, language)}")
+    hidden = task.hidden_parameters
     for _ in range(8):
-        text = render_task(
-            request.server, request.chain, task.slots | task.hidden_parameters, tuple(task.hidden_parameters), rng
-        )
-        if text != task.text:
+        if (text := render_task(request.server, request.chain, task.slots | hidden, tuple(hidden), rng)) != task.text:
             return AugmentedTask(text=text)
     raise BadReply("the grammar knows no other wording")
 

@@ -54,24 +54,16 @@ def registers(key: str, count: int) -> list[str]:
     return [rng.choice(REGISTERS) for _ in range(count)]
 
 
-def harder(instructions: str, sentence: str, knowledge: Knowledge) -> str:
-    """Add the sentence to the instructions if the words of a question must not lead to its tool.
+def adapted(instructions: str, knowledge: Knowledge, *, hard: str = "", unseen: str) -> str:
+    """Add the sentence for tools that no other split has, then that for hard questions, if such ones are asked for.
 
-    >>> harder("Write.", ASK_EXACTLY, Knowledge(domain="library", language="en"))
+    >>> adapted("Write.", Knowledge(domain="library", language="en"), hard=ASK_EXACTLY, unseen=SELDOM_ASKED)
     'Write.'
-    """
-    return instructions if knowledge.difficulty == "plain" else instructions + sentence
-
-
-def seldom(instructions: str, sentence: str, knowledge: Knowledge) -> str:
-    """Add the sentence to the instructions if more than the worlds of a split must be unseen.
-
-    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en"))
-    'Write.'
-    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en", unseen="tools"))
+    >>> adapted("Write.", Knowledge(domain="library", language="en", unseen="tools"), unseen=SELDOM_ASKED)
     'Write.\\n- Ask for facts of this domain that questions seldom ask for.'
     """
-    return instructions if knowledge.unseen == "worlds" else instructions + sentence
+    seldom = "" if knowledge.unseen == "worlds" else unseen
+    return instructions + seldom + ("" if knowledge.difficulty == "plain" else hard)
 
 
 def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from synthesis.answers.final_answer import holds_answer
-from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, harder, seldom
+from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, adapted
 from synthesis.prompts.rendering import Correctable, plain_question, question, version_of
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -117,7 +117,7 @@ class WriteQAInstance(Correctable[QAInstance]):
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge
-        instructions = harder(seldom(WRITE[knowledge.language], SELDOM_ASKED, knowledge), ASK_EXACTLY, knowledge)
+        instructions = adapted(WRITE[knowledge.language], knowledge, hard=ASK_EXACTLY, unseen=SELDOM_ASKED)
         text = json.loads(knowledge.text) if knowledge.kind == "tables" else knowledge.text
         source = {_SHOWN_AS[knowledge.kind]: text} if text else {"beginnings": beginnings(knowledge)}
         return question(
@@ -153,11 +153,8 @@ class WriteQAInstance(Correctable[QAInstance]):
             wanted = beginnings(self.knowledge)
             begins = tuple(map(str.casefold, wanted))
             names = [name for name in reply.entities if name != name.casefold() or not name.isascii()]
-            strange = [
-                name
-                for name in names
-                if not any(word.startswith(begins) for word in re.findall(r"\w+", name.casefold()))
-            ]
+            words = {name: re.findall(r"\w+", name.casefold()) for name in names}
+            strange = [name for name in names if not any(word.startswith(begins) for word in words[name])]
             if strange or not names:
                 raise ValueError(f"made-up names begin with one of {wanted}, and are listed; found {strange or 'none'}")
 
@@ -326,7 +323,5 @@ class OmitParameter(Correctable[OmittedParameter]):
     call: ToolCall
 
     def messages(self) -> list[JsonObject]:
-        return (
-            plain_question(OMIT, self.knowledge.language, question=self.question, call=self.call.arguments)
-            + self.correction()
-        )
+        asked = plain_question(OMIT, self.knowledge.language, question=self.question, call=self.call.arguments)
+        return asked + self.correction()

@@ -42,10 +42,7 @@ def _criterion(*, en: str, zh: str) -> dict[Language, str]:
 def _shown(
     tools: tuple[ToolDocument, ...], conversation: tuple[Message, ...], as_shown: list[JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return the data that judges see, in order: tools, conversation, arguments of the tools that were called in it.
-
-    The conversation grows from call to call of a trajectory; all that stands before it stays the same.
-    """
+    """Return the data that judges see, in an order in which much stays the same from call to call of a trajectory."""
     called = {call.name for message in conversation for call in message.tool_calls}
     arguments = arguments_shown(tuple(tool for tool in tools if tool.name in called))
     return {"tools": tools_in_brief(tools), "conversation": as_shown, "called_tools": arguments}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from synthesis.prompts.rendering import question, tools_shown, version_of
 from synthesis.records import JsonObject, JsonValue, Language, Record, ServerDocument, ToolDocument
@@ -111,6 +110,9 @@ class CompletedField(Record):
         return {"type": self.type, **items, "description": self.description.strip()}
 
 
+Written = TypeVar("Written", bound=CompletedField)
+
+
 class CompletedParameter(CompletedField):
     """One parameter of a tool, written by the teacher."""
 
@@ -133,15 +135,17 @@ class CompletedParameter(CompletedField):
         return {**super().schema_of_values(), "examples": [self.example]}
 
 
+def _unique(fields: tuple[Written, ...]) -> tuple[Written, ...]:
+    names = [field.name for field in fields]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"expected each name once, found twice: {doubled}")
+    return fields
+
+
 class CompletedParameters(Record):
     """All parameters of a tool; it may have none."""
 
-    parameters: tuple[CompletedParameter, ...] = Field(max_length=MAX_PARAMETERS)
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> CompletedParameters:
-        _require_unique(self.parameters)
-        return self
+    parameters: Annotated[tuple[CompletedParameter, ...], AfterValidator(_unique)] = Field(max_length=MAX_PARAMETERS)
 
     def schema_of_arguments(self) -> JsonObject:
         """Return the JSON Schema of a call's arguments."""
@@ -177,12 +181,9 @@ class CompletedOutput(Record):
     """The fields of a tool's result: of the result itself, or of the items of a list in it."""
 
     list_name: str | None = Field(pattern=_NAME)
-    fields: tuple[CompletedField, ...] = Field(min_length=1, max_length=MAX_PARAMETERS)
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> CompletedOutput:
-        _require_unique(self.fields)
-        return self
+    fields: Annotated[tuple[CompletedField, ...], AfterValidator(_unique)] = Field(
+        min_length=1, max_length=MAX_PARAMETERS
+    )
 
     def schema_of_result(self) -> JsonObject:
         """Return the JSON Schema of a successful call's result.
@@ -213,12 +214,6 @@ class CompleteOutput(Request[CompletedOutput]):
         tools = {tool.name: list(tool.parameters.get("properties", {})) for tool in self.server.tools}
         shown = {"name": self.server.name, "tools": tools}
         return question(OUTPUT, self.server.language, server=shown, tool=tools_shown((self.tool,))[0])
-
-
-def _require_unique(fields: Sequence[CompletedField]) -> None:
-    names = [field.name for field in fields]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"expected each name once, found twice: {doubled}")
 
 
 def _is_of(value: JsonValue, expected: str, items: ScalarType | None) -> bool:

@@ -45,10 +45,7 @@ def question(instructions: Mapping[Language, str], language: Language, **data: J
         f"<{name}>\n{json.dumps(value, ensure_ascii=False).replace('<', chr(92) + 'u003c')}\n</{name}>"
         for name, value in data.items()
     )
-    return [
-        {"role": "system", "content": instructions[language]},
-        {"role": "user", "content": "\n".join(quoted)},
-    ]
+    return [{"role": "system", "content": instructions[language]}, {"role": "user", "content": "\n".join(quoted)}]
 
 
 WRITE_IN: Final[dict[Language, str]] = {

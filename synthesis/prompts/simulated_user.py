@@ -38,11 +38,10 @@ class AnswerAsUser(Correctable[UserReply]):
     conversation: tuple[Message, ...]
 
     def messages(self) -> list[JsonObject]:
-        said = messages_heard(self.conversation)
         return question(
             ANSWER,
             self.task.language,
-            conversation=said,
+            conversation=messages_heard(self.conversation),
             hidden_facts=self.task.hidden_parameters,
             **persona_shown(self.task.persona),
         ) + self.correction(self.task.language)
@@ -90,11 +89,10 @@ class ContinueAsUser(Correctable[UserTurn]):
     conversation: tuple[Message, ...]
 
     def messages(self) -> list[JsonObject]:
-        said = messages_heard(self.conversation)
         return question(
             CONTINUE,
             self.task.language,
-            conversation=said,
+            conversation=messages_heard(self.conversation),
             next_request=self.follow_up.text,
             **persona_shown(self.task.persona),
         ) + self.correction(self.task.language)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, harder, seldom, with_packages
+from synthesis.prompts.additions import SELDOM_NAMED, adapted, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -62,11 +62,13 @@ class WriteStatefulTask(Correctable[StatefulTask]):
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge
+        instructions = adapted(TASK, knowledge, hard=TRADE, unseen=SELDOM_NAMED)
+        about = {"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})}
         return (
             plain_question(
-                with_packages(harder(seldom(TASK, SELDOM_NAMED, knowledge), TRADE, knowledge), knowledge.packages),
+                with_packages(instructions, knowledge.packages),
                 knowledge.language,
-                knowledge={"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})},
+                knowledge=about,
                 scenario=self.scenario,
                 num_lookups=self.num_lookups,
             )

@@ -264,9 +264,5 @@ class ScoreTask(Request[ScoredTask]):
 
     def messages(self) -> list[JsonObject]:
         return question(
-            SCORE,
-            self.language,
-            tools=tools_shown(self.tools),
-            request=self.text,
-            hidden=list(self.hidden_slots),
+            SCORE, self.language, tools=tools_shown(self.tools), request=self.text, hidden=list(self.hidden_slots)
         )

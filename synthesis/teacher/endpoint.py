@@ -254,14 +254,7 @@ def _key_in(api_key_env: str) -> str:
 
 
 def _require_address(address: str, setting: str) -> None:
-    """Require that an address is one of HTTP and holds no key; `setting` is the key of the config that names it.
-
-    >>> _require_address("https://host/v1", "base_url")
-    >>> _require_address("https://me:secret@host/v1", "base_url")
-    Traceback (most recent call last):
-    synthesis.teacher.protocol.TeacherUnavailable: base_url: expected an address such as https://host/v1, found \
-one with a user in it; mend it, and name the variable that holds the key in api_key_env
-    """
+    """Require that an address is one of HTTP and holds no key; `setting` is the key of the config that names it."""
     if found := _fault_of(address):
         raise TeacherUnavailable(  # without the address, which may hold the key
             f"{setting}: expected an address such as https://host/v1, found {found}; mend it, and name the variable "

@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import astuple
 from typing import Any, Final, TypeVar, cast, get_args
 
-from pydantic import BaseModel
-
 from synthesis.records import JsonObject
 from synthesis.teacher.cache import Budget, CachedReply, ReplyFile
 from synthesis.teacher.calls import Completion, call_of, name_of, repair_of, turn_of
@@ -161,7 +159,9 @@ class OpenAITeacher:
             completion = await self._completed(request, call, usage)
             try:
                 reply, mended = _read(completion, kind)
-                self._require_answer(request, reply)
+                request.check(reply)
+                if not kind.is_turn:
+                    require_own_words(reply, request.messages(), may_be_empty=kind.may_be_empty)
             except ValueError as error:
                 problem = _whole(str(error)[:300])
             else:
@@ -173,12 +173,6 @@ class OpenAITeacher:
             # Drawn anew, too: the same call might have the same reply. A complaint would be a part of a conversation.
             call = {**(call if kind.is_turn else repair_of(call, request, problem)), "seed": (call["seed"] + 1) % 2**31}
         raise BadReply(f"{kind.__name__}: no valid reply after {_MAX_REPAIRS} repairs: {problem}")
-
-    def _require_answer(self, request: Request[Any], reply: BaseModel) -> None:
-        """Raise `ValueError` if a valid reply does not answer the question, or is copied from it."""
-        request.check(reply)
-        if not request.is_turn:
-            require_own_words(reply, request.messages(), may_be_empty=request.may_be_empty)
 
     async def _completed(self, request: Request[Any], call: JsonObject, usage: Usage) -> Completion:
         """Return one completion, which is neither a refusal nor cut off, and count it; raise as `ask`."""
@@ -219,11 +213,7 @@ def _read(completion: Completion, kind: type[Request[Reply]]) -> tuple[Reply, Co
 
 
 def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
-    """Return the typed reply that was kept as a text.
-
-    Raises:
-        BadReply: it is not valid, since it was kept under other rules.
-    """
+    """Return the typed reply that was kept as a text; it is a bad one if it was kept under other rules."""
     try:
         return cast(Reply, kind.reply_type.model_validate_json(text))
     except ValueError as error:
@@ -231,11 +221,7 @@ def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
 
 
 def _whole(text: str) -> str:
-    r"""Return a text with `?` for half of a character, which can be sent nowhere.
-
-    >>> _whole("kites \ud83d")
-    'kites ?'
-    """
+    """Return a text with `?` for half of a character, which can be sent nowhere."""
     return text.encode(errors="replace").decode()
 
 

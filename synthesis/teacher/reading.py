@@ -98,13 +98,7 @@ def _fitted(value: JsonValue, reply_type: type[Typed]) -> tuple[Typed, Counter[s
 
 
 def _is_schema_of(reply_type: type[BaseModel], value: JsonValue) -> bool:
-    """Say whether a value is the JSON schema of a reply, and no reply.
-
-    >>> class Sum(BaseModel):
-    ...     value: int
-    >>> _is_schema_of(Sum, Sum.model_json_schema()), _is_schema_of(Sum, {"value": 3, "properties": {"value": {}}})
-    (True, False)
-    """
+    """Say whether a value is the JSON schema of a reply, and no reply."""
     fields = value.get("properties") if isinstance(value, dict) else None
     known = reply_type.model_fields.keys()
     return isinstance(fields, dict) and bool(fields.keys() & known) and not value.keys() & known
@@ -200,11 +194,7 @@ def _names(reply_type: type[BaseModel]) -> dict[str, str]:
 
 
 def _spelling(name: str) -> str:
-    """Return a name without the differences of spellings.
-
-    >>> _spelling("toolCalls") == _spelling("tool_calls") == _spelling("Tool calls")
-    True
-    """
+    """Return a name without the differences of spellings: `toolCalls`, `tool_calls` and `Tool calls` are one."""
     return re.sub(r"[\W_]+", "", name).casefold()
 
 

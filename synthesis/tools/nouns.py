@@ -23,8 +23,6 @@ _VERBS_OR_NOUNS: Final[dict[str, Effect]] = {
     word: effect for effect, words in _LEXICON["effects_of_nouns"].items() for word in words
 }
 _WORDS: Final[dict[str, frozenset[str]]] = {kind: frozenset(words) for kind, words in _LEXICON["words"].items()}
-
-
 _GLUED: Final = re.compile(r"(get|list|find|fetch|create|add|update|delete|search)(all)?([a-z]{3,}?)(by[a-z]+)?")
 
 

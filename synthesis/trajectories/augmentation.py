@@ -66,13 +66,7 @@ def draw_persona(language: Language, rng: Random) -> Persona:
 
 
 async def augment_task(
-    task: Task,
-    server: ServerDocument,
-    teacher: Teacher,
-    *,
-    axis: Axis,
-    seed: int,
-    persona: Persona | None = None,
+    task: Task, server: ServerDocument, teacher: Teacher, *, axis: Axis, seed: int, persona: Persona | None = None
 ) -> Task:
     """Return the task with its first request in new words; on the axis `persona` another speaker makes all requests.
 

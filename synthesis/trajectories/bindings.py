@@ -57,8 +57,7 @@ def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, Noun, JsonObject]]:
 def _outputs(schema: JsonValue, pointer: str, owner: Noun, depth: int) -> Iterator[tuple[str, Noun, JsonObject]]:
     if not isinstance(schema, dict) or depth > 3:
         return
-    if schema.get("type") == "array":
-        # The first item stands for the list: any of its values will do as an argument.
+    if schema.get("type") == "array":  # any of its values will do as an argument
         yield from _outputs(schema.get("items"), f"{pointer}/0", owner, depth + 1)
         return
     for name, inner in schema.get("properties", {}).items():
@@ -112,7 +111,7 @@ def fits(tool: ToolDocument, argument: str, pointer: str, owner: Noun, output: J
         return of_kind or (is_bare and key == "url" and "/0/" in pointer)  # anything that was found can be visited
     if found[-1:] == (key,) and nouns.is_same_kind(noun, tuple(map(nouns.singular, found[:-1]))):
         return True
-    return slot_name(argument) == "_".join(found) and not nouns.is_content(argument) and key == "name"
+    return key == "name" and slot_name(argument) == "_".join(found) and not nouns.is_content(argument)
 
 
 def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ...]:

@@ -10,18 +10,11 @@ Decided: docs/decisions/trajectories.md, “Results are completed by schema, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from synthesis.prompts.chains import (
-    BindArguments,
-    EarlierValue,
-    EarlierValues,
-    ProposedChain,
-    ProposedChains,
-    VoteOnChain,
-)
+from synthesis.prompts.chains import BindArguments, EarlierValue, ProposedChain, ProposedChains, VoteOnChain
 from synthesis.records import ArgumentBinding, Chain, JsonObject, JsonValue, ServerDocument, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
@@ -81,12 +74,8 @@ async def bound_chain(server: ServerDocument, names: Sequence[str], teacher: Tea
     tools = tuple(documents[name] for name in names if name in documents)
     if len(tools) < max(2, len(names)):  # there is nothing to ask; an unknown tool is a fault of the chain
         return bind_chain(server, names)
-
-    def checked(reply: EarlierValues) -> Chain:
-        return bind_chain(server, names, reply.values)
-
     request = BindArguments(language=server.language, tools=tools)
-    return await accepted_reply(teacher, request, checked, seed=seed)
+    return await accepted_reply(teacher, request, lambda reply: bind_chain(server, names, reply.values), seed=seed)
 
 
 def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[EarlierValue] | None = None) -> Chain:
@@ -100,20 +89,20 @@ def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[Ear
     if unknown := [name for name in names if name not in documents]:
         raise Rejected("chain with an unknown tool", f"{server.name!r} has no {unknown}")
     tools = [documents[name] for name in names]
-    given = values_from_earlier(tools) if given is None else given
-    places = {(value.tool_index, value.argument): value for value in given}
-    for value in given:
+    places: dict[tuple[int, str], EarlierValue] = {}
+    for value in values_from_earlier(tools) if given is None else given:
         _check_given(value, tools)
+        places[value.tool_index, value.argument] = value
     bindings: list[ArgumentBinding] = []
     slots: dict[str, str | None] = {}
     for index, tool in enumerate(tools):
         optional = [argument for call, argument in places if call == index and argument not in tool.required]
-        for argument in (*tool.required, *optional):
-            origin = _origin_of(server, tool, argument, places.get((index, argument)), slots)
-            bindings.append(ArgumentBinding(tool_index=index, argument=argument, **origin))
+        for name in (*tool.required, *optional):
+            origin = _origin_of(server, tool, name, places.get((index, name)), slots)
+            bindings.append(ArgumentBinding(tool_index=index, argument=name, **origin))
     is_independent = len(tools) > 1 and not any(binding.source == "earlier_output" for binding in bindings)
     chain = Chain(tools=tuple(names), bindings=tuple(bindings), is_independent=is_independent)
-    check_connected(chain)
+    _check_connected(chain)
     return chain
 
 
@@ -126,12 +115,8 @@ def _check_given(value: EarlierValue, tools: Sequence[ToolDocument]) -> None:
         raise Rejected("earlier value that is not there", f"{value.argument!r} of call {value.tool_index}: {value}")
 
 
-def check_connected(chain: Chain) -> None:
-    """Check that every call takes a value of another, gives it one, or shares a fact of the task with one.
-
-    Raises:
-        Rejected: a call shares nothing with the others.
-    """
+def _check_connected(chain: Chain) -> None:
+    """Check that every call takes a value of another, gives it one, or shares a fact of the task with one."""
     groups = [{index} for index in range(len(chain.tools))]
     users: dict[str, int] = {}
     for binding in chain.bindings:
@@ -148,19 +133,12 @@ def check_connected(chain: Chain) -> None:
 def _origin_of(
     server: ServerDocument, tool: ToolDocument, argument: str, given: EarlierValue | None, slots: dict[str, str | None]
 ) -> JsonObject:
-    """Return the source of an argument and its place there, as fields of its binding.
-
-    `slots` are the facts that the task states so far, with their types; a new one is added.
-
-    Raises:
-        Rejected: nothing satisfies the argument.
-    """
+    """Return the source of an argument as fields of its binding; a new fact of the task is added to `slots`."""
     schema = tool.parameters.get("properties", {}).get(argument, {})
     if "const" in schema or len(schema.get("enum", ())) == 1:
         return {"source": "constant", "constant": schema["const"] if "const" in schema else schema["enum"][0]}
     if given is not None:
-        where = given.model_dump(include={"earlier_tool_index", "earlier_output_path"})
-        return {"source": "earlier_output", **where}
+        return {"source": "earlier_output", **given.model_dump(exclude={"tool_index", "argument"})}
     slot = slot_name(argument)
     if slot in slots and slots[slot] == scalar_type(schema):
         return {"source": "task", "slot": slot}
@@ -209,7 +187,7 @@ def with_optional_arguments(chain: Chain, server: ServerDocument, rng: Random, *
         for argument, schema in properties.items():
             if argument in bound or not (scalar_type(schema) and is_statable(argument, schema)):
                 continue
-            if issuer_of(server, documents[name], argument):  # which the user cannot know
+            if issuer_of(server, documents[name], argument):  # the user cannot know it
                 continue
             if rng.random() < likely and (slot := slot_name(argument)) not in slots:
                 slots.add(slot)
@@ -235,7 +213,7 @@ async def vote_on_chain(chain: Chain, server: ServerDocument, teacher: Teacher, 
     Raises:
         Rejected: the majority finds the chain incoherent.
     """
-    documents: Mapping[str, ToolDocument] = {tool.name: tool for tool in server.tools}
+    documents = {tool.name: tool for tool in server.tools}
     request = VoteOnChain(language=server.language, tools=tuple(documents[name] for name in chain.tools), chain=chain)
     majority = votes // 2 + 1
     coherent = incoherent = 0

@@ -50,9 +50,7 @@ async def collect_conversation(
             broke the protocol, or a reply stayed unusable; the error holds the messages so far.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
-    messages = [
-        Message(role="user", content=task.text)
-    ]  # grows in place, so that a deadline leaves the messages so far
+    messages = [Message(role="user", content=task.text)]  # grows in place: a deadline leaves the messages so far
     with rejected_with(lambda: {"messages": [message.model_dump(mode="json") for message in messages]}):
         try:
             async with asyncio.timeout(deadline_seconds):

@@ -184,9 +184,8 @@ class _Run:
                 try:
                     return {**await work(item), "usage": asdict(usage)}
                 except Rejected as rejected:
-                    raise Rejected(
-                        rejected.reason, rejected.detail, {**rejected.made, "usage": asdict(usage)}
-                    ) from rejected
+                    made = {**rejected.made, "usage": asdict(usage)}
+                    raise Rejected(rejected.reason, rejected.detail, made) from rejected
 
         report = StageReport(name)
         await run_stage(
@@ -211,8 +210,8 @@ class _Run:
         servers = StageReport("servers", read=len(documents))
         for server in documents:
             try:
-                completed_here = completed.get(server.id, {})
-                self._documents.append(with_completed_tools(server, completed_here, self._config.filters))
+                here = completed.get(server.id, {})
+                self._documents.append(with_completed_tools(server, here, self._config.filters))
                 servers.kept += 1
             except Rejected as rejected:
                 servers.reject(rejected)
@@ -238,11 +237,7 @@ class _Run:
         self, name: str, unknown: Sequence[tuple[ServerDocument, ToolDocument]], journal: Journal
     ) -> tuple[StageReport, dict[str, dict[str, ToolDocument]]]:
         """Have tools completed; return the outcomes, and the completed ones by server and name."""
-
-        async def complete(item: int) -> JsonObject:
-            return await self._worker.completion(*unknown[item])
-
-        report = await self._stage(name, len(unknown), complete, journal)
+        report = await self._stage(name, len(unknown), lambda item: self._worker.completion(*unknown[item]), journal)
         completed: dict[str, dict[str, ToolDocument]] = {server.id: {} for server, _ in unknown}
         for item, (server, tool) in enumerate(unknown):
             if "result" in (outcome := journal.read(item)):
@@ -253,12 +248,11 @@ class _Run:
 
     async def propose_chains(self) -> None:
         """Build every server's tool graph and keep the chains that pass verification."""
-
-        async def chains_of(index: int) -> JsonObject:
-            return await self._worker.chains(self._documents[index])
-
-        self._chains_report = await self._stage("chains", len(self._documents), chains_of, self._chains_journal)
-        for index, server in enumerate(self._documents):
+        servers = self._documents
+        self._chains_report = await self._stage(
+            "chains", len(servers), lambda index: self._worker.chains(servers[index]), self._chains_journal
+        )
+        for index, server in enumerate(servers):
             # A server whose proposals were rejected has no chains; its slots get server-only tasks.
             result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
@@ -305,16 +299,11 @@ class _Run:
         # Over all slots in every round, in their order, so that marks depend on the tasks alone.
         for place in range(len(self._order)):
             slots = range(place, self._num_slots, len(self._order))
-            written = ((slot, outcome["result"]) for slot in slots if "result" in (outcome := self._tasks.read(slot)))
-            texts = (
-                (
-                    slot,
-                    "\n".join(requests_of(Task.model_validate(made["task"]))),
-                    (self._original_of(slot) or [slot])[0],
-                )
-                for slot, made in written
-            )
-            self._duplicates |= duplicates(texts, self._config.near_duplicate_similarity)
+            written = {slot: outcome["result"] for slot in slots if "result" in (outcome := self._tasks.read(slot))}
+            texts = {slot: requests_of(Task.model_validate(made["task"])) for slot, made in written.items()}
+            families = {slot: (self._original_of(slot) or [slot])[0] for slot in texts}
+            tasks = ((slot, "\n".join(said), families[slot]) for slot, said in texts.items())
+            self._duplicates |= duplicates(tasks, self._config.near_duplicate_similarity)
 
     async def _trajectory(self, slot: int) -> JsonObject:
         """Have one task worked on, if it was written and is no duplicate."""
@@ -341,8 +330,7 @@ class _Run:
             yield rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made | judged))
 
     def _with_cost(self, slot: int, made: JsonObject) -> Trajectory:
-        """Return the trajectory of a slot with the cost of its task added; servers share chains, whose cost is left
-        out."""
+        """Return the trajectory of a slot with the cost of its task, and not of its chain, which tasks share."""
         trajectory = Trajectory.model_validate(made["trajectory"])
         task_usage = self._tasks.read(slot)["result"]["usage"]
         total = {name: spent + task_usage[name] for name, spent in made["usage"].items()}

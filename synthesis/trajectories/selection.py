@@ -162,11 +162,7 @@ def selection_of(config: TrajectoriesConfig) -> Selection[Trajectory, RejectedTr
 
 
 def _kept(config: TrajectoriesConfig, item: Trajectory | RejectedTrajectory, num_kept: int) -> Trajectory:
-    """Return the trajectory of a slot if it reaches the thresholds.
-
-    Raises:
-        Rejected: it does not, or was never judged.
-    """
+    """Return the trajectory of a slot; rejected if it does not reach the thresholds, or was never judged."""
     trajectory = item if isinstance(item, Trajectory) else item.trajectory
     if trajectory is None:
         assert isinstance(item, RejectedTrajectory)

@@ -162,11 +162,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
 
 
 def _tenths(scores: Sequence[float]) -> tuple[int, ...]:
-    """Count scores in [0, 1] by the tenth that they lie in; 1 lies in the last.
-
-    >>> _tenths([0, 0.1, 0.99, 1])
-    (1, 1, 0, 0, 0, 0, 0, 0, 0, 2)
-    """
+    """Count scores in [0, 1] by the tenth that they lie in; 1 lies in the last."""
     counts = Counter(min(9, int(score * 10)) for score in scores)
     return tuple(counts[tenth] for tenth in range(10))
 

@@ -123,19 +123,12 @@ class TrajectoriesWorker:
         config, teacher = self._config, self._teacher
         rng, seed = derived_random(config.seed, "task", slot), derived_seed(config.seed, "task", slot)
         expectation, chain, hidden = self._drawn_behaviour(server, chains, rng)
-        is_for_chain = chain is not None
         calls = self._drawn_calls_per_request(chain if expectation == "answer" else None, slot)
         # The first request is written for its own calls alone; the follow-ups for the rest come last.
         whole, chain = chain, first_calls(chain, calls[0]) if chain is not None and calls else chain
         persona = self._drawn_persona(server, slot)
         written, chain = await write_task(
-            server,
-            teacher,
-            chain=chain,
-            expectation=expectation,
-            hidden_slots=hidden,
-            seed=seed,
-            persona=persona,
+            server, teacher, chain=chain, expectation=expectation, hidden_slots=hidden, seed=seed, persona=persona
         )
         if expectation == "refuse" and len(server.tools) < 2:
             raise Rejected("no tool left to offer", server.name)
@@ -147,7 +140,7 @@ class TrajectoriesWorker:
             id=self._task_id(slot, server),
             text=written.text,
             language=server.language,
-            mode="chain" if is_for_chain else "server",
+            mode="server" if whole is None else "chain",
             expectation=expectation,
             chain=chain,
             slots={name: value for name, value in written.slots.items() if name not in hidden},
