@@ -17,7 +17,6 @@ stateful            Answers about tools on a state: moves of funds, and a last r
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
-tool_options        Optional parameters of generated tools: units, pages, precisions and masks.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.

@@ -16,13 +16,6 @@ from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
-from synthesis.procedural.tool_options import (
-    ALL_OPTIONS,
-    needed_arguments,
-    signature_of,
-    tables_of,
-    with_option,
-)
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import YEARS, Fact, World
@@ -147,10 +140,16 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
-    """Add an optional parameter that fits the tool's value."""
-    world = world_about(request.knowledge)
-    # A hard world's documents have the options that its questions ask for.
-    return request.document if world.hard else with_option(request.document, world, random.Random(f"option/{seed}"))
+    """Return the document of a hard world as it is: it has the option that the questions ask for.
+
+    Raises:
+        BadReply: its world is not a hard one.
+    """
+    if world_about(request.knowledge).hard is None:
+        raise BadReply(
+            'the embedded teacher\'s plain tools have no options; set difficulty = "hard" or give a [teacher]'
+        )
+    return request.document
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
@@ -159,12 +158,10 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
     world = world_about(request.knowledge)
     known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
     asked = {name: known[name] for name in request.document.required}
-    if world.hard is None:
-        return CallArguments(arguments={**asked, **needed_arguments(request.document)})
     option = option_of(request.document)
-    if option is None or request.document.parameters["properties"][option]["default"] == fact.setting:
-        return CallArguments(arguments=asked)
-    return CallArguments(arguments={**asked, option: fact.setting})
+    if option is not None and request.document.parameters["properties"][option]["default"] != fact.setting:
+        asked[option] = fact.setting
+    return CallArguments(arguments=asked)
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
@@ -175,9 +172,7 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
     if world.hard is not None:
         return implemented(world, request.document, fact.entity_type, fact.property, table)
-    option = option_of(request.document)
-    paged, further = tables_of(option, table, request.knowledge.seed)
-    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: paged, **further})
+    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: table})
 
 
 def implemented(
@@ -251,27 +246,20 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
 def _source(document: ToolDocument, world: World, fact: Fact) -> str:
     # The code names types and properties but no entity, so tools of one property have the same and can be merged.
     entity, year = world.parameter(fact.entity_type), world.year_parameter
-    value_type = type(fact.value).__name__
-    if fact.year is None:
-        signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
-    else:
-        signature, row = f"{entity}: str, {year}: str", f"rows[{entity}][{year}]"
+    signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
+    if fact.year is not None:
+        signature, row = f"{signature}, {year}: str", f"{row}[{year}]"
         last = (
             f"    if {year} not in rows[{entity}]:\n"
             f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{{year}}}")\n'
         )
-    option = option_of(document)
-    if option is not None:
-        signature += f", {signature_of(option, document)}"
-        value_type = "float" if ALL_OPTIONS[option].kind == "unit" else value_type
-    last += f"    return {row}\n" if option is None else f"    value = {row}\n{ALL_OPTIONS[option].code}"
     return (
-        f"def {document.name}({signature}) -> {value_type}:\n"
+        f"def {document.name}({signature}) -> {type(fact.value).__name__}:\n"
         f'    """{document.description}."""\n'
         f'    rows = TABLES["{fact.property}"]\n'
         f"    if {entity} not in rows:\n"
         f'        raise ValueError(f"unknown {entity}: {{{entity}}}")\n'
-        f"{last}"
+        f"{last}    return {row}\n"
     )
 
 

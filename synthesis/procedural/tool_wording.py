@@ -6,12 +6,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Final, Literal
+from typing import Final
 
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language
-
-OptionKind = Literal["unit", "page", "precision", "masked"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,6 @@ class ToolWording:
     target: str
     amount: str
     """Name of a move's parameter, like `source` and `target`."""
-    options: Mapping[OptionKind, str]
-    """Kind of an optional parameter to its name."""
 
     def lookup_of(self, entity_type: str, asked: str) -> str:
         """Return the name of the tool that looks a property up."""

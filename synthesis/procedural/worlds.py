@@ -107,12 +107,6 @@ class World:
         """Return the parameter that takes the name of an entity of a type."""
         return entity_type if self.hard is None else self.hard.parameters[entity_type]
 
-    def lookup_name(self, entity_type: str, property_name: str) -> str:
-        """Return the name of the tool that looks a property up."""
-        if self.hard is None:
-            return self.wording.lookup_of(entity_type, property_name)
-        return self.hard.documents[entity_type, property_name].name
-
     def lookup_document(self, entity_type: str, property_name: str) -> ToolDocument:
         """Return the document of the tool that looks a property up, in the world's language.
 
