@@ -10,8 +10,6 @@ grounding           Names and codes in an answer that stand in no source, and la
 hard_questions      Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
 hard_wording        The wording of a hard world: its questions, its tools and their siblings, all from one lexicon.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
-same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
-                    parameters.
 stateful            Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for
                     them.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.

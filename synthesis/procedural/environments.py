@@ -13,7 +13,6 @@ from typing import Any, Final
 from synthesis.answers.same_answer import same_answer
 from synthesis.procedural.hard_options import hard_options, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
-from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
@@ -30,7 +29,7 @@ from synthesis.prompts.decompositions import (
     WriteQAInstance,
 )
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
-from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
+from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     CallArguments,
     ScaleToolDocument,
@@ -227,6 +226,11 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         made = implemented(world, document, *key, rows)
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return SiblingTools(tools=tuple(tools))
+
+
+def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:
+    """Name no tool: those of one property have equal documents, and are joined without this question."""
+    return HomogeneousTool(reason="no other tool has an equal document", tool=None)
 
 
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:

@@ -49,9 +49,9 @@ def move_question(
     steps = rng.choice(frame["first"]).format(**first) + "".join(frame["further"].format(**move) for move in others)
     if others and {to for _, to, _ in moves} == {target}:
         parts = [frame["gathered"].format(**move) for move in (first, *others)]
-        steps = frame["gather"].format(moves=series(parts, *frame["and"]), target=target)
+        steps = frame["gather"].format(moves=series(parts, world.language), target=target)
         if len({amount for _, _, amount in moves}) == 1:
-            sources = series([source for source, _, _ in moves], *frame["and"])
+            sources = series([source for source, _, _ in moves], world.language)
             steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
     moved = f"{steps[0].upper()}{steps[1:]}"
 

@@ -103,14 +103,14 @@ def _draft(
     else:
         told = [_phrase(wording, language, fact, []) for fact in asked]
         facts = (
-            f"{subjects[0]}的{_series(told, language)}"
+            f"{subjects[0]}的{series(told, language)}"
             if language == "zh"
-            else f"{_series([f'the {each}' for each in told], language)} of {subjects[0]}"
+            else f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
         )
     core = rng.choice(frame["cores"][composition.operation]).format(
         facts=facts,
         property=_phrase(wording, language, last, []),
-        subjects=_series(subjects, language, "or"),
+        subjects=series(subjects, language, "or"),
         more=_MORE.get((language, composition.operation, is_date)),
         operand=None if composition.operand is None else f"{composition.operand:g}",
     )
@@ -144,7 +144,7 @@ def _subject(wording: HardWording, language: Language, walk: Sequence[Fact]) -> 
         *by_way, last = [_phrase(wording, language, fact, []) for fact in relations]
         if language == "zh":
             return f"从{about}经{'、'.join(by_way)}找到的{last}"
-        return f"the {last} reached from {about} via the {_series(by_way, language)}"
+        return f"the {last} reached from {about} via the {series(by_way, language)}"
     for fact in relations:
         about = _phrase(wording, language, fact, [about])
     return about
@@ -161,25 +161,22 @@ def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequ
     told = wording.asks[key].format(n=wording.nouns[key])
     if language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
-        return fact.phrase.format(x=f"{_series(subjects, language)}的{told}" if subjects else told)
+        return fact.phrase.format(x=f"{series(subjects, language)}的{told}" if subjects else told)
     if subjects:
         # "The rent of the owner of A and of B" is not that of the owner of A and B.
         again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""
-        told = f"the {told} of {_series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
+        told = f"the {told} of {series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
     return fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
 
 
-def _series(items: Sequence[str], language: Language, conjunction: str = "and") -> str:
-    return series(items, "、", "和") if language == "zh" else series(items, ", ", f" {conjunction} ") if items else ""
-
-
-def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:
+def series(items: Sequence[JsonValue], language: Language, conjunction: str = "and") -> str:
     """Join items, the last one with a link of its own.
 
-    >>> series(["a", "b", "c"], ", ", " and "), series([1], ", ", " and ")
-    ('a, b and c', '1')
+    >>> series(["a", "b", "c"], "en", "or"), series([1, 2], "zh"), series([1], "en")
+    ('a, b or c', '1和2', '1')
     """
     *first, last = map(str, items)
+    between, before_last = ("、", "和") if language == "zh" else (", ", f" {conjunction} ")
     return f"{between.join(first)}{before_last}{last}" if first else last
 
 

@@ -267,11 +267,11 @@ def _main_question(world: World, rng: random.Random, operation: str, walks: Sequ
     subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
     labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
     if world.language == "zh":
-        facts = f"{_series('zh', subjects)}的{_series('zh', labels)}"
+        facts = f"{series(subjects, 'zh')}的{series(labels, 'zh')}"
     else:
-        facts = f"the {_series('en', labels)} {_series('en', [f'of {subject}' for subject in subjects])}"
+        facts = f"the {series(labels, 'en')} {series([f'of {subject}' for subject in subjects], 'en')}"
     more, less = _more_and_less(world, asked[0])
-    joined = _series(world.language, subjects, "and" if "Of {" in template else "or")
+    joined = series(subjects, world.language, "and" if "Of {" in template else "or")
     return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
 
 
@@ -280,11 +280,9 @@ def _computation_question(world: World, composition: Composition, asked: Sequenc
     if composition.choices:
         form = "{}（{}）" if world.language == "zh" else "{} ({})"
         values = [form.format(choice, value) for choice, value in zip(composition.choices, values, strict=True)]
-    joined = _series(world.language, values)
     more, less = _more_and_less(world, asked[0])
-    return plain_frames(world.language)["computations"][composition.operation].format(
-        values=joined, more=more, less=less
-    )
+    template = plain_frames(world.language)["computations"][composition.operation]
+    return template.format(values=series(values, world.language), more=more, less=less)
 
 
 def _subject(world: World, walk: Walk) -> str:
@@ -309,9 +307,3 @@ def _label(world: World, fact: Fact) -> str:
     if fact.year is None:
         return label
     return f"{fact.year}年{label}" if world.language == "zh" else f"{label} in {fact.year}"
-
-
-def _series(language: Language, items: Sequence[JsonValue], conjunction: str = "and") -> str:
-    if language == "zh":
-        return series(items, "、", "和")
-    return series(items, ", ", f" {conjunction} ")

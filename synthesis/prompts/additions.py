@@ -54,24 +54,14 @@ def registers(key: str, count: int) -> list[str]:
     return [rng.choice(REGISTERS) for _ in range(count)]
 
 
-def harder(instructions: str, sentence: str, knowledge: Knowledge) -> str:
-    """Add the sentence to the instructions if the words of a question must not lead to its tool.
+def with_additions(instructions: str, knowledge: Knowledge, *, unseen: str, hard: str = "") -> str:
+    """Add `unseen` if more than the worlds of a split must be unseen, `hard` if words must not lead to the tool.
 
-    >>> harder("Write.", ASK_EXACTLY, Knowledge(domain="library", language="en"))
-    'Write.'
+    >>> with_additions("Ask.", Knowledge(domain="library", language="en", unseen="tools"), unseen=" Seldom.", hard="!")
+    'Ask. Seldom.'
     """
-    return instructions if knowledge.difficulty == "plain" else instructions + sentence
-
-
-def seldom(instructions: str, sentence: str, knowledge: Knowledge) -> str:
-    """Add the sentence to the instructions if more than the worlds of a split must be unseen.
-
-    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en"))
-    'Write.'
-    >>> seldom("Write.", SELDOM_ASKED, Knowledge(domain="library", language="en", unseen="tools"))
-    'Write.\\n- Ask for facts of this domain that questions seldom ask for.'
-    """
-    return instructions if knowledge.unseen == "worlds" else instructions + sentence
+    seldom, harder = knowledge.unseen != "worlds", knowledge.difficulty == "hard"
+    return instructions + (unseen if seldom else "") + (hard if harder else "")
 
 
 def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, harder, seldom, with_packages
+from synthesis.prompts.additions import SELDOM_NAMED, with_additions, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -64,7 +64,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
         knowledge = self.knowledge
         return (
             plain_question(
-                with_packages(harder(seldom(TASK, SELDOM_NAMED, knowledge), TRADE, knowledge), knowledge.packages),
+                with_packages(with_additions(TASK, knowledge, unseen=SELDOM_NAMED, hard=TRADE), knowledge.packages),
                 knowledge.language,
                 knowledge={"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})},
                 scenario=self.scenario,
