@@ -69,7 +69,10 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
     """
     world = world_about(request.knowledge)
     for argument, value in request.call.arguments.items():
-        for kind in _kinds_of(world, argument):
+        for entity_type in world.types:
+            if world.parameter(entity_type) != argument:
+                continue
+            kind = world.label(entity_type) if world.hard is None else world.hard.kinds[entity_type]
             zh = world.language == "zh"
             named = f"{kind}{'' if zh else ' '}{value}"
             # Wherever the name stands, its type must stand before it, or it would be left in another place.
@@ -79,14 +82,6 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
                 question = request.question.replace(named, unnamed)
                 return OmittedParameter(question=question, argument=argument, value=value)
     raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
-
-
-def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
-    """Return the words before the names that a parameter takes; none where it takes no name."""
-    types = [entity_type for entity_type in world.types if world.parameter(entity_type) == parameter]
-    if world.hard is None:
-        return tuple(world.label(entity_type) for entity_type in types)
-    return tuple(kind for entity_type in types for kind in world.hard.kinds[entity_type])
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:

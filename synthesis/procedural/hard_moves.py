@@ -55,7 +55,7 @@ def move_question(
             steps = frame["alike"].format(amount=moves[0][2], sources=sources, target=target)
     moved = f"{steps[0].upper()}{steps[1:]}"
 
-    (kind,), key = hard.kinds[entity_type], (entity_type, asked)
+    kind, key = hard.kinds[entity_type], (entity_type, asked)
     moved_thing = frame["asked"].format(told=hard.asks[key].format(n=hard.nouns[key]), kind=kind)
 
     def drawn() -> str:

@@ -30,11 +30,10 @@ def hard_options() -> Mapping[str, Any]:
     return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
 
 
-_KNOWN: Final = ("if {option} not in TABLES['sizes']:", "    raise ValueError(f'unknown {option}: {{{option}}}')")
 _CODE: Final[Mapping[str, tuple[str, ...]]] = {
-    "unit": (*_KNOWN, "if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
-    "currency": (*_KNOWN, "if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
-    "precision": (*_KNOWN, "value = value[: TABLES['sizes'][precision]]"),
+    "unit": ("if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
+    "currency": ("if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
+    "precision": ("value = value[: TABLES['sizes'][precision]]",),
     "last_four": ("if last_four:", "    value = value[-4:]"),
     "page": ("pages = value", "if not 0 < page <= len(pages):", "    raise ValueError('no such page')",
              "value = pages[page - 1]"),
@@ -43,8 +42,10 @@ _CODE: Final[Mapping[str, tuple[str, ...]]] = {
 
 def code_of(option: str | None) -> list[str]:
     """Return the lines of a tool that turn the looked-up `value` into the value that its option asks for."""
-    lines = _CODE[option] if option else ()
-    return [line.replace("{{{option}}}", f"{{{option}}}").replace("{option}", str(option)) for line in lines]
+    if option is None:
+        return []
+    known = [f"if {option} not in TABLES['sizes']:", f"    raise ValueError(f'unknown {option}: {{{option}}}')"]
+    return [*(known if "sizes" in hard_options()[option] else []), *_CODE[option]]
 
 
 def with_drawn_option(

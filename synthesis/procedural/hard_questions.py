@@ -34,16 +34,6 @@ DRAFTS: Final = 6
 """Number of wordings of a question of which the shortest is taken, if the first one is longer than fair."""
 SHORT: Final[Mapping[Language, int]] = {"en": 14, "zh": 26}
 """Words of an English question, characters of a Chinese one, from which on it has neither greeting nor thanks."""
-_MORE: Final = {
-    ("en", "which_largest", False): "highest",
-    ("en", "which_smallest", False): "lowest",
-    ("en", "which_largest", True): "latest",
-    ("en", "which_smallest", True): "earliest",
-    ("zh", "which_largest", False): "高",
-    ("zh", "which_smallest", False): "低",
-    ("zh", "which_largest", True): "晚",
-    ("zh", "which_smallest", True): "早",
-}
 _LINKS: Final = {"en": re.compile(r"\b(?:of|that|which|who|whose|whom)\b"), "zh": re.compile("的")}
 _CLAUSE: Final = {"en": re.compile(r"[.?!:;,]| and | or "), "zh": re.compile("[。？！：；，、和]")}
 _FAIR: Final[Mapping[Language, tuple[int, int]]] = {"en": (30, 3), "zh": (50, 4)}
@@ -102,16 +92,14 @@ def _draft(
         facts = _phrase(wording, language, last, subjects)
     else:
         told = [_phrase(wording, language, fact, []) for fact in asked]
-        facts = (
-            f"{subjects[0]}的{series(told, language)}"
-            if language == "zh"
-            else f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
-        )
+        facts = f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
+        if language == "zh":
+            facts = f"{subjects[0]}的{series(told, language)}"
     core = rng.choice(frame["cores"][composition.operation]).format(
         facts=facts,
         property=_phrase(wording, language, last, []),
         subjects=series(subjects, language, "or"),
-        more=_MORE.get((language, composition.operation, is_date)),
+        more=frame["more"]["dates" if is_date else "numbers"].get(composition.operation),
         operand=None if composition.operand is None else f"{composition.operand:g}",
     )
     opening, closing = rng.choice(frame["openings"]), rng.choice(frame["closings"])
@@ -151,7 +139,7 @@ def _subject(wording: HardWording, language: Language, walk: Sequence[Fact]) -> 
 
 
 def _root(wording: HardWording, language: Language, fact: Fact) -> str:
-    (kind,) = wording.kinds[fact.entity_type]
+    kind = wording.kinds[fact.entity_type]
     return f"{kind}{fact.entity}" if language == "zh" else f"the {kind} {fact.entity}"
 
 

@@ -60,8 +60,8 @@ class HardWording:
     """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
     """Name of the parameter that takes an entity's name, by type."""
-    kinds: Mapping[str, tuple[str, ...]]
-    """Nouns that stand before an entity's name in a question, by type."""
+    kinds: Mapping[str, str]
+    """Noun that stands before an entity's name in a question, by type."""
     nouns: Mapping[Property, str]
     """Noun for a property in questions."""
     asks: Mapping[Property, str]
@@ -129,7 +129,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     return HardWording(
         year=year,
         parameters=parameters,
-        kinds={entity_type: tuple(found[:1]) for entity_type, found in kinds.items()},
+        kinds={entity_type: found[0] for entity_type, found in kinds.items()},
         nouns={key: found[language][0] for key, found in nouns.items()},
         asks={key: worded[found["values"]][language][drawn[key]][0] for key, found in properties.items()},
         drawn=drawn,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -161,8 +161,9 @@ class World:
     @cached_property
     def known(self) -> frozenset[str]:
         """Every name and every value of the world, as texts."""
-        cells = {str(value) for rows in self.values.values() for value in _cells(rows.values())}
-        return frozenset(cells.union(*self.entities.values()))
+        cells = [cell for rows in self.values.values() for cell in rows.values()]
+        texts = {str(value) for cell in cells for value in (cell.values() if isinstance(cell, dict) else [cell])}
+        return frozenset(texts.union(*self.entities.values()))
 
     def stranger(self, rng: random.Random, kind: str, entity_type: str, property_name: str) -> JsonValue:
         """Draw a value like a property's, or of another kind, that does not stand in a hard world."""
@@ -224,7 +225,8 @@ def _hard_world(
     names = iter(_entity_names(rng, language, sum(sizes.values()), parts, near=True))
     entities = {name: tuple(islice(names, size)) for name, size in sizes.items()}
     values = draw_hard_values(rng, domain, types, entities, YEARS)
-    yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
+    kinds = {(name, asked): kind for name in types for asked, (_, kind) in types[name].attributes.items()}
+    yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
     world = World(domain, language, types, entities, values, hard=hard, seed=seed)
 
@@ -256,10 +258,6 @@ def draw_values(
     return values
 
 
-def _is_yearly(types: Domain, entity_type: str, attribute: str) -> bool:
-    return types[entity_type].attributes[attribute][1] == "yearly"
-
-
 def _entity_names(
     rng: random.Random, language: Language, count: int, parts: int | None, *, near: bool = False
 ) -> list[str]:
@@ -286,8 +284,3 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
     while len(values) < count:
         values[draw_value(rng, kind)] = None
     return list(values)
-
-
-def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:
-    for value in values:
-        yield from value.values() if isinstance(value, dict) else [value]
