@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.hard_options import hard_options, option_of, paged
+from synthesis.procedural.hard_options import OPTIONS, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
@@ -191,7 +191,7 @@ def implemented(
 
     cells = {name: cell(row) for name, row in rows.items()}
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
-    sizes = hard_options()[shape.option].get("sizes") if shape.option else None
+    sizes = OPTIONS[shape.option].get("sizes") if shape.option else None
     tables |= {"sizes": sizes} if sizes else {}
     return ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
 

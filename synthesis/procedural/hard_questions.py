@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final
 
 from synthesis.procedural.hard_wording import HardWording
 from synthesis.procedural.worlds import NUMERIC_KINDS, Fact, World
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.decompositions import JudgeNaturalness, Naturalness
 from synthesis.records import Composition, JsonValue, Language, Operation
 
@@ -40,10 +38,7 @@ _FAIR: Final[Mapping[Language, tuple[int, int]]] = {"en": (30, 3), "zh": (50, 4)
 """Length (words or characters) of a question and links of a clause up to which nothing is taken off."""
 
 
-@cache
-def frames(language: Language) -> Mapping[str, Any]:
-    """Return the sentence frames of a language."""
-    return tomllib.loads(files(__package__).joinpath("hard_frames.toml").read_text(encoding="utf-8"))[language]
+_FRAMES: Final[Mapping[Language, Any]] = written_words("hard_frames")
 
 
 def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, int] | None:
@@ -72,7 +67,7 @@ def hard_question(
 def _draft(
     world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Sequence[Fact]]
 ) -> str:
-    language, frame = world.language, frames(world.language)
+    language, frame = world.language, _FRAMES[world.language]
     stems = list(dict.fromkeys((walk[0].entity, *walk[:-1]) for walk in map(tuple, walks)))
     starts, subjects = "", [_subject(wording, language, walk) for walk in walks]
     if len(stems) == 1:
@@ -119,7 +114,7 @@ def _started(
         part = walk[first : min(first + step, len(walk) - 1)]
         for fact in part:
             about = _phrase(wording, language, fact, [about])
-        told += rng.choice(frames(language)[frame]).format(x=_subject(wording, language, walk) if in_one else about)
+        told += rng.choice(_FRAMES[language][frame]).format(x=_subject(wording, language, walk) if in_one else about)
         noun = wording.nouns[part[-1].entity_type, part[-1].property]
         about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
     return told, [about]

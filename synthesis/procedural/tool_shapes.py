@@ -14,13 +14,12 @@ one code and can be merged, and a sibling cannot be told from an own tool.
 from __future__ import annotations
 
 import random
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final, Literal
 
 from synthesis.procedural.hard_options import code_of, option_of
+from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_json
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
@@ -31,9 +30,7 @@ Stranger = Callable[[random.Random, str], JsonValue]
 
 _VALUE_SHARE: Final = 0.2
 """Share of the lookups and computations that reply with the bare value."""
-_NAMES: Final[Mapping[str, Any]] = tomllib.loads(
-    files(__package__).joinpath("tool_fields.toml").read_text(encoding="utf-8")
-)
+_NAMES: Final[Mapping[str, Any]] = written_words("tool_fields")
 
 
 @dataclass(frozen=True)

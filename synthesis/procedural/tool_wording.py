@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Final
 
+from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language
 
@@ -42,7 +41,7 @@ class ToolWording:
         return described if language == "zh" else described[0].upper() + described[1:]
 
 
-_WORDINGS: Final = tomllib.loads(files(__package__).joinpath("tool_wordings.toml").read_text(encoding="utf-8"))
+_WORDINGS: Final = written_words("tool_wordings")
 KNOWN: Final = ToolWording(**_WORDINGS["known"])
 UNSEEN: Final = ToolWording(**_WORDINGS["unseen"])
 

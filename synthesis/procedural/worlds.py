@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from importlib.resources import files
 from itertools import islice
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.procedural.hard_options import ValueRange, hard_options, option_of, set_value, with_drawn_option
+from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, ranges, sizes_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
+from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
 
@@ -49,19 +48,16 @@ Domain = Mapping[str, EntityType]
 @cache
 def domains(unseen: Unseen = "worlds") -> Mapping[str, Domain]:
     """Return the domains that worlds can be generated for; where tools are unseen, with other types and attributes."""
-    file = "unseen_tools.toml" if unseen == "tools" else "domains.toml"
-    text = files(__package__).joinpath(file).read_text(encoding="utf-8")
     return {
         domain: {name: EntityType.model_validate(fields) for name, fields in types.items()}
-        for domain, types in tomllib.loads(text).items()
+        for domain, types in written_words("unseen_tools" if unseen == "tools" else "domains").items()
     }
 
 
 @cache
 def name_parts(language: Language) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the first and the second parts that entity names of a language are made of."""
-    text = files(__package__).joinpath("names.toml").read_text(encoding="utf-8")
-    parts = tomllib.loads(text)[language]
+    parts = written_words("names")[language]
     return tuple(parts["first"].split()), tuple(parts["second"].split())
 
 
@@ -142,7 +138,7 @@ class World:
     def settings(self, entity_type: str, property_name: str) -> Sequence[JsonValue]:
         """Return the settings of a tool's option that a question may ask for, the plain one first."""
         option = self.options.get((entity_type, property_name))
-        return (None,) if option is None else hard_options()[option]["settings"]
+        return (None,) if option is None else OPTIONS[option]["settings"]
 
     def fact(
         self, entity_type: str, entity: str, property_name: str, year: str | None = None, setting: JsonValue = None
@@ -153,7 +149,7 @@ class World:
         option = self.options.get((entity_type, property_name))
         if option is None:
             return fact
-        of = hard_options()[option]
+        of = OPTIONS[option]
         setting = of["settings"][0] if setting is None else setting
         phrase = of[self.language]["phrases"][of["settings"].index(setting)]
         return replace(fact, value=set_value(option, setting, fact.value, self.seed), setting=setting, phrase=phrase)
