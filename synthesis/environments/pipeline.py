@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -31,11 +31,11 @@ from synthesis.environments.questions.drafts import Draft
 from synthesis.environments.questions.refusals import withhold_tool
 from synthesis.environments.selection.quotas import EnvironmentPlan, Variety, plan_environments
 from synthesis.environments.selection.splits import TakenValues
-from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low, unnatural
+from synthesis.environments.selection.thresholds import REJECTED_KIND, rejection, selection_of, too_low
 from synthesis.environments.worker import EnvironmentsWorker, opened_worker
 from synthesis.questions.knowledge import Knowledge, read_knowledge
 from synthesis.record_io import read_card
-from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment, SimilarityBand
+from synthesis.records import Environment, JsonObject, JsonValue, RejectedEnvironment
 from synthesis.run.destination import records_of, require_destination
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.stage import Rejected, StageReport
@@ -142,14 +142,7 @@ class _Run:
         for result in journal.results(len(plans)):
             # Rejected items are left out of the results, so each result names its plan.
             plan, draft = plans[result["index"]], result["draft"] and Draft.model_validate(result["draft"])
-            if draft is None:
-                good.append((plan, draft))
-                continue
-            reason = None
-            if draft.quality.mean < self.config.quality_threshold:
-                reason = too_low(draft.quality.mean, self.config.quality_threshold, _drafted(draft))
-            elif (draft.naturalness or 0.0) < self.config.naturalness_threshold:
-                reason = unnatural(draft.naturalness or 0.0, self.config.naturalness_threshold, _drafted(draft))
+            reason = None if draft is None else below_threshold(draft, self.config)
             if reason is None:
                 good.append((plan, draft))
             else:
@@ -196,7 +189,8 @@ class _Run:
         async def mix(item: tuple[int, Environment, Variety]) -> JsonValue:
             _, environment, variety = item
             rng = random.Random(f"irrelevant/{config.seed}/{environment.id}")
-            per_band = share_of_bands(config, environment.id)
+            share = random.Random(f"tool set/{config.seed}/{environment.id}").uniform(config.fewest_irrelevant, 1)
+            per_band = {band: math.ceil(share * count) for band, count in config.irrelevant_per_band.items()}
             drawn = pools[environment.language].draw(environment, per_band, rng, environment.irrelevant_tools)
             mixed = environment.model_copy(update={"irrelevant_tools": drawn})
             # After the draw, which takes no tool under a name of the environment's: the withheld one cannot come back.
@@ -233,10 +227,14 @@ class _Run:
                 self.rejected[slot] = rejection(slot, Rejected(outcome["rejected"], outcome["detail"], made))
 
 
-def share_of_bands(config: EnvironmentsConfig, environment: str) -> Mapping[SimilarityBand, int]:
-    """Return the maximum number of distractors of each band for one environment, rounded up."""
-    share = random.Random(f"tool set/{config.seed}/{environment}").uniform(config.fewest_irrelevant, 1)
-    return {band: math.ceil(share * count) for band, count in config.irrelevant_per_band.items()}
+def below_threshold(draft: Draft, config: EnvironmentsConfig) -> Rejected | None:
+    """Return the rejection of a draft whose quality or naturalness is below the config's threshold."""
+    made, naturalness, least = _drafted(draft), draft.naturalness or 0.0, config.naturalness_threshold
+    if draft.quality.mean < config.quality_threshold:
+        return too_low(draft.quality.mean, config.quality_threshold, made)
+    if naturalness < least:
+        return Rejected("naturalness below threshold", f"{naturalness:.2f} < {least:.2f}", made)
+    return None
 
 
 def _drafted(draft: Draft | None) -> JsonObject:

@@ -43,7 +43,7 @@ from synthesis.prompts.tool_writing import (
 )
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, Habit, NeededPackage, Provenance, QualityScore, record_id
+from synthesis.records import Environment, Habit, NeededPackage, Provenance, QualityScore, record_id
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, reads_prompts
 from synthesis.track.replies import metered_item
@@ -163,12 +163,13 @@ class EnvironmentsWorker:
         return environment.model_copy(update={"provenance": provenance})
 
     def _with_long_documents(self, environment: Environment) -> Environment:
-        def longer(tool: EnvironmentTool) -> EnvironmentTool:
-            return lengthened(tool, environment.language, self._config.seed)
-
-        siblings = (each.model_copy(update={"tool": longer(each.tool)}) for each in environment.irrelevant_tools)
-        tools = tuple(longer(tool) for tool in environment.tools)
-        return environment.model_copy(update={"tools": tools, "irrelevant_tools": tuple(siblings)})
+        language, seed = environment.language, self._config.seed
+        tools = tuple(lengthened(tool, language, seed) for tool in environment.tools)
+        siblings = tuple(
+            each.model_copy(update={"tool": lengthened(each.tool, language, seed)})
+            for each in environment.irrelevant_tools
+        )
+        return environment.model_copy(update={"tools": tools, "irrelevant_tools": siblings})
 
     async def replay(self, environment: Environment) -> None:
         """Replay every gold call of an environment that has its distractors."""
@@ -185,22 +186,12 @@ class EnvironmentsWorker:
         teacher, sandbox = self._teacher, self._sandbox
         seed, instance = draft.seed, draft.instance
         knowledge = source.model_copy(update={"seed": seed})
+        scaled, embedding = self._config.scaled_documents, self._config.embedding
         sub_environments = await build_sub_environments(
-            teacher,
-            sandbox,
-            knowledge,
-            instance,
-            seed=seed,
-            scaled_documents=self._config.scaled_documents,
-            documents=draft.documents,
+            teacher, sandbox, knowledge, instance, seed=seed, scaled_documents=scaled, documents=draft.documents
         )
         sub_questions, tools = await merge_sub_environments(
-            teacher,
-            sandbox,
-            sub_environments,
-            seed=seed,
-            embedding=self._config.embedding,
-            packages=knowledge.packages,
+            teacher, sandbox, sub_environments, seed=seed, embedding=embedding, packages=knowledge.packages
         )
         environment = self._without_tools(plan, knowledge, seed, instance, draft.quality).model_copy(
             update={"sub_questions": sub_questions, "tools": tools, "naturalness": draft.naturalness}

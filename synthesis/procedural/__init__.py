@@ -10,14 +10,11 @@ grounding           Names and codes in an answer that stand in no source, and la
 hard_questions      Questions of hard worlds, in words that no tool's document has, and how naturally they are put.
 hard_wording        The wording of a hard world: its questions, its tools and their siblings, all from one lexicon.
 judgements          The embedded teacher as judge: each score is computed from the conversation and the task's chain.
-same_intent         The test whether two tools do the same, by the nouns of their names and the kinds of their
-                    parameters.
 stateful            Answers about tools on a state: moves of funds, and a last read; a hard world has its own words for
                     them.
 table_worlds        Worlds of given knowledge: generated for a domain that is known, or read from tables.
 task_grammar        A grammar of requests: frames around clauses made of tool descriptions, with the facts.
 teacher             The embedded teacher: it answers every question by grammar and computation, offline, from a seed.
-tool_options        Optional parameters of generated tools: units, pages, precisions and masks.
 tool_wording        The wording of generated tools' names and documents; held-out tools have another one.
 trajectories        Answers to the questions of the trajectories track.
 world_questions     Questions about a generated world: walks over its relations, in English and Chinese.
@@ -31,4 +28,5 @@ hard_moves          The wording of moves in a hard world: the question in a lay 
                     of the trade.
 output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
                     tools address it.
+written_words       Words, frames and ranges of the embedded teacher, from the TOML files of this folder.
 """

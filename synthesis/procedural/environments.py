@@ -11,18 +11,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
-from synthesis.procedural.hard_options import hard_options, option_of, paged
+from synthesis.procedural.hard_options import OPTIONS, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
-from synthesis.procedural.same_intent import find_homogeneous_tool
 from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
-from synthesis.procedural.tool_options import (
-    ALL_OPTIONS,
-    needed_arguments,
-    signature_of,
-    tables_of,
-    with_option,
-)
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
 from synthesis.procedural.worlds import YEARS, Fact, World
@@ -37,7 +29,7 @@ from synthesis.prompts.decompositions import (
     WriteQAInstance,
 )
 from synthesis.prompts.stateful import WriteStateConditions, WriteStatefulTask
-from synthesis.prompts.tool_merging import FindHomogeneousTool, MergeTools
+from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import (
     CallArguments,
     ScaleToolDocument,
@@ -77,7 +69,10 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
     """
     world = world_about(request.knowledge)
     for argument, value in request.call.arguments.items():
-        for kind in _kinds_of(world, argument):
+        for entity_type in world.types:
+            if world.parameter(entity_type) != argument:
+                continue
+            kind = world.label(entity_type) if world.hard is None else world.hard.kinds[entity_type]
             zh = world.language == "zh"
             named = f"{kind}{'' if zh else ' '}{value}"
             # Wherever the name stands, its type must stand before it, or it would be left in another place.
@@ -87,14 +82,6 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
                 question = request.question.replace(named, unnamed)
                 return OmittedParameter(question=question, argument=argument, value=value)
     raise BadReply(f"{request.question!r} names no entity of {request.call.arguments}")
-
-
-def _kinds_of(world: World, parameter: str) -> tuple[str, ...]:
-    """Return the words before the names that a parameter takes; none where it takes no name."""
-    types = [entity_type for entity_type in world.types if world.parameter(entity_type) == parameter]
-    if world.hard is None:
-        return tuple(world.label(entity_type) for entity_type in types)
-    return tuple(kind for entity_type in types for kind in world.hard.kinds[entity_type])
 
 
 def judge_decomposition(request: JudgeDecomposition, seed: int) -> ScoredDecomposition:
@@ -147,10 +134,16 @@ def write_tool_document(request: WriteToolDocument, seed: int) -> ToolDocument:
 
 
 def scale_tool_document(request: ScaleToolDocument, seed: int) -> ToolDocument:
-    """Add an optional parameter that fits the tool's value."""
-    world = world_about(request.knowledge)
-    # A hard world's documents have the options that its questions ask for.
-    return request.document if world.hard else with_option(request.document, world, random.Random(f"option/{seed}"))
+    """Return the document of a hard world as it is: it has the option that the questions ask for.
+
+    Raises:
+        BadReply: its world is not a hard one.
+    """
+    if world_about(request.knowledge).hard is None:
+        raise BadReply(
+            'the embedded teacher\'s plain tools have no options; set difficulty = "hard" or give a [teacher]'
+        )
+    return request.document
 
 
 def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
@@ -159,12 +152,10 @@ def write_tool_call(request: WriteToolCall, seed: int) -> CallArguments:
     world = world_about(request.knowledge)
     known = {world.parameter(fact.entity_type): fact.entity, world.year_parameter: fact.year}
     asked = {name: known[name] for name in request.document.required}
-    if world.hard is None:
-        return CallArguments(arguments={**asked, **needed_arguments(request.document)})
     option = option_of(request.document)
-    if option is None or request.document.parameters["properties"][option]["default"] == fact.setting:
-        return CallArguments(arguments=asked)
-    return CallArguments(arguments={**asked, option: fact.setting})
+    if option is not None and request.document.parameters["properties"][option]["default"] != fact.setting:
+        asked[option] = fact.setting
+    return CallArguments(arguments=asked)
 
 
 def write_tool_implementation(request: WriteToolImplementation, seed: int) -> ToolImplementation:
@@ -175,9 +166,7 @@ def write_tool_implementation(request: WriteToolImplementation, seed: int) -> To
     table = {name: rows[name] for name in sorted([fact.entity, *others])}  # sorted: no row tells that it was asked for
     if world.hard is not None:
         return implemented(world, request.document, fact.entity_type, fact.property, table)
-    option = option_of(request.document)
-    paged, further = tables_of(option, table, request.knowledge.seed)
-    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: paged, **further})
+    return ToolImplementation(source=_source(request.document, world, fact), tables={fact.property: table})
 
 
 def implemented(
@@ -202,7 +191,7 @@ def implemented(
 
     cells = {name: cell(row) for name, row in rows.items()}
     tables = shaped_tables(shape, table, cells, kind, unit, stranger, seed=seed)
-    sizes = hard_options()[shape.option].get("sizes") if shape.option else None
+    sizes = OPTIONS[shape.option].get("sizes") if shape.option else None
     tables |= {"sizes": sizes} if sizes else {}
     return ToolImplementation(source=source_of(shape, document, table), tables=tables, path=shape.path)
 
@@ -234,6 +223,11 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
     return SiblingTools(tools=tuple(tools))
 
 
+def find_homogeneous_tool(request: FindHomogeneousTool, seed: int) -> HomogeneousTool:
+    """Name no tool: those of one property have equal documents, and are joined without this question."""
+    return HomogeneousTool(reason="no other tool has an equal document", tool=None)
+
+
 def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
     """Join the tables of two tools of one property, under the code of the first.
 
@@ -251,27 +245,20 @@ def merge_tools(request: MergeTools, seed: int) -> ToolImplementation:
 def _source(document: ToolDocument, world: World, fact: Fact) -> str:
     # The code names types and properties but no entity, so tools of one property have the same and can be merged.
     entity, year = world.parameter(fact.entity_type), world.year_parameter
-    value_type = type(fact.value).__name__
-    if fact.year is None:
-        signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
-    else:
-        signature, row = f"{entity}: str, {year}: str", f"rows[{entity}][{year}]"
+    signature, row, last = f"{entity}: str", f"rows[{entity}]", ""
+    if fact.year is not None:
+        signature, row = f"{signature}, {year}: str", f"{row}[{year}]"
         last = (
             f"    if {year} not in rows[{entity}]:\n"
             f'        raise ValueError(f"no {fact.property} of {{{entity}}} in {{{year}}}")\n'
         )
-    option = option_of(document)
-    if option is not None:
-        signature += f", {signature_of(option, document)}"
-        value_type = "float" if ALL_OPTIONS[option].kind == "unit" else value_type
-    last += f"    return {row}\n" if option is None else f"    value = {row}\n{ALL_OPTIONS[option].code}"
     return (
-        f"def {document.name}({signature}) -> {value_type}:\n"
+        f"def {document.name}({signature}) -> {type(fact.value).__name__}:\n"
         f'    """{document.description}."""\n'
         f'    rows = TABLES["{fact.property}"]\n'
         f"    if {entity} not in rows:\n"
         f'        raise ValueError(f"unknown {entity}: {{{entity}}}")\n'
-        f"{last}"
+        f"{last}    return {row}\n"
     )
 
 

@@ -7,12 +7,10 @@ and names each but the plain one in words; the call sets the parameter unless th
 from __future__ import annotations
 
 import random
-import tomllib
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
+from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonValue, Language, ToolDocument
 
 OPTION_SHARE: Final = 0.6
@@ -24,17 +22,12 @@ ValueRange: TypeAlias = tuple[float, float, str, float]
 """Least and greatest value, unit and step (0 for whole numbers and cents); of a date the first and the last year."""
 
 
-@cache
-def hard_options() -> Mapping[str, Any]:
-    """Return the options by name: `settings` (the plain one first), `schema`, `sizes`; `en` and `zh` have words."""
-    return tomllib.loads(files(__package__).joinpath("hard_options.toml").read_text(encoding="utf-8"))
-
-
-_KNOWN: Final = ("if {option} not in TABLES['sizes']:", "    raise ValueError(f'unknown {option}: {{{option}}}')")
+OPTIONS: Final[Mapping[str, Any]] = written_words("hard_options")
+"""Options by name: `settings` (the plain one first), `schema`, `sizes`; `en` and `zh` have words."""
 _CODE: Final[Mapping[str, tuple[str, ...]]] = {
-    "unit": (*_KNOWN, "if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
-    "currency": (*_KNOWN, "if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
-    "precision": (*_KNOWN, "value = value[: TABLES['sizes'][precision]]"),
+    "unit": ("if unit != 'one':", "    value = value / TABLES['sizes'][unit]"),
+    "currency": ("if currency != 'USD':", "    value = round(value * TABLES['sizes'][currency], 2)"),
+    "precision": ("value = value[: TABLES['sizes'][precision]]",),
     "last_four": ("if last_four:", "    value = value[-4:]"),
     "page": ("pages = value", "if not 0 < page <= len(pages):", "    raise ValueError('no such page')",
              "value = pages[page - 1]"),
@@ -43,8 +36,10 @@ _CODE: Final[Mapping[str, tuple[str, ...]]] = {
 
 def code_of(option: str | None) -> list[str]:
     """Return the lines of a tool that turn the looked-up `value` into the value that its option asks for."""
-    lines = _CODE[option] if option else ()
-    return [line.replace("{{{option}}}", f"{{{option}}}").replace("{option}", str(option)) for line in lines]
+    if option is None:
+        return []
+    known = [f"if {option} not in TABLES['sizes']:", f"    raise ValueError(f'unknown {option}: {{{option}}}')"]
+    return [*(known if "sizes" in OPTIONS[option] else []), *_CODE[option]]
 
 
 def with_drawn_option(
@@ -58,7 +53,7 @@ def with_drawn_option(
     fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
     if not fitting or rng.random() >= OPTION_SHARE:
         return document
-    of = hard_options()[option := rng.choice(fitting)]
+    of = OPTIONS[option := rng.choice(fitting)]
     default = 1 if option == "page" else rng.choice(of["settings"])
     written = {option: {**of["schema"], "description": of[language]["described"], "default": default}}
     properties = {**document.parameters["properties"], **written}
@@ -76,7 +71,7 @@ def set_value(option: str, setting: JsonValue, cell: JsonValue, seed: int) -> Js
     >>> set_value("precision", "month", "2024-05-01", 0), set_value("unit", "thousand", 4210, 0)
     ('2024-05', 4.21)
     """
-    sizes = hard_options()[option].get("sizes", {})
+    sizes = OPTIONS[option].get("sizes", {})
     match option:
         case "unit":
             return cell if setting == "one" else cell / sizes[setting]

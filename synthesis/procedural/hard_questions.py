@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import random
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final
 
 from synthesis.procedural.hard_wording import HardWording
 from synthesis.procedural.worlds import NUMERIC_KINDS, Fact, World
+from synthesis.procedural.written_words import written_words
 from synthesis.prompts.decompositions import JudgeNaturalness, Naturalness
 from synthesis.records import Composition, JsonValue, Language, Operation
 
@@ -34,26 +32,13 @@ DRAFTS: Final = 6
 """Number of wordings of a question of which the shortest is taken, if the first one is longer than fair."""
 SHORT: Final[Mapping[Language, int]] = {"en": 14, "zh": 26}
 """Words of an English question, characters of a Chinese one, from which on it has neither greeting nor thanks."""
-_MORE: Final = {
-    ("en", "which_largest", False): "highest",
-    ("en", "which_smallest", False): "lowest",
-    ("en", "which_largest", True): "latest",
-    ("en", "which_smallest", True): "earliest",
-    ("zh", "which_largest", False): "高",
-    ("zh", "which_smallest", False): "低",
-    ("zh", "which_largest", True): "晚",
-    ("zh", "which_smallest", True): "早",
-}
 _LINKS: Final = {"en": re.compile(r"\b(?:of|that|which|who|whose|whom)\b"), "zh": re.compile("的")}
 _CLAUSE: Final = {"en": re.compile(r"[.?!:;,]| and | or "), "zh": re.compile("[。？！：；，、和]")}
 _FAIR: Final[Mapping[Language, tuple[int, int]]] = {"en": (30, 3), "zh": (50, 4)}
 """Length (words or characters) of a question and links of a clause up to which nothing is taken off."""
 
 
-@cache
-def frames(language: Language) -> Mapping[str, Any]:
-    """Return the sentence frames of a language."""
-    return tomllib.loads(files(__package__).joinpath("hard_frames.toml").read_text(encoding="utf-8"))[language]
+_FRAMES: Final[Mapping[Language, Any]] = written_words("hard_frames")
 
 
 def changed(world: World, fact: Fact, rng: random.Random) -> tuple[Operation, int] | None:
@@ -82,7 +67,7 @@ def hard_question(
 def _draft(
     world: World, wording: HardWording, rng: random.Random, composition: Composition, walks: Sequence[Sequence[Fact]]
 ) -> str:
-    language, frame = world.language, frames(world.language)
+    language, frame = world.language, _FRAMES[world.language]
     stems = list(dict.fromkeys((walk[0].entity, *walk[:-1]) for walk in map(tuple, walks)))
     starts, subjects = "", [_subject(wording, language, walk) for walk in walks]
     if len(stems) == 1:
@@ -102,16 +87,14 @@ def _draft(
         facts = _phrase(wording, language, last, subjects)
     else:
         told = [_phrase(wording, language, fact, []) for fact in asked]
-        facts = (
-            f"{subjects[0]}的{_series(told, language)}"
-            if language == "zh"
-            else f"{_series([f'the {each}' for each in told], language)} of {subjects[0]}"
-        )
+        facts = f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
+        if language == "zh":
+            facts = f"{subjects[0]}的{series(told, language)}"
     core = rng.choice(frame["cores"][composition.operation]).format(
         facts=facts,
         property=_phrase(wording, language, last, []),
-        subjects=_series(subjects, language, "or"),
-        more=_MORE.get((language, composition.operation, is_date)),
+        subjects=series(subjects, language, "or"),
+        more=frame["more"]["dates" if is_date else "numbers"].get(composition.operation),
         operand=None if composition.operand is None else f"{composition.operand:g}",
     )
     opening, closing = rng.choice(frame["openings"]), rng.choice(frame["closings"])
@@ -131,7 +114,7 @@ def _started(
         part = walk[first : min(first + step, len(walk) - 1)]
         for fact in part:
             about = _phrase(wording, language, fact, [about])
-        told += rng.choice(frames(language)[frame]).format(x=_subject(wording, language, walk) if in_one else about)
+        told += rng.choice(_FRAMES[language][frame]).format(x=_subject(wording, language, walk) if in_one else about)
         noun = wording.nouns[part[-1].entity_type, part[-1].property]
         about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
     return told, [about]
@@ -144,14 +127,14 @@ def _subject(wording: HardWording, language: Language, walk: Sequence[Fact]) -> 
         *by_way, last = [_phrase(wording, language, fact, []) for fact in relations]
         if language == "zh":
             return f"从{about}经{'、'.join(by_way)}找到的{last}"
-        return f"the {last} reached from {about} via the {_series(by_way, language)}"
+        return f"the {last} reached from {about} via the {series(by_way, language)}"
     for fact in relations:
         about = _phrase(wording, language, fact, [about])
     return about
 
 
 def _root(wording: HardWording, language: Language, fact: Fact) -> str:
-    (kind,) = wording.kinds[fact.entity_type]
+    kind = wording.kinds[fact.entity_type]
     return f"{kind}{fact.entity}" if language == "zh" else f"the {kind} {fact.entity}"
 
 
@@ -161,25 +144,22 @@ def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequ
     told = wording.asks[key].format(n=wording.nouns[key])
     if language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
-        return fact.phrase.format(x=f"{_series(subjects, language)}的{told}" if subjects else told)
+        return fact.phrase.format(x=f"{series(subjects, language)}的{told}" if subjects else told)
     if subjects:
         # "The rent of the owner of A and of B" is not that of the owner of A and B.
         again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""
-        told = f"the {told} of {_series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
+        told = f"the {told} of {series([subjects[0], *(f'{again}{each}' for each in subjects[1:])], language)}"
     return fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
 
 
-def _series(items: Sequence[str], language: Language, conjunction: str = "and") -> str:
-    return series(items, "、", "和") if language == "zh" else series(items, ", ", f" {conjunction} ") if items else ""
-
-
-def series(items: Sequence[JsonValue], between: str, before_last: str) -> str:
+def series(items: Sequence[JsonValue], language: Language, conjunction: str = "and") -> str:
     """Join items, the last one with a link of its own.
 
-    >>> series(["a", "b", "c"], ", ", " and "), series([1], ", ", " and ")
-    ('a, b and c', '1')
+    >>> series(["a", "b", "c"], "en", "or"), series([1, 2], "zh"), series([1], "en")
+    ('a, b or c', '1和2', '1')
     """
     *first, last = map(str, items)
+    between, before_last = ("、", "和") if language == "zh" else (", ", f" {conjunction} ")
     return f"{between.join(first)}{before_last}{last}" if first else last
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import random
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import Any, Final
 
+from synthesis.procedural.written_words import written_words
 from synthesis.records import Language, ToolDocument
 
 Property = tuple[str, str]
@@ -30,26 +29,17 @@ DESCRIPTIONS: Final[Mapping[Language, tuple[str, ...]]] = {
 }
 MAX_NAME: Final = 64
 """Maximum number of characters of a tool's name, as for OpenAI's functions."""
+VARIANTS: Final[Mapping[str, Mapping[Language, list[list[str]]]]] = written_words("hard_variants")
+"""Wordings of each variant of a property, by the kind of its values and by language; {n} is its noun."""
 _OF_A_TYPE: Final = frozenset({"parameters", "kinds"})
 
 
-@cache
 def lexicon(domain: str) -> Mapping[str, Any]:
     """Return the words of a domain: type to `parameters`, `kinds` by language, and each property's words.
 
     A property has nouns by language, the common ones first, and `values`, the kind of its values.
     """
-    return _read(f"lexicons/{domain}.toml")[domain]
-
-
-@cache
-def variants() -> Mapping[str, Mapping[Language, list[list[str]]]]:
-    """Return the wordings of each variant of a property, by the kind of its values and by language; {n} is its noun."""
-    return _read("hard_variants.toml")
-
-
-def _read(name: str) -> Any:
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    return written_words(f"lexicons/{domain}")[domain]
 
 
 @dataclass(frozen=True)
@@ -60,8 +50,8 @@ class HardWording:
     """Name of the parameter for a property that changes by year."""
     parameters: Mapping[str, str]
     """Name of the parameter that takes an entity's name, by type."""
-    kinds: Mapping[str, tuple[str, ...]]
-    """Nouns that stand before an entity's name in a question, by type."""
+    kinds: Mapping[str, str]
+    """Noun that stands before an entity's name in a question, by type."""
     nouns: Mapping[Property, str]
     """Noun for a property in questions."""
     asks: Mapping[Property, str]
@@ -94,7 +84,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     nouns = {key: {each: _asked_first(rng, found[each]) for each in ("en", "zh")} for key, found in properties.items()}
     worded = {
         kind: {each: [_asked_first(rng, wordings) for wordings in of_kind[each]] for each in ("en", "zh")}
-        for kind, of_kind in variants().items()
+        for kind, of_kind in VARIANTS.items()
     }
 
     def phrase(key: Property, number: int, said: Language, of: str = "") -> str:
@@ -121,7 +111,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
         schema = {"type": "object", "properties": {n: {"type": "string"} for n in names}, "required": names}
         return ToolDocument(name=name, description=description, parameters=schema)
 
-    counts = {key: len(variants()[found["values"]][language]) for key, found in properties.items()}
+    counts = {key: len(VARIANTS[found["values"]][language]) for key, found in properties.items()}
     drawn = {key: rng.randrange(count) for key, count in counts.items()}
     all_keys = [(key, number) for key, count in counts.items() for number in range(count)]
     # In random order: a document that is drawn late has a longer name more often.
@@ -129,7 +119,7 @@ def hard_wording_of(domain: str, language: Language, seed: int, yearly: frozense
     return HardWording(
         year=year,
         parameters=parameters,
-        kinds={entity_type: tuple(found[:1]) for entity_type, found in kinds.items()},
+        kinds={entity_type: found[0] for entity_type, found in kinds.items()},
         nouns={key: found[language][0] for key, found in nouns.items()},
         asks={key: worded[found["values"]][language][drawn[key]][0] for key, found in properties.items()},
         drawn=drawn,

@@ -7,14 +7,13 @@ that closes a circle (a school's student) leads to an entity from which the othe
 from __future__ import annotations
 
 import random
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from synthesis.procedural.hard_options import ValueRange
+from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonValue
 
 Property = tuple[str, str]
@@ -30,10 +29,9 @@ _YEAR_LIKE: Final = range(1900, 2100)
 @cache
 def ranges(domain: str) -> Mapping[str, Mapping[str, ValueRange]]:
     """Return the ranges of a domain's numbers and dates, by type and attribute."""
-    text = files(__package__).joinpath("hard_ranges.toml").read_text(encoding="utf-8")
     return {
         entity_type: {name: (*given[:2], *(*given[2:], *("", 0)[len(given) - 2 :])) for name, given in of_type.items()}
-        for entity_type, of_type in tomllib.loads(text)[domain].items()
+        for entity_type, of_type in written_words("hard_ranges")[domain].items()
     }
 
 

@@ -14,13 +14,12 @@ one code and can be merged, and a sibling cannot be told from an own tool.
 from __future__ import annotations
 
 import random
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Final, Literal
 
 from synthesis.procedural.hard_options import code_of, option_of
+from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonObject, JsonValue, ToolDocument, canonical_json
 
 Family = Literal["lookup", "search", "filter", "total", "latest", "compute"]
@@ -31,9 +30,7 @@ Stranger = Callable[[random.Random, str], JsonValue]
 
 _VALUE_SHARE: Final = 0.2
 """Share of the lookups and computations that reply with the bare value."""
-_NAMES: Final[Mapping[str, Any]] = tomllib.loads(
-    files(__package__).joinpath("tool_fields.toml").read_text(encoding="utf-8")
-)
+_NAMES: Final[Mapping[str, Any]] = written_words("tool_fields")
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,8 @@ class Shape:
         """Keys and list indices that lead from a reply to the answer."""
         # A search finds the name and its twin, which stands behind it in the order of names.
         index = int(self.is_reversed) if self.family == "search" else 0
-        around: dict[str, tuple[str | int, ...]] = {
-            "nested": (self.around,),
-            "list": (index,),
-            "page": (self.around, index),
-        }
+        around: dict[str, tuple[str | int, ...]]
+        around = {"nested": (self.around,), "list": (index,), "page": (self.around, index)}
         return () if self.reply == "value" else (*around.get(self.reply, ()), self.field)
 
 
@@ -127,13 +121,14 @@ def source_of(shape: Shape, document: ToolDocument, table: str) -> str:
     else:
         body += [*_valued(shape), *changed]
     listed, total = ("listed", "len(listed)") if is_list else (f"[{_record(shape)}]", "1")
-    body.append({
-        "value": "return value",
-        "flat": f"return {_record(shape)}",
-        "nested": f'return {{"status": "ok", "{shape.around}": {_record(shape)}}}',
-        "list": f"return {listed}",
-        "page": f'return {{"{shape.around}": {listed}, "total": {total}, "next_cursor": None}}',
-    }[shape.reply])  # fmt: skip
+    reply = {
+        "value": "value",
+        "flat": _record(shape),
+        "nested": f'{{"status": "ok", "{shape.around}": {_record(shape)}}}',
+        "list": listed,
+        "page": f'{{"{shape.around}": {listed}, "total": {total}, "next_cursor": None}}',
+    }[shape.reply]
+    body.append(f"return {reply}")
     return "\n".join([f"def {document.name}({', '.join(parameters)}):", *_indented(body), ""])
 
 
@@ -214,7 +209,11 @@ def shaped_tables(
             {each: _further(rng, each, kind, unit, stranger) for each in shape.fields if each != shape.field}
             for _ in range(2)
         )
-        keyed[name] = {**further, **(_components(rng, cell) if shape.family == "compute" else {shape.field: cell})}
+        if shape.family == "compute":
+            extra, rebate = _part(cell, rng.uniform(0.1, 0.3)), _part(cell, rng.uniform(0.1, 0.3))
+            keyed[name] = {**further, "base": _part(cell - extra + rebate), "extra": extra, "rebate": rebate}
+        else:
+            keyed[name] = {**further, shape.field: cell}
         for year, value in cell.items() if shape.year else [(None, cell)]:
             row = {shape.entity: name, **({shape.year: year} if shape.year else {}), **further}
             listed += [{**row, **rest} for rest in _entries(shape, rng, value, kind, stranger)]
@@ -230,20 +229,14 @@ def _entries(shape: Shape, rng: random.Random, value: JsonValue, kind: str, stra
     """Return the entries of a cell in a list: the value, its parts, or itself behind older ones."""
     if shape.family == "total":
         one, two = _part(value, rng.uniform(0.15, 0.4)), _part(value, rng.uniform(0.15, 0.4))
-        return [
-            {"part": number, shape.field: part} for number, part in enumerate((one, two, _part(value - one - two)), 1)
-        ]
+        parts = (one, two, _part(value - one - two))
+        return [{"part": number, shape.field: part} for number, part in enumerate(parts, 1)]
     if shape.family == "latest":
         return [
             {"since": f"{year}{_date(rng)[4:]}", shape.field: value if year == 2022 else stranger(rng, kind)}
             for year in (2016, 2019, 2022)
         ]
     return [{shape.field: value}]
-
-
-def _components(rng: random.Random, value: float) -> JsonObject:
-    extra, rebate = _part(value, rng.uniform(0.1, 0.3)), _part(value, rng.uniform(0.1, 0.3))
-    return {"base": _part(value - extra + rebate), "extra": extra, "rebate": rebate}
 
 
 def _part(value: float, share: float = 1) -> float:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import Final, Literal
+from typing import Final
 
+from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Language
-
-OptionKind = Literal["unit", "page", "precision", "masked"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,6 @@ class ToolWording:
     target: str
     amount: str
     """Name of a move's parameter, like `source` and `target`."""
-    options: Mapping[OptionKind, str]
-    """Kind of an optional parameter to its name."""
 
     def lookup_of(self, entity_type: str, asked: str) -> str:
         """Return the name of the tool that looks a property up."""
@@ -46,7 +41,7 @@ class ToolWording:
         return described if language == "zh" else described[0].upper() + described[1:]
 
 
-_WORDINGS: Final = tomllib.loads(files(__package__).joinpath("tool_wordings.toml").read_text(encoding="utf-8"))
+_WORDINGS: Final = written_words("tool_wordings")
 KNOWN: Final = ToolWording(**_WORDINGS["known"])
 UNSEEN: Final = ToolWording(**_WORDINGS["unseen"])
 

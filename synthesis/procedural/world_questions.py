@@ -8,15 +8,13 @@ label, an entity that the question starts from by its type and name. A hard worl
 from __future__ import annotations
 
 import random
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import pairwise, product
 from typing import Any, Final, TypeVar
 
 from synthesis.procedural.hard_questions import changed, hard_question, series
 from synthesis.procedural.worlds import NUMERIC_KINDS, YEARS, Fact, World
+from synthesis.procedural.written_words import written_words
 from synthesis.questions.decomposition import DecompositionNode, QAInstance, compose, depths
 from synthesis.records import Composition, JsonValue, Language, Scenario
 from synthesis.teacher.protocol import BadReply
@@ -30,15 +28,13 @@ Walk = tuple[Fact, ...]
 Option = TypeVar("Option")
 
 
-@cache
-def plain_frames(language: Language) -> Mapping[str, Any]:
-    """Return the sentence frames of plain questions: `main`, `computations`, and the words `more_and_less`."""
-    return tomllib.loads(files(__package__).joinpath("plain_frames.toml").read_text(encoding="utf-8"))[language]
+_FRAMES: Final[Mapping[Language, Any]] = written_words("plain_frames")
+"""Sentence frames of plain questions by language: `main`, `computations`, and the words `more_and_less`."""
 
 
 def _more_and_less(world: World, fact: Fact) -> tuple[str, str]:
     is_date = world.kind(fact.entity_type, fact.property) == "date"
-    more, less = plain_frames(world.language)["more_and_less"]["dates" if is_date else "numbers"]
+    more, less = _FRAMES[world.language]["more_and_less"]["dates" if is_date else "numbers"]
     return more, less
 
 
@@ -262,16 +258,16 @@ def _draw_composition(
 
 
 def _main_question(world: World, rng: random.Random, operation: str, walks: Sequence[Walk]) -> str:
-    template = rng.choice(plain_frames(world.language)["main"][operation])
+    template = rng.choice(_FRAMES[world.language]["main"][operation])
     asked = [walk[-1] for walk in walks]
     subjects = list(dict.fromkeys(_subject(world, walk) for walk in walks))
     labels = list(dict.fromkeys(_label(world, fact) for fact in asked))
     if world.language == "zh":
-        facts = f"{_series('zh', subjects)}的{_series('zh', labels)}"
+        facts = f"{series(subjects, 'zh')}的{series(labels, 'zh')}"
     else:
-        facts = f"the {_series('en', labels)} {_series('en', [f'of {subject}' for subject in subjects])}"
+        facts = f"the {series(labels, 'en')} {series([f'of {subject}' for subject in subjects], 'en')}"
     more, less = _more_and_less(world, asked[0])
-    joined = _series(world.language, subjects, "and" if "Of {" in template else "or")
+    joined = series(subjects, world.language, "and" if "Of {" in template else "or")
     return template.format(facts=facts, subjects=joined, label=labels[0], more=more, less=less)
 
 
@@ -280,11 +276,9 @@ def _computation_question(world: World, composition: Composition, asked: Sequenc
     if composition.choices:
         form = "{}（{}）" if world.language == "zh" else "{} ({})"
         values = [form.format(choice, value) for choice, value in zip(composition.choices, values, strict=True)]
-    joined = _series(world.language, values)
     more, less = _more_and_less(world, asked[0])
-    return plain_frames(world.language)["computations"][composition.operation].format(
-        values=joined, more=more, less=less
-    )
+    template = _FRAMES[world.language]["computations"][composition.operation]
+    return template.format(values=series(values, world.language), more=more, less=less)
 
 
 def _subject(world: World, walk: Walk) -> str:
@@ -309,9 +303,3 @@ def _label(world: World, fact: Fact) -> str:
     if fact.year is None:
         return label
     return f"{fact.year}年{label}" if world.language == "zh" else f"{label} in {fact.year}"
-
-
-def _series(language: Language, items: Sequence[JsonValue], conjunction: str = "and") -> str:
-    if language == "zh":
-        return series(items, "、", "和")
-    return series(items, ", ", f" {conjunction} ")

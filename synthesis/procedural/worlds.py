@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from importlib.resources import files
 from itertools import islice
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from synthesis.procedural.hard_options import ValueRange, hard_options, option_of, set_value, with_drawn_option
+from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
 from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, ranges, sizes_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
+from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
 from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
 
@@ -49,19 +48,16 @@ Domain = Mapping[str, EntityType]
 @cache
 def domains(unseen: Unseen = "worlds") -> Mapping[str, Domain]:
     """Return the domains that worlds can be generated for; where tools are unseen, with other types and attributes."""
-    file = "unseen_tools.toml" if unseen == "tools" else "domains.toml"
-    text = files(__package__).joinpath(file).read_text(encoding="utf-8")
     return {
         domain: {name: EntityType.model_validate(fields) for name, fields in types.items()}
-        for domain, types in tomllib.loads(text).items()
+        for domain, types in written_words("unseen_tools" if unseen == "tools" else "domains").items()
     }
 
 
 @cache
 def name_parts(language: Language) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the first and the second parts that entity names of a language are made of."""
-    text = files(__package__).joinpath("names.toml").read_text(encoding="utf-8")
-    parts = tomllib.loads(text)[language]
+    parts = written_words("names")[language]
     return tuple(parts["first"].split()), tuple(parts["second"].split())
 
 
@@ -107,12 +103,6 @@ class World:
         """Return the parameter that takes the name of an entity of a type."""
         return entity_type if self.hard is None else self.hard.parameters[entity_type]
 
-    def lookup_name(self, entity_type: str, property_name: str) -> str:
-        """Return the name of the tool that looks a property up."""
-        if self.hard is None:
-            return self.wording.lookup_of(entity_type, property_name)
-        return self.hard.documents[entity_type, property_name].name
-
     def lookup_document(self, entity_type: str, property_name: str) -> ToolDocument:
         """Return the document of the tool that looks a property up, in the world's language.
 
@@ -148,7 +138,7 @@ class World:
     def settings(self, entity_type: str, property_name: str) -> Sequence[JsonValue]:
         """Return the settings of a tool's option that a question may ask for, the plain one first."""
         option = self.options.get((entity_type, property_name))
-        return (None,) if option is None else hard_options()[option]["settings"]
+        return (None,) if option is None else OPTIONS[option]["settings"]
 
     def fact(
         self, entity_type: str, entity: str, property_name: str, year: str | None = None, setting: JsonValue = None
@@ -159,7 +149,7 @@ class World:
         option = self.options.get((entity_type, property_name))
         if option is None:
             return fact
-        of = hard_options()[option]
+        of = OPTIONS[option]
         setting = of["settings"][0] if setting is None else setting
         phrase = of[self.language]["phrases"][of["settings"].index(setting)]
         return replace(fact, value=set_value(option, setting, fact.value, self.seed), setting=setting, phrase=phrase)
@@ -167,8 +157,9 @@ class World:
     @cached_property
     def known(self) -> frozenset[str]:
         """Every name and every value of the world, as texts."""
-        cells = {str(value) for rows in self.values.values() for value in _cells(rows.values())}
-        return frozenset(cells.union(*self.entities.values()))
+        cells = [cell for rows in self.values.values() for cell in rows.values()]
+        texts = {str(value) for cell in cells for value in (cell.values() if isinstance(cell, dict) else [cell])}
+        return frozenset(texts.union(*self.entities.values()))
 
     def stranger(self, rng: random.Random, kind: str, entity_type: str, property_name: str) -> JsonValue:
         """Draw a value like a property's, or of another kind, that does not stand in a hard world."""
@@ -230,7 +221,8 @@ def _hard_world(
     names = iter(_entity_names(rng, language, sum(sizes.values()), parts, near=True))
     entities = {name: tuple(islice(names, size)) for name, size in sizes.items()}
     values = draw_hard_values(rng, domain, types, entities, YEARS)
-    yearly = frozenset(key for key in values if key[1] in types[key[0]].attributes and _is_yearly(types, *key))
+    kinds = {(name, asked): kind for name in types for asked, (_, kind) in types[name].attributes.items()}
+    yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
     world = World(domain, language, types, entities, values, hard=hard, seed=seed)
 
@@ -262,10 +254,6 @@ def draw_values(
     return values
 
 
-def _is_yearly(types: Domain, entity_type: str, attribute: str) -> bool:
-    return types[entity_type].attributes[attribute][1] == "yearly"
-
-
 def _entity_names(
     rng: random.Random, language: Language, count: int, parts: int | None, *, near: bool = False
 ) -> list[str]:
@@ -292,8 +280,3 @@ def _distinct_values(rng: random.Random, kind: AttributeKind, count: int) -> lis
     while len(values) < count:
         values[draw_value(rng, kind)] = None
     return list(values)
-
-
-def _cells(values: Iterable[JsonValue]) -> Iterator[JsonValue]:
-    for value in values:
-        yield from value.values() if isinstance(value, dict) else [value]

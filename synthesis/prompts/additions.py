@@ -54,16 +54,14 @@ def registers(key: str, count: int) -> list[str]:
     return [rng.choice(REGISTERS) for _ in range(count)]
 
 
-def adapted(instructions: str, knowledge: Knowledge, *, hard: str = "", unseen: str) -> str:
-    """Add the sentence for tools that no other split has, then that for hard questions, if such ones are asked for.
+def with_additions(instructions: str, knowledge: Knowledge, *, unseen: str, hard: str = "") -> str:
+    """Add `unseen` if more than the worlds of a split must be unseen, `hard` if words must not lead to the tool.
 
-    >>> adapted("Write.", Knowledge(domain="library", language="en"), hard=ASK_EXACTLY, unseen=SELDOM_ASKED)
-    'Write.'
-    >>> adapted("Write.", Knowledge(domain="library", language="en", unseen="tools"), unseen=SELDOM_ASKED)
-    'Write.\\n- Ask for facts of this domain that questions seldom ask for.'
+    >>> with_additions("Ask.", Knowledge(domain="library", language="en", unseen="tools"), unseen=" Seldom.", hard="!")
+    'Ask. Seldom.'
     """
-    seldom = "" if knowledge.unseen == "worlds" else unseen
-    return instructions + seldom + ("" if knowledge.difficulty == "plain" else hard)
+    seldom, harder = knowledge.unseen != "worlds", knowledge.difficulty == "hard"
+    return instructions + (unseen if seldom else "") + (hard if harder else "")
 
 
 def with_packages(instructions: str, packages: Sequence[NeededPackage]) -> str:

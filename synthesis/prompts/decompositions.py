@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from synthesis.answers.final_answer import holds_answer
-from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, adapted
+from synthesis.prompts.additions import ASK_EXACTLY, SELDOM_ASKED, with_additions
 from synthesis.prompts.rendering import Correctable, plain_question, question, version_of
 from synthesis.questions.decomposition import DecompositionNode, QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -117,7 +117,7 @@ class WriteQAInstance(Correctable[QAInstance]):
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge
-        instructions = adapted(WRITE[knowledge.language], knowledge, hard=ASK_EXACTLY, unseen=SELDOM_ASKED)
+        instructions = with_additions(WRITE[knowledge.language], knowledge, unseen=SELDOM_ASKED, hard=ASK_EXACTLY)
         text = json.loads(knowledge.text) if knowledge.kind == "tables" else knowledge.text
         source = {_SHOWN_AS[knowledge.kind]: text} if text else {"beginnings": beginnings(knowledge)}
         return question(

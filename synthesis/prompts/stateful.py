@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import SELDOM_NAMED, adapted, with_packages
+from synthesis.prompts.additions import SELDOM_NAMED, with_additions, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
@@ -66,7 +66,7 @@ class WriteStatefulTask(Correctable[StatefulTask]):
         about = {"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})}
         return (
             plain_question(
-                with_packages(instructions, knowledge.packages),
+                with_packages(with_additions(TASK, knowledge, unseen=SELDOM_NAMED, hard=TRADE), knowledge.packages),
                 knowledge.language,
                 knowledge=about,
                 scenario=self.scenario,

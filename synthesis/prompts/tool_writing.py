@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from synthesis.prompts.additions import IN_REGISTER, SELDOM_NAMED, adapted, registers, with_packages
+from synthesis.prompts.additions import IN_REGISTER, SELDOM_NAMED, registers, with_additions, with_packages
 from synthesis.prompts.rendering import Correctable, plain_question, version_of
 from synthesis.questions.decomposition import DecompositionNode
 from synthesis.questions.knowledge import Knowledge
@@ -34,7 +34,7 @@ class WriteToolDocument(Correctable[ToolDocument]):
     language: Language
 
     def messages(self) -> list[JsonObject]:
-        instructions = adapted(DOCUMENT, self.knowledge, hard=IN_REGISTER, unseen=SELDOM_NAMED)
+        instructions = with_additions(DOCUMENT, self.knowledge, unseen=SELDOM_NAMED, hard=IN_REGISTER)
         parts: JsonObject = {"sub_question": self.node.question, "answer": self.node.answer}
         if self.knowledge.difficulty == "hard":
             (parts["register"],) = registers(f"{self.knowledge.seed}/{self.node.id}", 1)
@@ -66,7 +66,7 @@ class ScaleToolDocument(Correctable[ToolDocument]):
     document: ToolDocument
 
     def messages(self) -> list[JsonObject]:
-        instructions = adapted(SCALE, self.knowledge, unseen=SELDOM_NAMED)
+        instructions = with_additions(SCALE, self.knowledge, unseen=SELDOM_NAMED)
         tool = self.document.model_dump(mode="json", exclude_none=True)
         return plain_question(instructions, self.knowledge.language, tool=tool) + self.correction()
 

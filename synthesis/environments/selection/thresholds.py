@@ -31,11 +31,6 @@ def too_low(quality: float, least: float, made: JsonObject | None = None) -> Rej
     return Rejected(TOO_LOW, f"QS {quality:.2f} < {least:.2f}", made)
 
 
-def unnatural(naturalness: float, least: float, made: JsonObject | None = None) -> Rejected:
-    """Return the rejection of a question that is put less naturally than the threshold."""
-    return Rejected("naturalness below threshold", f"{naturalness:.2f} < {least:.2f}", made)
-
-
 def _kept(least: float, item: Environment | RejectedEnvironment, num_kept: int) -> Environment:
     """Return the environment of a slot if it reaches the threshold.
 

@@ -105,7 +105,6 @@ def test_environments_from_tables_answer_from_the_tables(csv_folder: Path, tmp_p
         scenarios={"multi_hop": 0.2, "parallel_single_hop": 0.4, "parallel_multi_hop": 0.4},
         lookups={"multi_hop": {2: 1.0}, "parallel_single_hop": {2: 1.0}, "parallel_multi_hop": {3: 1.0}},
         computations=1.0,
-        scaled_documents=0.5,
     )
     all_kept(config, sandbox_url)
     assert verdict(config.out, sandbox_url) == "verified 12/12"

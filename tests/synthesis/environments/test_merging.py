@@ -76,7 +76,8 @@ def says(tool: str | None, **arguments: str) -> HomogeneousTool:
 
 @pytest.mark.parametrize("other", [ELK, SAME_NAME])
 def test_tools_of_one_intent_in_other_words_become_one_that_answers_all(other: SubEnvironment) -> None:
-    sub_questions, tools = merged(ProceduralTeacher(), [FOX, other])
+    script = {FindHomogeneousTool: [says("get_flat_rent", flat="Blue Elk")]}
+    sub_questions, tools = merged(ScriptedTeacher(script, otherwise=ProceduralTeacher()), [FOX, other])
     assert [tool.document.name for tool in tools] == ["get_flat_rent"]
     calls: list[tuple[str, JsonObject]] = [(each.call.name, each.call.arguments) for each in sub_questions if each.call]
     assert calls == [("get_flat_rent", {"flat": "Amber Fox"}), ("get_flat_rent", {"flat": "Blue Elk"})]

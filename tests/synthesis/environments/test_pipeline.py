@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(
 def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path: Path, sandbox_url: str) -> None:
     rng = random.Random(20)
     moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
-    killed = tiny_config(seed=0, count=128, out=tmp_path / "killed", scaled_documents=0.5)
+    killed = tiny_config(seed=0, count=128, out=tmp_path / "killed")
     undisturbed = altered(killed, out=tmp_path / "undisturbed", concurrency=5)
     _killed_and_resumed(killed, sandbox_url, moments)
     asyncio.run(synthesize_environments(undisturbed, ProceduralTeacher(), sandbox_url))

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.environments.proving.proof import prove
-from synthesis.environments.questions.tool_documents import check_scaled, documented_defaults, write_document
+from synthesis.environments.questions.tool_documents import check_scaled, write_document
 from synthesis.procedural.teacher import ProceduralTeacher
-from synthesis.procedural.tool_options import OPTIONS
 from synthesis.prompts.tool_writing import ScaleToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
+from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
 FLAT = {"type": "string"}
 UNIT = {"type": "string", "enum": ["one", "thousand"], "default": "thousand"}
@@ -116,34 +114,8 @@ def test_a_page_that_the_call_leaves_out_is_held_to_its_default_too(source: str,
         asyncio.run(proof(sandbox_url, source, document(page={"type": "integer", "default": 1})))
 
 
-@pytest.fixture(scope="module")
-def scaled(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
-    config = tiny_config(seed=3, count=24, out=tmp_path_factory.mktemp("scaled") / "out", scaled_documents=1.0)
-    return all_kept(config, sandbox_url)
-
-
-def test_every_tool_has_an_option_that_a_call_sets_exactly_where_its_default_does_not_give_the_gold(
-    scaled: Path, sandbox_url: str
-) -> None:
-    assert verdict(scaled, sandbox_url) == "verified 24/24"
-    settings: list[bool] = []
-    names: set[str] = set()
-    for environment in read(scaled):
-        assert "tool-document-scaling" in environment.provenance.prompt_version
-        options = {tool.document.name: documented_defaults(tool.document) for tool in environment.all_tools}
-        assert all(len(option) == 1 for option in options.values())
-        names |= {name for option in options.values() for name in option}
-        for task in environment.sub_tasks:
-            assert task.call is not None
-            ((option, default),) = options[task.call.name].items()
-            settings.append(option in task.call.arguments)
-            assert task.call.arguments.get(option, default) == OPTIONS[option].plain
-            assert settings[-1] == (default != OPTIONS[option].plain)
-    assert names == set(OPTIONS)
-    assert 0 < sum(settings) < len(settings)
-
-
-def test_scaled_tools_of_one_kind_are_still_merged(scaled: Path) -> None:
-    calls = [[task.call.name for task in environment.sub_tasks if task.call] for environment in read(scaled)]
-    assert sum(len(set(names)) < len(names) for names in calls) >= 3
-    assert not any(name.endswith("_2") for names in calls for name in names)
+async def test_the_embedded_teacher_has_no_options_for_plain_tools(instances: dict[str, QAInstance]) -> None:
+    (node,) = instances["en single_hop"].nodes
+    knowledge = Knowledge(domain="library", language="en", seed=3)
+    with pytest.raises(BadReply, match="give a \\[teacher\\]"):
+        await write_document(ProceduralTeacher(), knowledge, node, seed=1, scaled=1.0)

@@ -19,7 +19,7 @@ def written(language: Language, scenario: Scenario, num_lookups: int, seed: int)
     asked = WriteStatefulTask(knowledge=knowledge, scenario=scenario, num_lookups=num_lookups)
     hard = world_about(knowledge).hard
     assert hard is not None
-    return write_stateful_task(asked, seed), {word for kinds in hard.kinds.values() for word in " ".join(kinds).split()}
+    return write_stateful_task(asked, seed), {word for kind in hard.kinds.values() for word in kind.split()}
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from synthesis.procedural.environments import implemented, write_tool_call
-from synthesis.procedural.hard_options import hard_options
+from synthesis.procedural.hard_options import OPTIONS
 from synthesis.procedural.hard_worlds import ranges
 from synthesis.procedural.tool_shapes import shape_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
@@ -152,8 +152,8 @@ def test_each_setting_of_an_option_is_asked_for_and_set_in_at_least_a_fifth_of_t
             num_set[option] += option in call.arguments
             words = fact.phrase.replace("{x}", "").strip()
             assert words in instance.question
-            assert (words == "") == (fact.setting == hard_options()[option]["settings"][0])
-    for option, of in hard_options().items():
+            assert (words == "") == (fact.setting == OPTIONS[option]["settings"][0])
+    for option, of in OPTIONS.items():
         total = sum(asked[option, setting] for setting in of["settings"])
         assert total >= 20, option
         assert num_set[option] >= 0.2 * total, option

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from synthesis.procedural.hard_wording import HardWording, lexicon, variants
+from synthesis.procedural.hard_wording import VARIANTS, HardWording, lexicon
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.procedural.world_questions import lookup_question
 from synthesis.procedural.worlds import World, domains, world_of
@@ -71,7 +71,7 @@ def test_no_two_nouns_of_a_property_share_a_content_word_and_none_is_a_variants(
         for one, other in combinations(words[language], 2):
             assert not content(one) & content(other), (entity_type, name, one, other)
         of_variants = {
-            word for listed in variants()[words["values"]][language] for each in listed for word in content(each)
+            word for listed in VARIANTS[words["values"]][language] for each in listed for word in content(each)
         }
         assert not of_variants & content(" ".join(words[language])), (entity_type, name)
     for entity_type, words in lexicon(domain).items():
@@ -81,10 +81,10 @@ def test_no_two_nouns_of_a_property_share_a_content_word_and_none_is_a_variants(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("kind", variants())
+@pytest.mark.parametrize("kind", VARIANTS)
 def test_no_two_wordings_of_the_variants_of_a_kind_share_a_content_word(kind: str, language: Language) -> None:
-    listed = variants()[kind][language]
-    assert len(listed) == 12 == len(variants()[kind]["en"])
+    listed = VARIANTS[kind][language]
+    assert len(listed) == 12 == len(VARIANTS[kind]["en"])
     wordings = [wording for of_variant in listed for wording in of_variant]
     assert all(wording.count("{n}") == 1 for wording in wordings)
     # What stands before a property is short, and nothing stands behind it, in a question.
