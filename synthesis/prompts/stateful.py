@@ -62,11 +62,11 @@ class WriteStatefulTask(Correctable[StatefulTask]):
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge
-        instructions = adapted(TASK, knowledge, hard=TRADE, unseen=SELDOM_NAMED)
+        instructions = with_additions(TASK, knowledge, unseen=SELDOM_NAMED, hard=TRADE)
         about = {"domain": knowledge.domain, **({knowledge.kind: knowledge.text} if knowledge.text else {})}
         return (
             plain_question(
-                with_packages(with_additions(TASK, knowledge, unseen=SELDOM_NAMED, hard=TRADE), knowledge.packages),
+                with_packages(instructions, knowledge.packages),
                 knowledge.language,
                 knowledge=about,
                 scenario=self.scenario,
