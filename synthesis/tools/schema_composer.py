@@ -7,7 +7,7 @@ their form's names alone. Parts of `allOf` and keywords beside a `$ref` hold at 
 become one object: a parameter takes the values of each form that has it, and is required if each form requires it.
 Deeper, `anyOf` stays. `False` stands for a schema that nothing satisfies.
 
-Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
+Decided: docs/decisions/tools.md, “One composer writes every schema of a tool, and names what it changed”.
 """
 
 from __future__ import annotations
