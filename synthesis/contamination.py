@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, installed_encoder, vectors_of
 from synthesis.errors import SynthesisError
-from synthesis.record_io import RECORD_TYPES, RecordDirectoryError, RecordSource, read_card
+from synthesis.record_io import RECORD_TYPES, RecordSource, read_card, require_records
 from synthesis.records import Environment, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.json_values import texts_in
 
@@ -159,8 +159,7 @@ def overlap_of(directory: Path, files: Sequence[Path]) -> Overlap:
     """
     against = read_benchmark(files)
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    if not source:
-        raise RecordDirectoryError(f"{directory} has no record to compare; name another directory")
+    require_records(source)
     return overlap({record.id: texts_of(record) for record in source}, against, installed_encoder())
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from astra_jax.episodes.episode import all_or_none
 from astra_jax.episodes.rewards import episode_reward
@@ -36,14 +36,6 @@ _BANDS: Final[Sequence[SimilarityBand]] = ("high", "medium", "low")
 _CODE: Final = ("attacks.py", "baselines.py", "certify.py", "tool_style.py")
 
 
-class Outcome(NamedTuple):
-    """The outcome of one episode of a policy; `is_solved` says whether all sub-tasks were solved."""
-
-    f1: float
-    is_solved: bool
-    is_answer_accurate: bool
-
-
 async def certify(
     environments: Sequence[Environment],
     sandbox: AsyncSandboxClient,
@@ -64,22 +56,20 @@ async def certify(
     solvable = list(filter(has_sub_task, environments))
     if not solvable:
         raise UsageError(f"none of {len(environments)} environments has anything to solve; name another set")
-    token, free = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE)
-
-    num_leaks = 0
+    token, free, num_leaks = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE), 0
 
     def start_in(environment: Environment) -> Start:
         planted, most = _with_canary(environment, token), len(environment.irrelevant_tools)
         return Start(planted, mix_tools(planted, irrelevant_per_band=dict.fromkeys(_BANDS, most), seed=0))
 
-    async def run(program: Program, start: Start) -> Outcome:
+    async def run(program: Program, start: Start) -> tuple[float, bool, bool]:
         nonlocal num_leaks
         async with free:
             episode = await run_program(program, start, sandbox, max_turns=_MAX_TURNS)
         seen = [episode.final_text, canonical_json(episode.state), *(outcome.response for outcome in episode.outcomes)]
         num_leaks += any(token in text for text in seen)
         is_solved = episode.counts.num_solved == episode.counts.num_subtasks
-        return Outcome(episode_reward(episode), is_solved, episode.is_answer_accurate)
+        return episode_reward(episode), is_solved, episode.is_answer_accurate
 
     starts = list(map(start_in, solvable))
     is_ours = source == "environments"
@@ -88,7 +78,7 @@ async def certify(
     figures: dict[str, AttackFigures] = {}
     for name, programs in policies.items():
         began = monotonic()
-        figures[name] = attack_figures(await all_or_none(map(run, programs, starts)))
+        figures[name] = attack_figures(*zip(*await all_or_none(map(run, programs, starts)), strict=True))
         say(f"attack: {_in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
     return Certificate(
         source=source,
@@ -118,9 +108,11 @@ async def certificate_fault(
     return next(iter(differences(written, computed)), None)
 
 
-def attack_figures(outcomes: Sequence[Outcome]) -> AttackFigures:
-    """Return the figures of a policy, with 95 % intervals: of F1 by bootstrap, of the solved share by Wilson."""
-    f1s, solved, right = zip(*outcomes, strict=True)
+def attack_figures(f1s: Sequence[float], solved: Sequence[bool], right: Sequence[bool]) -> AttackFigures:
+    """Return the figures of a policy by its episodes: F1, whether all was solved, whether the answer was right.
+
+    The 95 % intervals are of F1 by bootstrap, of the solved share by Wilson.
+    """
     intervals = clustered_interval(f1s, [1.0] * len(f1s), seed=0), wilson_interval(sum(solved), len(solved))
     figures = (fmean(f1s), *intervals[0], fmean(solved), *intervals[1], fmean(right))
     return AttackFigures(**{name: round(x, 4) for name, x in zip(AttackFigures.model_fields, figures, strict=True)})

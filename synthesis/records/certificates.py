@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 
 from synthesis.records.tools import Language, Record
 
@@ -53,7 +53,7 @@ class Certificate(Record):
     gold: AttackFigures | None = None
     """Figures of the gold policy, the oracle; None if a foreign set has no gold answers."""
     attacks: dict[str, AttackFigures]
-    blind_accuracy: dict[str, dict[Language, BlindAccuracy]] = {}
+    blind_accuracy: dict[str, dict[Language, BlindAccuracy]] = Field(default={})
     """Accuracy of the blind models `style` (of documents) and `schema`, by language."""
     canary_leaks: int | None = None
     """Episodes in which a token planted in the tools' sources reached a reply; None if sources are out of reach."""

@@ -16,7 +16,6 @@ import math
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -25,18 +24,21 @@ from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Language
 _WORDS: Final = (8, 80)
 """Words of the sections at which no further one begins; half of the documents draw less than the geometric mean."""
 _NUMBERS_OF_OPTIONAL: Final = (0, 0, 0, 0, 1, 1)
+_SENTENCES: Final[Mapping[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("long_documents.toml").read_text(encoding="utf-8")
+)
 _SECTIONS: Final = ("use", "errors", "limits", "notes", "fields", "example")
 
 
 def lengthened(tool: EnvironmentTool, language: Language, seed: int) -> EnvironmentTool:
     """Return a tool with a long document, whose code takes the optional parameters that were added."""
-    document, words = tool.document, _sentences()[language]
+    document, words = tool.document, _SENTENCES[language]
     rng, is_chinese = random.Random(f"long document/{seed}/{document.name}"), language == "zh"
     properties: JsonObject = {}
     for name, schema in document.parameters.get("properties", {}).items():
         told = {"description": rng.choice(words["argument"])}
         properties[name] = {**told, **schema} if "description" not in schema else schema
-    candidates = [each for each in _sentences()["parameters"] if each["name"] not in properties]
+    candidates = [each for each in _SENTENCES["parameters"] if each["name"] not in properties]
     added: JsonObject = {}
     for each in rng.sample(candidates, min(rng.choice(_NUMBERS_OF_OPTIONAL), len(candidates))):
         name, schema = each["name"], _in_language({k: v for k, v in each.items() if k != "name"}, language)
@@ -93,8 +95,3 @@ def _in_language(value: JsonValue, language: Language) -> Any:
     if value.keys() == {"en", "zh"}:
         return value[language]
     return {key: _in_language(inner, language) for key, inner in value.items()}
-
-
-@cache
-def _sentences() -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("long_documents.toml").read_text(encoding="utf-8"))
