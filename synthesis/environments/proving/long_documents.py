@@ -80,7 +80,7 @@ def _taking(source: str, function: str, names: Sequence[str]) -> str:
     node = next(each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and each.name == function)
     arguments = node.args
     parameters = [*arguments.args, *arguments.kwonlyargs]  # the end of one is that of its type
-    given = [*parameters, *arguments.defaults, *filter(None, arguments.kw_defaults)]
+    given: list[ast.expr | ast.arg] = [*parameters, *arguments.defaults, *filter(None, arguments.kw_defaults)]
     row, column = max((each.end_lineno or 0, each.end_col_offset or 0) for each in given)
     lines = source.encode().splitlines(keepends=True)
     before, after = lines[row - 1][:column], lines[row - 1][column:]  # columns count bytes of UTF-8
