@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from synthesis.embeddings import Embedding, as_dense, installed_encoder, vectors_of
+from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, installed_encoder, vectors_of
 from synthesis.errors import SynthesisError
-from synthesis.record_io import RECORD_TYPES, RecordDirectoryError, RecordSource, read_card
+from synthesis.record_io import RECORD_TYPES, RecordSource, read_card, require_records
 from synthesis.records import Environment, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.json_values import texts_in
 
@@ -47,10 +47,8 @@ class BenchmarkText(NamedTuple):
     text: str
 
 
-class Hit(BaseModel):
+class Hit(BaseModel, frozen=True, extra="forbid"):
     """One record that overlaps with a benchmark, and the place there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: str
     file: str
@@ -61,10 +59,8 @@ class Hit(BaseModel):
     """Share of the record's n-grams that the benchmark has, or the cosine."""
 
 
-class Overlap(BaseModel):
+class Overlap(BaseModel, frozen=True, extra="forbid"):
     """The overlap of a set of records with benchmark files; shares are in [0, 1]."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     records: int
     benchmark_texts: dict[str, int]
@@ -117,47 +113,40 @@ def overlap(
     hits = []
     for record, (request, *others) in texts.items():
         words = _words(request)
-        whole = [words] if _FEWEST_WORDS <= len(words) < NGRAM else []
-        grams = {*whole, *(gram for text in (request, *others) for gram in _ngrams(_words(text)))}
+        grams = {gram for text in (request, *others) for gram in _ngrams(_words(text))}
+        grams |= {words} if _FEWEST_WORDS <= len(words) < NGRAM else set()
         if shared := sorted(grams & theirs.keys()):
-            found = against[theirs[shared[0]]]
-            said = " ".join(shared[0])
-            hits.append(
-                Hit(record=record, file=found.file, ours=said, theirs=found.text[:200], amount=len(shared) / len(grams))
-            )
-    files = [text.file for text in against]
-    counted = Overlap(
+            found, amount = against[theirs[shared[0]]], len(shared) / len(grams)
+            hits.append(_hit(record, " ".join(shared[0]), found, amount))
+    nearest = [] if embedding is None else list(_nearest(texts, against, embedding))
+    cosines = [hit.amount for hit in nearest]
+    return Overlap(
         records=len(texts),
-        benchmark_texts={name: files.count(name) for name in dict.fromkeys(files)},
+        benchmark_texts=dict(Counter(text.file for text in against)),
         ngram_hits=len(hits),
         ngram_share=len(hits) / len(texts),
         ngram_worst=_worst(hits),
-    )
-    if embedding is None:
-        return counted
-    nearest = list(_nearest(texts, against, embedding))
-    return counted.model_copy(
-        update={
-            "embedding": embedding if isinstance(embedding, str) else "local model",
-            "similar_share": sum(hit.amount >= SIMILAR for hit in nearest) / len(nearest),
-            "nearest_mean": sum(hit.amount for hit in nearest) / len(nearest),
-            "nearest_worst": _worst(nearest),
-        }
+        embedding="local model" if isinstance(embedding, EmbeddingModel) else embedding,
+        similar_share=sum(cosine >= SIMILAR for cosine in cosines) / len(texts) if cosines else None,
+        nearest_mean=sum(cosines) / len(texts) if cosines else None,
+        nearest_worst=_worst(nearest),
     )
 
 
 def texts_of(record: KeptRecord) -> list[str]:
     """Return the texts of a record that a benchmark may share, what the user asks first."""
-    if isinstance(record, Environment):
-        asked = [record.question, *(each.question for each in record.sub_questions)]
-        documents = [tool.document for tool in record.all_tools]
-    elif isinstance(record, Trajectory):
-        asked = [record.task.text, *(message.content for message in record.messages)]
-        documents = list(record.tools)
-    elif isinstance(record, ServerDocument):
-        asked, documents = [record.description], list(record.tools)
-    else:
-        raise ValueError(f"expected a trajectory, an environment or a server document, found {type(record).__name__}")
+    match record:
+        case Environment():
+            asked = [record.question, *(each.question for each in record.sub_questions)]
+            documents = [tool.document for tool in record.all_tools]
+        case Trajectory():
+            asked = [record.task.text, *(message.content for message in record.messages)]
+            documents = list(record.tools)
+        case ServerDocument():
+            asked, documents = [record.description], list(record.tools)
+        case _:
+            kind = type(record).__name__
+            raise ValueError(f"expected a trajectory, an environment or a server document, found {kind}")
     return [*asked, *(document.description for document in documents)]
 
 
@@ -170,8 +159,7 @@ def overlap_of(directory: Path, files: Sequence[Path]) -> Overlap:
     """
     against = read_benchmark(files)
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
-    if not source:
-        raise RecordDirectoryError(f"{directory} has no record to compare; name another directory")
+    require_records(source)
     return overlap({record.id: texts_of(record) for record in source}, against, installed_encoder())
 
 
@@ -199,14 +187,12 @@ def read_benchmark(paths: Iterable[Path]) -> list[BenchmarkText]:
 def _texts_of_file(text: str) -> Iterator[str]:
     try:
         yield from texts_in(json.loads(text))
-        return
-    except ValueError:
-        pass  # not one document of JSON
-    for line in text.split("\n"):
-        try:
-            yield from texts_in(json.loads(line))
-        except ValueError:
-            yield line
+    except ValueError:  # not one document of JSON
+        for line in text.split("\n"):
+            try:
+                yield from texts_in(json.loads(line))
+            except ValueError:
+                yield line
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -221,13 +207,16 @@ def _nearest(
     texts: Mapping[str, Sequence[str]], against: Sequence[BenchmarkText], embedding: Embedding
 ) -> Iterator[Hit]:
     theirs = vectors_of([text.text for text in against], embedding).T
-    requests = {record: request for record, (request, *_) in texts.items()}
-    names, ours = list(requests), vectors_of(list(requests.values()), embedding)
-    for start in range(0, len(names), _ROWS_AT_ONCE):
+    requests = [(record, request) for record, (request, *_) in texts.items()]
+    ours = vectors_of([request for _, request in requests], embedding)
+    for start in range(0, len(requests), _ROWS_AT_ONCE):
         cosines = as_dense(ours[start : start + _ROWS_AT_ONCE] @ theirs)
-        for name, column, cosine in zip(names[start:], cosines.argmax(axis=1), cosines.max(axis=1), strict=False):
-            found, amount = against[int(column)], float(np.round(cosine, 4))
-            yield Hit(record=name, file=found.file, ours=requests[name][:200], theirs=found.text[:200], amount=amount)
+        for (record, request), row in zip(requests[start:], cosines, strict=False):
+            yield _hit(record, request[:200], against[int(row.argmax())], float(row.max().round(4)))
+
+
+def _hit(record: str, ours: str, found: BenchmarkText, amount: float) -> Hit:
+    return Hit(record=record, file=found.file, ours=ours, theirs=found.text[:200], amount=amount)
 
 
 def _worst(hits: Iterable[Hit]) -> tuple[Hit, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -47,18 +47,11 @@ class EmbeddingModelMissing(SynthesisError):
     """The named folder holds no static embedding model, or the package of a model is missing."""
 
 
-class EmbeddingModel(BaseModel):
+class EmbeddingModel(BaseModel, frozen=True, extra="forbid"):
     """A static embedding model in a folder of this machine, as model2vec saves it; nothing is downloaded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: Path
     """Folder of the model."""
-
-    def contents(self) -> JsonValue:
-        """Return a digest of the model, independent of its folder; an `EmbeddingModelMissing` if it cannot be read."""
-        _opened(self.folder.resolve())
-        return digest_of_files(self.folder / name for name in _MODEL_FILES)
 
 
 Embedding: TypeAlias = Literal["lexical", "multilingual"] | EmbeddingModel
@@ -81,7 +74,8 @@ def contents_of(embedding: Embedding) -> JsonValue:
     if embedding == "multilingual":
         _sentence_encoder()
         return f"{_PACKAGE} {version(_PACKAGE)}"
-    return embedding.contents()
+    _opened(embedding.folder.resolve())
+    return digest_of_files(embedding.folder / name for name in _MODEL_FILES)
 
 
 def embed(documents: Sequence[ToolDocument], embedding: Embedding = "lexical") -> Vectors:
@@ -151,11 +145,10 @@ def _opened(folder: Path) -> StaticModel:
         )
     try:
         from model2vec import StaticModel
-    except ImportError as error:
-        raise EmbeddingModelMissing(
-            "a local embedding model needs the `model2vec` package; run: pip install 'astra-jax[embeddings]'"
-        ) from error
-    try:
+
         return StaticModel.from_pretrained(folder)
+    except ImportError as error:
+        message = "a local embedding model needs the `model2vec` package; run: pip install 'astra-jax[embeddings]'"
+        raise EmbeddingModelMissing(message) from error
     except Exception as error:  # the readers below it have none in common
         raise EmbeddingModelMissing(f"the static embedding model in {folder} cannot be read: {error}") from error

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from astra_jax.benchmarks.harness_process import run_harness
 from astra_jax.benchmarks.results import BenchmarkFailed
 from astra_jax.evaluate.attacks import QUESTION_BACK, REFUSAL
-from astra_jax.evaluate.certify import Outcome, attack_code, attack_figures
+from astra_jax.evaluate.certify import attack_code, attack_figures
 from synthesis.records import Certificate
 from synthesis.run.fingerprint import digest
 
@@ -40,19 +40,17 @@ async def foreign_certificate(name: str, *, python: Path, count: int) -> Certifi
     asked = json.dumps({"kind": kind, "name": rest, "count": count, "texts": _TEXTS})
     # Not resolved: the interpreter of a venv is a link, and its packages lie beside the link.
     readable = [_PROGRAM, python.absolute().parent.parent, Path(sys.base_prefix)]
-    command = [str(python.absolute()), "-I", str(_PROGRAM)]
     with tempfile.TemporaryDirectory() as place:
         folder, log = Path(place) / "folder", Path(place) / "log"
         folder.mkdir()
+        command = [str(python.absolute()), "-I", str(_PROGRAM)]
         await run_harness(command, folder=folder, log=log, variables={}, readable=readable, said=asked)
         try:
             found = _Rewards.model_validate_json((folder / "rewards.json").read_bytes())
         except (OSError, ValidationError) as error:
             raise BenchmarkFailed(f"{name} gave no rewards: {error}; run it by itself first") from error
-    figures = {
-        policy: attack_figures([Outcome(reward, reward >= 1, reward >= 1) for reward in rewards])
-        for policy, rewards in found.rewards.items()
-    }
+    right = {policy: [reward >= 1 for reward in rewards] for policy, rewards in found.rewards.items()}
+    figures = {name: attack_figures(rewards, right[name], right[name]) for name, rewards in found.rewards.items()}
     gold = figures.pop("gold", None)
     return Certificate(
         source=name,

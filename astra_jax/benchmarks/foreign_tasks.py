@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,19 @@ def verifiers(name: str, count: int) -> list[Task]:
     """Return the tasks of a module with `load_environment` (verifiers below 0.2)."""
     environment = importlib.import_module(name).load_environment()
 
-    def task(row: dict) -> Task:
-        def reward(text: str) -> float:
-            # In the forms that parsers of verifiers look for: tags, and the box of mathematics.
-            written = f"<answer>\n{text}\n</answer>\n\\boxed{{{text}}}" if text else ""
-            said = [{"role": "assistant", "content": written}]
-            timing = {"scoring_ms": 0, "total_ms": 0}
-            state = {"task": "", "info": {}, "trajectory": [], "timing": timing, **row, "completion": said}
-            asyncio.run(environment.rubric.score_rollout(state))
-            return float(state["reward"])
+    def reward(row: dict, text: str) -> float:
+        # In the forms that parsers of verifiers look for: tags, and the box of mathematics.
+        written = f"<answer>\n{text}\n</answer>\n\\boxed{{{text}}}" if text else ""
+        timing, said = {"scoring_ms": 0, "total_ms": 0}, [{"role": "assistant", "content": written}]
+        state = {"task": "", "info": {}, "trajectory": [], "timing": timing, **row, "completion": said}
+        asyncio.run(environment.rubric.score_rollout(state))
+        return float(state["reward"])
 
-        prompt = row["prompt"]
-        return prompt if isinstance(prompt, str) else prompt[-1]["content"], row.get("answer") or None, reward
-
-    return [task(row) for row in environment.get_eval_dataset(n=count)]
+    rows = environment.get_eval_dataset(n=count)
+    prompts = (row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"] for row in rows)
+    return [
+        (prompt, row.get("answer") or None, partial(reward, row)) for prompt, row in zip(prompts, rows, strict=True)
+    ]
 
 
 def openenv(name: str, count: int) -> list[Task]:
@@ -43,14 +43,12 @@ def openenv(name: str, count: int) -> list[Task]:
     environment = getattr(importlib.import_module(module), function)()
     action = sys.modules["openenv.core"].CallToolAction  # the environment has imported it
 
-    def task(seed: int) -> Task:
-        def reward(text: str) -> float:
-            environment.reset(seed=seed)
-            return float(environment.step(action(tool_name="final_answer", arguments={"answer": text})).reward)
+    def reward(seed: int, text: str) -> float:
+        environment.reset(seed=seed)
+        return float(environment.step(action(tool_name="final_answer", arguments={"answer": text})).reward)
 
-        return json.dumps(environment.reset(seed=seed).result, ensure_ascii=False), None, reward
-
-    return list(map(task, range(count)))
+    prompts = [json.dumps(environment.reset(seed=seed).result, ensure_ascii=False) for seed in range(count)]
+    return [(prompt, None, partial(reward, seed)) for seed, prompt in enumerate(prompts)]
 
 
 def main() -> None:

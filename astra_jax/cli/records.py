@@ -6,12 +6,10 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 
 from astra_jax.cli.surroundings import with_sandbox
-from sandbox.client import AsyncSandboxClient
 from synthesis.record_io import (
     CERTIFICATE,
     RECORD_TYPES,
@@ -21,7 +19,7 @@ from synthesis.record_io import (
     read_card,
     read_certificate,
 )
-from synthesis.records import Certificate, Environment, KeptRecord
+from synthesis.records import Environment, KeptRecord
 from synthesis.run.fingerprint import digest_of_files
 
 
@@ -70,11 +68,8 @@ def verify(options: argparse.Namespace) -> int | None:
         if certificate is not None:
             from astra_jax.evaluate.certify import certificate_fault
 
-            environments = list(RecordSource(options.directory, Environment))
-            fault = with_sandbox(
-                options, card.packages, lambda sandbox: certificate_fault(certificate, environments, sandbox)
-            )
-            if fault is not None:
+            again = partial(certificate_fault, certificate, list(RecordSource(options.directory, Environment)))
+            if (fault := with_sandbox(options, card.packages, again)) is not None:
                 print(f"{CERTIFICATE}: {fault}", file=sys.stderr)
                 print(verified.closing_line())
                 return 1
@@ -105,18 +100,15 @@ def attack(options: argparse.Namespace) -> int | None:
     if str(directory).startswith(KINDS):
         certificate = asyncio.run(foreign_certificate(str(directory), python=options.python, count=options.count))
     else:
-        packages, kind = {}, "environments" if directory.is_dir() else "rows of ASTRA's data"
         if directory.is_file():
             environments, digest = read_astra_rows(directory), digest_of_files([directory])
+            packages, kind = {}, "rows of ASTRA's data"
         else:
             check_shards(directory)
-            source, digest = RecordSource(directory, Environment), digest_of_records(directory)
-            environments, packages = list(source), source.card.packages
-
-        def run(sandbox: AsyncSandboxClient) -> Awaitable[Certificate]:
-            return certify(environments, sandbox, digest=digest, source=kind, say=partial(print, file=sys.stderr))
-
-        certificate = with_sandbox(options, packages, run)
+            environments, digest = list(RecordSource(directory, Environment)), digest_of_records(directory)
+            packages, kind = read_card(directory).packages, "environments"
+        attacked = partial(certify, environments, digest=digest, source=kind, say=partial(print, file=sys.stderr))
+        certificate = with_sandbox(options, packages, attacked)
     write_certificate(certificate, out, name=directory.resolve().name)
     print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")
     return None if certificate.fault is None else 1

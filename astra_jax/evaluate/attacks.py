@@ -17,7 +17,7 @@ from itertools import product
 from typing import Final
 
 from astra_jax.episodes.episode import ToolOutcome
-from astra_jax.evaluate.baselines import Calls, Program, Seen, following, lexical
+from astra_jax.evaluate.baselines import Calls, Program, Seen, lexical, years_in
 from astra_jax.evaluate.tool_style import Beliefs
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument, canonical_json
 from synthesis.run.json_values import texts_in
@@ -31,16 +31,15 @@ _HEDGE: Final = f"{REFUSAL} {QUESTION_BACK}"
 """Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
 _MOST_CALLS: Final = 100
 """Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
-_YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
 
 
 def attacks_on(
-    environments: Sequence[Environment], style: Sequence[Beliefs], schema: Sequence[Beliefs]
+    environments: Sequence[Environment], beliefs: Mapping[str, Sequence[Beliefs]]
 ) -> dict[str, list[Program]]:
     """Return the programs by their names: for each environment one, in order.
 
-    `style` and `schema` are blind beliefs about the tools of each environment.
+    `beliefs` are those of blind models, by the model's name: about the tools of each environment.
     """
     usual = usual_settings(environments)
     answers = Counter(canonical_json(each.answer).strip('"') for each in environments)
@@ -50,14 +49,11 @@ def attacks_on(
         "ask_back": lambda seen: QUESTION_BACK,
         "copy": lambda seen: seen.question,
         "constant": lambda seen: "; ".join(text for text, _ in answers.most_common(3)),
-        "lexical": following(lexical),
+        "lexical": lexical,
         "everything": everything,
     }
-    chosen: dict[str, list[Choose]] = {
-        "told_names": [sharing_a_parameter] * len(environments),
-        "style": list(map(most_believed, style)),
-        "schema": list(map(most_believed, schema)),
-    }
+    chosen: dict[str, list[Choose]] = {"told_names": [sharing_a_parameter] * len(environments)}
+    chosen |= {name: list(map(most_believed, believed)) for name, believed in beliefs.items()}
     return {name: [program] * len(environments) for name, program in in_all.items()} | {
         name: [told_the_names(each, usual[of.domain]) for of, each in zip(environments, choices, strict=True)]
         for name, choices in chosen.items()
@@ -79,8 +75,7 @@ def everything(seen: Seen) -> Calls | str:
     """Call every tool with every name that is told or returned, until nothing new is left."""
     calls = [call for value in names_known(seen) for tool in seen.documents for call in _filled(tool, value, seen, {})]
     calls += [(tool.name, {}) for tool in seen.documents if not tool.required]
-    made = _made(seen)
-    return [call for call in calls if canonical_json(call) not in made][: _MOST_CALLS - len(seen.outcomes)] or _HEDGE
+    return seen.without_made(calls)[: _MOST_CALLS - len(seen.outcomes)] or _HEDGE
 
 
 def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
@@ -98,12 +93,12 @@ def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
         answered: dict[JsonValue, set[tuple[str, ...]]] = defaultdict(set)
         refused: dict[JsonValue, set[str]] = defaultdict(set)
         for outcome in seen.outcomes:
-            kind = kind_of[outcome.name]
+            (parameter,) = kind = kind_of[outcome.name]
             if _has_answer(outcome):
-                answered[outcome.arguments[kind[0]]].add(kind)
+                answered[outcome.arguments[parameter]].add(kind)
             else:
-                refused[outcome.arguments[kind[0]]].add(outcome.name)
-        entered = {kind for kinds_of_name in answered.values() for kind in kinds_of_name}
+                refused[outcome.arguments[parameter]].add(outcome.name)
+        entered = set().union(*answered.values())
         calls: Calls = []
         for name, source in names_known(seen).items():
             tools = [tool for kind in kinds if kind in answered[name] for tool in kinds[kind]]
@@ -115,8 +110,7 @@ def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
                 known = {*refused[name], *(tool.name for tool in kinds.get(kind_of.get(source, ()), ()))}
                 tools = [tool for tool in others if tool.name not in known][:1]
             calls += [call for tool in tools for call in _filled(tool, name, seen, usual)]
-        made = _made(seen)
-        return [call for call in calls if canonical_json(call) not in made] or _HEDGE
+        return seen.without_made(calls) or _HEDGE
 
     return program
 
@@ -195,15 +189,7 @@ def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, J
     """Return the calls of a tool with a name as its first argument, and years of the question as all others."""
     if not document.required:
         return []
-    years = list(dict.fromkeys(_YEAR.findall(seen.question))) or [""]
-    settings = {
-        parameter: usual[parameter]
-        for parameter, schema in _optional(document).items()
-        if parameter in usual and usual[parameter] != schema.get("default")
-    }
-    rest = product(years, repeat=len(document.required) - 1)
+    optional = _optional(document)
+    settings = {key: value for key, value in usual.items() if key in optional and value != optional[key].get("default")}
+    rest = product(years_in(seen.question) or [""], repeat=len(document.required) - 1)
     return [(document.name, dict(zip(document.required, (name, *of_rest), strict=True)) | settings) for of_rest in rest]
-
-
-def _made(seen: Seen) -> set[str]:
-    return {canonical_json([outcome.name, outcome.arguments]) for outcome in seen.outcomes}

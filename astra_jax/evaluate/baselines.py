@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
 from astra_jax.chat.format import to_json
@@ -29,8 +30,6 @@ from synthesis.run.json_values import texts_in
 
 Calls = list[tuple[str, JsonObject]]
 """Names and arguments of the calls of one turn."""
-Decide = Callable[[str, Sequence[ToolDocument], Sequence[tuple[ToolDocument, JsonValue]]], Calls]
-"""Function of the question, the documents and the values returned so far, to the next calls; [] ends the episode."""
 
 
 class Seen(NamedTuple):
@@ -39,17 +38,21 @@ class Seen(NamedTuple):
     question: str
     """The user's request, and behind it the user's reply to a question back."""
     documents: Sequence[ToolDocument]
-    outcomes: Sequence[ToolOutcome]
+    outcomes: Sequence[ToolOutcome] = ()
     """Results of its calls in order."""
-    names: Sequence[str]
+    names: Sequence[str] = ()
     """Entity names of the environment that stand in the question, for programs that are told them."""
-    turn: int
+    turn: int = 0
     """Number of turns before this one."""
+
+    def without_made(self, calls: Calls) -> Calls:
+        """Return the calls that were not made yet."""
+        made = [(outcome.name, outcome.arguments) for outcome in self.outcomes]
+        return [call for call in calls if call not in made]
 
 
 Program = Callable[[Seen], Calls | str]
 """Function of the view to the calls of the next turn, or to the message that ends the episode."""
-
 
 _WORD: Final = re.compile(r"[a-z]+|\d+")
 _COMMON: Final = frozenset(
@@ -65,24 +68,36 @@ _CHINESE_ASIDE: Final = re.compile("按年份|按日历年|查询|查找|返回|
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
-def lexical(
-    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
-) -> Calls:
-    """Call each tool whose content words all stand in the question, with names from the question or returned before.
+def lexical(seen: Seen) -> Calls | str:
+    """Call each tool whose content words all stand in the question, with names from it or returned; say all values.
 
     >>> tool = ToolDocument(name="get_shop_rent", description="Rent of a shop",
     ...     parameters={"properties": {"shop": {"type": "string"}}, "required": ["shop"]})
-    >>> lexical("What is the rent of shop Old Mill?", [tool], [])
+    >>> lexical(Seen("What is the rent of shop Old Mill?", [tool]))
     [('get_shop_rent', {'shop': 'Old Mill'})]
-    >>> lexical("What is the owner of shop Old Mill?", [tool], [])
-    []
+    >>> lexical(Seen("What is the owner of shop Old Mill?", [tool]))
+    ''
     """
-    matching = [document for document in documents if _property(document) and _is_asked(document, question)]
-    return _filled(question, matching, returned)
+    by_name = {document.name: document for document in seen.documents}
+    returned = [(by_name[outcome.name], outcome.value) for outcome in seen.outcomes if outcome.ok]
+    calls: Calls = []
+    for document in seen.documents:
+        if _property(document) and _is_asked(document, seen.question):
+            required = document.required or tuple(document.parameters.get("properties", {}))
+            values = [_values(seen.question, document, parameter, returned) for parameter in required]
+            calls += [(document.name, dict(zip(required, filled, strict=True))) for filled in product(*values)]
+    return seen.without_made(calls) or "; ".join(
+        value if isinstance(value, str) else to_json(value) for _, value in returned
+    )
+
+
+def years_in(question: str) -> list[str]:
+    """Return the distinct years of a question in order."""
+    return list(dict.fromkeys(_YEAR.findall(question)))
 
 
 async def evaluate_program(
-    decide: Decide,
+    program: Program,
     environments: Sequence[Environment],
     config: EvaluationConfig,
     sandbox: AsyncSandboxClient,
@@ -100,11 +115,9 @@ async def evaluate_program(
     """
     free = asyncio.Semaphore(EPISODES_AT_ONCE)
 
-    program, max_turns = following(decide), config.rollout.max_turns
-
     async def run(start: Start) -> Group:
         async with free:
-            return [await run_program(program, start, sandbox, max_turns=max_turns)]
+            return [await run_program(program, start, sandbox, max_turns=config.rollout.max_turns)]
 
     bands, seed = config.irrelevant_per_band, config.seed
     starts = [Start(each, mix_tools(each, irrelevant_per_band=bands, seed=seed)) for each in environments]
@@ -113,19 +126,6 @@ async def evaluate_program(
     groups = await all_or_none(map(run, runnable))
     errors = service_errors(sandbox.service_errors, errors_before)
     return sum_up(groups, seed=seed, num_left_out=len(starts) - len(runnable), errors=errors)
-
-
-def following(decide: Decide) -> Program:
-    """Return the program that makes each of the calls decided on once, and then says all values returned."""
-
-    def program(seen: Seen) -> Calls | str:
-        by_name = {document.name: document for document in seen.documents}
-        returned = [(by_name[outcome.name], outcome.value) for outcome in seen.outcomes if outcome.ok]
-        made = [(outcome.name, outcome.arguments) for outcome in seen.outcomes]
-        calls = [call for call in decide(seen.question, seen.documents, returned) if call not in made]
-        return calls or "; ".join(_text(value) for _, value in returned)
-
-    return program
 
 
 async def run_program(program: Program, start: Start, sandbox: AsyncSandboxClient, *, max_turns: int) -> Episode:
@@ -153,10 +153,6 @@ async def run_program(program: Program, start: Start, sandbox: AsyncSandboxClien
     return episode
 
 
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else to_json(value)
-
-
 def _words(text: str) -> set[str]:
     return {word.removesuffix("s") for word in _WORD.findall(text.lower().replace("_", " "))} - _COMMON
 
@@ -178,42 +174,21 @@ def _is_asked(document: ToolDocument, question: str) -> bool:
     return words <= _words(question) if words else asked.strip("。 ") in question
 
 
-def _kinds(document: ToolDocument, parameter: str) -> list[str]:
-    """Return the words for a parameter's kind: its own name, and in Chinese the words before 的."""
-    chinese, separator, _ = _chinese(document).partition("的")
-    return [parameter.replace("_", " "), *([chinese] if separator else [])]
-
-
-def _filled(
-    question: str, documents: Sequence[ToolDocument], returned: Sequence[tuple[ToolDocument, JsonValue]]
-) -> Calls:
-    calls: Calls = []
-    for document in documents:
-        required = document.parameters.get("required") or list(document.parameters.get("properties", {}))
-        filled: list[JsonObject] = [{}]
-        for parameter in required:
-            values = _values(question, document, parameter, returned)
-            filled = [{**arguments, parameter: value} for arguments in filled for value in values]
-        calls += [(document.name, arguments) for arguments in filled if arguments or not required]
-    return calls
-
-
 def _values(
     question: str, document: ToolDocument, parameter: str, returned: Sequence[tuple[ToolDocument, JsonValue]]
 ) -> list[JsonValue]:
     """Return values for a parameter: years, names behind the word for its kind, outputs that are of its kind."""
     if "year" in parameter:
-        return list(dict.fromkeys(_YEAR.findall(question)))
+        return list(years_in(question))
     found: list[JsonValue] = []
-    for kind in _kinds(document, parameter):
+    # The word for a kind is the parameter's name, and in Chinese that before 的.
+    chinese, separator, _ = _chinese(document).partition("的")
+    for kind in [parameter.replace("_", " "), *([chinese] if separator else [])]:
         found += re.findall(rf"(?i:\b{re.escape(kind)}s?) {_NAME}", question)
         if not kind.isascii():
             # "the agent and agent X": a name may begin with 和, but not with 和 and the kind again.
             found += re.findall(f"{re.escape(kind)}(?!和{re.escape(kind)}){_CHINESE_NAME}", question)
-        of_kind = [
-            value for tool, value in returned if kind in (_property(tool), " ".join(sorted(_words(_property(tool)))))
-        ]
-        found += [
-            each for value in of_kind for each in (texts_in(value) if isinstance(value, dict | list) else [value])
-        ]
+        for tool, value in returned:
+            if kind in (_property(tool), " ".join(sorted(_words(_property(tool))))):
+                found += texts_in(value) if isinstance(value, dict | list) else [value]
     return list(dict.fromkeys(value for value in found if isinstance(value, str | int | float)))

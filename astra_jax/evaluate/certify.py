@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from astra_jax.episodes.episode import all_or_none
 from astra_jax.episodes.rewards import episode_reward
@@ -22,26 +23,17 @@ from astra_jax.errors import UsageError
 from astra_jax.evaluate.attacks import attacks_on, gold
 from astra_jax.evaluate.baselines import EPISODES_AT_ONCE, Program, run_program
 from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
-from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
+from astra_jax.evaluate.tool_style import BLIND, blind_accuracy, blind_beliefs
 from sandbox.client import AsyncSandboxClient
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, canonical_json
+from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, SimilarityBand, canonical_json
 from synthesis.run.code import digest_of_code
 from synthesis.run.fingerprint import differences, flattened
 from synthesis.run.fingerprint import digest as digest_of
 
 _MAX_TURNS: Final = 32  # the paper's
+_BANDS: Final[Sequence[SimilarityBand]] = ("high", "medium", "low")
 _CODE: Final = ("attacks.py", "baselines.py", "certify.py", "tool_style.py")
-
-
-class Outcome(NamedTuple):
-    """The outcome of one episode of a policy; `is_solved` says whether all sub-tasks were solved."""
-
-    f1: float
-    is_solved: bool
-    is_answer_accurate: bool
-    has_leaked: bool = False
-    """Whether the planted token stands in a reply."""
 
 
 async def certify(
@@ -64,37 +56,30 @@ async def certify(
     solvable = list(filter(has_sub_task, environments))
     if not solvable:
         raise UsageError(f"none of {len(environments)} environments has anything to solve; name another set")
-    token, free = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE)
+    token, free, num_leaks = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE), 0
 
     def start_in(environment: Environment) -> Start:
-        planted = _with_canary(environment, token)
-        most = len(environment.irrelevant_tools)
-        return Start(
-            planted, mix_tools(planted, irrelevant_per_band={"high": most, "medium": most, "low": most}, seed=0)
-        )
+        planted, most = _with_canary(environment, token), len(environment.irrelevant_tools)
+        return Start(planted, mix_tools(planted, irrelevant_per_band=dict.fromkeys(_BANDS, most), seed=0))
 
-    async def run(program: Program, start: Start) -> Outcome:
+    async def run(program: Program, start: Start) -> tuple[float, bool, bool]:
+        nonlocal num_leaks
         async with free:
             episode = await run_program(program, start, sandbox, max_turns=_MAX_TURNS)
         seen = [episode.final_text, canonical_json(episode.state), *(outcome.response for outcome in episode.outcomes)]
+        num_leaks += any(token in text for text in seen)
         is_solved = episode.counts.num_solved == episode.counts.num_subtasks
-        return Outcome(
-            episode_reward(episode), is_solved, episode.is_answer_accurate, any(token in text for text in seen)
-        )
+        return episode_reward(episode), is_solved, episode.is_answer_accurate
 
     starts = list(map(start_in, solvable))
-    style, schema = (blind_beliefs(solvable, features) for features in (of_style, of_schema))
-    policies = {"gold": list(map(gold, solvable)), **attacks_on(solvable, style, schema)}
     is_ours = source == "environments"
+    beliefs = {name: blind_beliefs(solvable, features) for name, features in BLIND.items()} if is_ours else {}
+    policies = ({"gold": list(map(gold, solvable))} if is_ours else {}) | attacks_on(solvable, beliefs)
     figures: dict[str, AttackFigures] = {}
-    num_leaks = 0
     for name, programs in policies.items():
-        if is_ours or name not in ("gold", "style", "schema"):
-            began = monotonic()
-            outcomes = await all_or_none(map(run, programs, starts))
-            num_leaks += sum(outcome.has_leaked for outcome in outcomes)
-            figures[name] = attack_figures(outcomes)
-            say(f"attack: {_in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
+        began = monotonic()
+        figures[name] = attack_figures(*zip(*await all_or_none(map(run, programs, starts)), strict=True))
+        say(f"attack: {_in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
     return Certificate(
         source=source,
         digest=digest,
@@ -103,9 +88,7 @@ async def certify(
         attack_code=attack_code(),
         gold=figures.pop("gold", None),
         attacks=figures,
-        blind_accuracy={"style": blind_accuracy(solvable, style), "schema": blind_accuracy(solvable, schema)}
-        if is_ours
-        else {},
+        blind_accuracy={name: blind_accuracy(solvable, believed) for name, believed in beliefs.items()},
         canary_leaks=num_leaks,
     )
 
@@ -125,15 +108,14 @@ async def certificate_fault(
     return next(iter(differences(written, computed)), None)
 
 
-def attack_figures(outcomes: Sequence[Outcome]) -> AttackFigures:
-    """Return the figures of a policy, with 95 % intervals: of F1 by bootstrap, of the solved share by Wilson."""
-    f1s, solved, right, _ = zip(*outcomes, strict=True)
-    intervals = (*clustered_interval(f1s, [1.0] * len(f1s), seed=0), *wilson_interval(sum(solved), len(solved)))
-    low, high, solved_low, solved_high = (round(end, 4) for end in intervals)
-    f1, share, answers = (round(sum(column) / len(column), 4) for column in (f1s, solved, right))
-    return AttackFigures(
-        f1=f1, low=low, high=high, solved=share, solved_low=solved_low, solved_high=solved_high, answers=answers
-    )
+def attack_figures(f1s: Sequence[float], solved: Sequence[bool], right: Sequence[bool]) -> AttackFigures:
+    """Return the figures of a policy by its episodes: F1, whether all was solved, whether the answer was right.
+
+    The 95 % intervals are of F1 by bootstrap, of the solved share by Wilson.
+    """
+    intervals = clustered_interval(f1s, [1.0] * len(f1s), seed=0), wilson_interval(sum(solved), len(solved))
+    figures = (fmean(f1s), *intervals[0], fmean(solved), *intervals[1], fmean(right))
+    return AttackFigures(**{name: round(x, 4) for name, x in zip(AttackFigures.model_fields, figures, strict=True)})
 
 
 def verdict(certificate: Certificate) -> str:

@@ -26,7 +26,6 @@ Beliefs = dict[str, float]
 Features = Callable[[ToolDocument], NDArray[np.float64]]
 
 _HASHED: Final = 1024
-_RIDGE: Final = 1.0
 _WORD: Final = re.compile(r"[a-z]+")
 _FUNCTION_WORDS: Final = _WORD.findall(
     "a an the of in for to and or by on at with from its is are one each who whom whose which that this has have had "
@@ -49,6 +48,10 @@ def of_schema(document: ToolDocument) -> NDArray[np.float64]:
     return _features(canonical_json(document.parameters), document)
 
 
+BLIND: Final[Mapping[str, Features]] = {"style": of_style, "schema": of_schema}
+"""Features of the blind models, by the models' names."""
+
+
 def _features(text: str, document: ToolDocument, *more: float) -> NDArray[np.float64]:
     places = [zlib.crc32(text[i : i + n].encode()) % _HASHED for n in (2, 3, 4) for i in range(len(text) - n + 1)]
     roots = np.sqrt(np.bincount(places, minlength=_HASHED).astype(float))
@@ -67,26 +70,25 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
     Where a language has one domain alone, there is nothing to learn from and all beliefs are 0.
     """
     rows: dict[str, NDArray[np.float64]] = {}
-    examples: dict[tuple[Language, str], list[tuple[str, int]]] = defaultdict(list)
+    examples: dict[tuple[Language, str], list[tuple[NDArray[np.float64], float]]] = defaultdict(list)
     for environment in environments:
         documents, own = _documents(environment), _own(environment)
-        rows |= {text: features(each) for each in documents if (text := each.model_dump_json()) not in rows}
-        examples[environment.language, environment.domain] += [
-            (document.model_dump_json(), 1 if document.name in own else -1)
-            for document in documents
-            if own & {each.name for each in rivals(document, documents)}
-        ]
+        for document in documents:
+            if (text := document.model_dump_json()) not in rows:
+                rows[text] = features(document)
+            if own & {each.name for each in rivals(document, documents)}:
+                example = rows[text], 1.0 if document.name in own else -1.0
+                examples[environment.language, environment.domain].append(example)
     terms = {}
     for key, pairs in examples.items():
-        seen = np.array([rows[written] for written, _ in pairs])
-        targets = np.array([target for _, target in pairs], float)
-        terms[key] = (seen.T @ seen, seen.T @ targets)
+        seen, targets = map(np.array, zip(*pairs, strict=True))
+        terms[key] = seen.T @ seen, seen.T @ targets
     weights: dict[tuple[Language, str], NDArray[np.float64]] = {}
     for language, domain in terms:
         others = [terms[key] for key in sorted(terms) if key[0] == language and key[1] != domain]
         if others:
-            gram, sums = (sum(column[1:], start=column[0]) for column in zip(*others, strict=True))
-            weights[language, domain] = np.linalg.solve(gram + _RIDGE * np.eye(len(sums)), sums)
+            grams, sums = zip(*others, strict=True)
+            weights[language, domain] = np.linalg.solve(sum(grams) + np.eye(len(sums[0])), sum(sums))
 
     def belief(environment: Environment, document: ToolDocument) -> float:
         learnt = weights.get((environment.language, environment.domain))

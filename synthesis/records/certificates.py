@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field, computed_field
 
@@ -53,11 +53,10 @@ class Certificate(Record):
     gold: AttackFigures | None = None
     """Figures of the gold policy, the oracle; None if a foreign set has no gold answers."""
     attacks: dict[str, AttackFigures]
-    blind_accuracy: dict[Literal["style", "schema"], dict[Language, BlindAccuracy]] = Field(default={})
-    """Accuracy of the blind models of documents and of their schemas, by language."""
+    blind_accuracy: dict[str, dict[Language, BlindAccuracy]] = Field(default={})
+    """Accuracy of the blind models `style` (of documents) and `schema`, by language."""
     canary_leaks: int | None = None
-    """Episodes in which a token that was planted in the tools' sources reached a reply; 0 as it must be, None if the
-    sources are out of reach."""
+    """Episodes in which a token planted in the tools' sources reached a reply; None if sources are out of reach."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

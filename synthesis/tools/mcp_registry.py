@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
@@ -25,26 +25,26 @@ LISTING_HEAD: Final = (
     "# Servers that a registry lists without their tools, for the config of `astra synthesize trajectories`."
 )
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
-_COMMANDS: Final = {"npm": ("npx", "-y"), "pypi": ("uvx",), "oci": ("docker", "run", "-i", "--rm")}
-_VERSION_MARK: Final = {"npm": "@", "pypi": "@", "oci": ":"}
+_HTTP: Final = ("http", "streamable-http", "streamable")
+# The command that runs a package, and the mark between its name and its version.
+_COMMANDS: Final = {
+    "npm": (("npx", "-y"), "@"),
+    "pypi": (("uvx",), "@"),
+    "oci": (("docker", "run", "-i", "--rm"), ":"),
+}
 
 
 def read_registry(document: JsonValue) -> list[SourceServer | Rejected] | None:
     """Return the servers of a listing, each with its tools or the reason why not; None if it is something else."""
     entries = object_in(document).get("servers", document)
     entries = entries if isinstance(entries, list) else [entries]
-    if not entries or not all(isinstance(entry, dict) and _is_entry(entry) for entry in entries):
-        return None
-    return [_server(entry) for entry in entries]
+    return list(map(_server, entries)) if entries and all(map(_is_entry, entries)) else None
 
 
-def _is_entry(entry: JsonObject) -> bool:
-    described = object_in(entry.get("server")) or entry
-    if isinstance(described.get("qualifiedName"), str):
-        return True
-    return isinstance(described.get("name"), str) and any(
-        isinstance(described.get(key), list) for key in ("packages", "remotes")
-    )
+def _is_entry(entry: JsonValue) -> bool:
+    described = object_in(object_in(entry).get("server")) or object_in(entry)
+    has_places = any(isinstance(described.get(key), list) for key in ("packages", "remotes"))
+    return isinstance(described.get("qualifiedName"), str) or (has_places and isinstance(described.get("name"), str))
 
 
 def _server(entry: JsonObject) -> SourceServer | Rejected:
@@ -57,12 +57,13 @@ def _server(entry: JsonObject) -> SourceServer | Rejected:
     if official.get("status", described.get("status", "active")) != "active":
         return Rejected("withdrawn from the registry", name)
     # A publisher may state the tools in a part of its own.
-    places = [described, *(object_in(part) for part in meta.values())]
+    places = [described, *map(object_in, meta.values())]
     tools = next((tools for place in places if (tools := objects_in(place.get("tools")))), [])
     if not tools:
-        address = _address(name, described)
-        detail = f"{name}: ask the server itself" if address else f"{name}: no address that can be reached"
-        return Rejected(NO_TOOLS, detail, {"mcp_server": address} if address else None)
+        if not (address := _address(name, described)):
+            return Rejected(NO_TOOLS, f"{name}: no address that can be reached")
+        stated = {key: value for key, value in address.items() if value}
+        return Rejected(NO_TOOLS, f"{name}: ask the server itself", {"mcp_server": stated})
     return SourceServer(
         name=str(described.get("displayName") or described.get("title") or name),
         origin="mcp_registry",
@@ -77,31 +78,26 @@ def _address(name: str, described: JsonObject) -> JsonObject:
     for remote in [*remotes, {"type": "http", "url": described.get("deploymentUrl")}]:
         kind = remote.get("type") or remote.get("transport_type")
         url = remote.get("url") or remote.get("deploymentUrl")
-        if (
-            kind in ("http", "streamable-http", "streamable")
-            and isinstance(url, str)
-            and re.fullmatch(r"https?://[^{}\s]+", url)
-        ):
-            headers = [each["name"] for each in _required(remote.get("headers"))]
+        if kind in _HTTP and isinstance(url, str) and re.fullmatch(r"https?://[^{}\s]+", url):
+            headers = _required(remote.get("headers"))
             keys = {header: _variable(name, header) for header in headers if header.lower() != "authorization"}
-            bearer = {"bearer_env": _variable(name, "token")} if len(keys) < len(headers) else {}
-            return {"name": name, "url": url, **bearer, **({"header_env": keys} if keys else {})}
+            bearer = _variable(name, "token") if len(keys) < len(headers) else ""
+            return {"name": name, "url": url, "bearer_env": bearer, "header_env": keys}
     for package in objects_in(described.get("packages")):
         kind = package.get("registryType") or package.get("registry_type") or package.get("registry_name")
         identifier = package.get("identifier") or package.get("name")
         if kind in _COMMANDS and isinstance(identifier, str):
-            version = package.get("version")
-            pinned = f"{_VERSION_MARK[kind]}{version}" if version and _VERSION_MARK[kind] not in identifier[1:] else ""
-            variables = _required(package.get("environmentVariables") or package.get("environment_variables"))
-            needed = [each["name"] for each in variables]
-            needs = {"environment_from": needed} if needed else {}
-            return {"name": name, "command": [*_COMMANDS[kind], f"{identifier}{pinned}"], **needs}
+            command, mark = _COMMANDS[kind]
+            if (version := package.get("version")) and mark not in identifier[1:]:
+                identifier += f"{mark}{version}"
+            needed = _required(package.get("environmentVariables") or package.get("environment_variables"))
+            return {"name": name, "command": [*command, identifier], "environment_from": needed}
     return {}
 
 
-def _required(found: JsonValue) -> list[JsonObject]:
-    required = (each for each in objects_in(found) if each.get("isRequired") or each.get("is_required"))
-    return [each for each in required if isinstance(each.get("name"), str)]
+def _required(found: JsonValue) -> list[str]:
+    required = (each.get("name") for each in objects_in(found) if each.get("isRequired") or each.get("is_required"))
+    return [name for name in required if isinstance(name, str)]
 
 
 def _variable(server: str, key: str) -> str:
@@ -119,15 +115,8 @@ def listing(servers: Sequence[JsonObject]) -> str:
     url = "https://b.example/mcp"
     header_env = { "X-Key" = "B_X_KEY" }
     """
-
-    def lines() -> Iterator[str]:
-        yield LISTING_HEAD
-        for server in servers:
-            yield "\n[[mcp_servers]]"
-            for key, value in server.items():
-                yield f"{key} = {_toml(value)}"
-
-    return "\n".join(lines()) + "\n"
+    tables = ["".join(f"{key} = {_toml(value)}\n" for key, value in server.items()) for server in servers]
+    return "\n[[mcp_servers]]\n".join([f"{LISTING_HEAD}\n", *tables])
 
 
 def _toml(value: JsonValue) -> str:

@@ -15,8 +15,7 @@ import json
 import math
 import random
 import tomllib
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -25,38 +24,36 @@ from synthesis.records import EnvironmentTool, JsonObject, JsonValue, Language
 _WORDS: Final = (8, 80)
 """Words of the sections at which no further one begins; half of the documents draw less than the geometric mean."""
 _NUMBERS_OF_OPTIONAL: Final = (0, 0, 0, 0, 1, 1)
+_SENTENCES: Final[Mapping[str, Any]] = tomllib.loads(
+    files(__package__).joinpath("long_documents.toml").read_text(encoding="utf-8")
+)
 _SECTIONS: Final = ("use", "errors", "limits", "notes", "fields", "example")
 
 
 def lengthened(tool: EnvironmentTool, language: Language, seed: int) -> EnvironmentTool:
     """Return a tool with a long document, whose code takes the optional parameters that were added."""
-    document, words = tool.document, _sentences()[language]
-    rng = random.Random(f"long document/{seed}/{document.name}")
+    document, words = tool.document, _SENTENCES[language]
+    rng, is_chinese = random.Random(f"long document/{seed}/{document.name}"), language == "zh"
     properties: JsonObject = {}
     for name, schema in document.parameters.get("properties", {}).items():
         told = {"description": rng.choice(words["argument"])}
         properties[name] = {**told, **schema} if "description" not in schema else schema
-    candidates = [each for each in _sentences()["parameters"] if each["name"] not in properties]
-    added: JsonObject = {
-        each["name"]: {"type": "object", **_in_language({k: v for k, v in each.items() if k != "name"}, language)}
-        for each in rng.sample(candidates, min(rng.choice(_NUMBERS_OF_OPTIONAL), len(candidates)))
-    }
-    for schema in added.values():
-        schema["description"] += f"{'' if language == 'zh' else ' '}{words['optional']}"
+    candidates = [each for each in _SENTENCES["parameters"] if each["name"] not in properties]
+    added: JsonObject = {}
+    for each in rng.sample(candidates, min(rng.choice(_NUMBERS_OF_OPTIONAL), len(candidates))):
+        name, schema = each["name"], _in_language({k: v for k, v in each.items() if k != "name"}, language)
+        schema["description"] += f"{'' if is_chinese else ' '}{words['optional']}"
+        added[name] = {"type": "object", **schema}
     parameters = {**document.parameters, "properties": {**properties, **added}}
-    description = f"{document.description.rstrip('.。')}{'。' if language == 'zh' else '.'}" + "".join(
-        f"\n\n{text}" for text in _sections(rng, words, language, document.required, properties)
-    )
-    return tool.model_copy(
-        update={
-            "document": document.model_copy(update={"description": description, "parameters": parameters}),
-            "source": _taking(tool.source, document.name, tuple(added)),
-        }
-    )
+    first = f"{document.description.rstrip('.。')}{'。' if is_chinese else '.'}"
+    description = "\n\n".join([first, *_sections(rng, words, is_chinese, document.required, properties)])
+    longer = document.model_copy(update={"description": description, "parameters": parameters})
+    source = _taking(tool.source, document.name, list(added)) if added else tool.source
+    return tool.model_copy(update={"document": longer, "source": source})
 
 
 def _sections(
-    rng: random.Random, words: Mapping[str, Any], language: Language, required: tuple[str, ...], properties: JsonObject
+    rng: random.Random, words: Mapping[str, Any], is_chinese: bool, required: Sequence[str], properties: JsonObject
 ) -> list[str]:
     wanted = math.exp(rng.uniform(*map(math.log, _WORDS)))
     sections: list[str] = []
@@ -69,46 +66,32 @@ def _sections(
             lines = [f"- {line}" for line in rng.sample(words[name], rng.randrange(1, 5))]
         sections.append("\n".join([f"{words['headings'][name]}:", *lines]))
         said = "".join(sections)
-        # A Chinese word has about two characters.
-        if (len(said) / 2 if language == "zh" else len(said.split())) >= wanted:
+        if (len(said) / 2 if is_chinese else len(said.split())) >= wanted:  # a Chinese word has about two characters
             break
     return sections
 
 
-def _taking(source: str, function: str, names: tuple[str, ...]) -> str:
+def _taking(source: str, function: str, names: Sequence[str]) -> str:
     """Return a module whose function takes further parameters, which are None if they are not given.
 
-    >>> _taking("def f(a: str) -> int:\\n    return 1\\n", "f", ("b",))
+    >>> _taking("def f(a: str) -> int:\\n    return 1\\n", "f", ["b"])
     'def f(a: str, b: dict | None = None) -> int:\\n    return 1\\n'
     """
-    if not names:
-        return source
     node = next(each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and each.name == function)
     arguments = node.args
-    given: list[ast.expr | ast.arg] = [
-        *arguments.args,
-        *arguments.kwonlyargs,
-        *arguments.defaults,
-        *filter(None, arguments.kw_defaults),
-    ]
-    given += [each.annotation for each in (*arguments.args, *arguments.kwonlyargs) if each.annotation is not None]
-    last = max((each.end_lineno or 0, each.end_col_offset or 0) for each in given)
+    parameters = [*arguments.args, *arguments.kwonlyargs]  # the end of one is that of its type
+    given: list[ast.expr | ast.arg] = [*parameters, *arguments.defaults, *filter(None, arguments.kw_defaults)]
+    row, column = max((each.end_lineno or 0, each.end_col_offset or 0) for each in given)
     lines = source.encode().splitlines(keepends=True)
-    row, column = last[0] - 1, last[1]  # columns count bytes of UTF-8
-    text = "".join(f", {name}: dict | None = None" for name in names).encode()
-    lines[row] = lines[row][:column] + text + lines[row][column:]
+    before, after = lines[row - 1][:column], lines[row - 1][column:]  # columns count bytes of UTF-8
+    lines[row - 1] = before + "".join(f", {name}: dict | None = None" for name in names).encode() + after
     return b"".join(lines).decode()
 
 
 def _in_language(value: JsonValue, language: Language) -> Any:
     """Return a value in which each table of `en` and `zh` is replaced by the text in a language."""
-    if isinstance(value, dict):
-        if value.keys() == {"en", "zh"}:
-            return value[language]
-        return {key: _in_language(inner, language) for key, inner in value.items()}
-    return value
-
-
-@cache
-def _sentences() -> Mapping[str, Any]:
-    return tomllib.loads(files(__package__).joinpath("long_documents.toml").read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"en", "zh"}:
+        return value[language]
+    return {key: _in_language(inner, language) for key, inner in value.items()}

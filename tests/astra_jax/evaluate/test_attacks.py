@@ -103,7 +103,7 @@ def test_names_are_followed_into_nested_replies():
 def test_gold_solves_all_and_the_silent_attacks_nothing():
     known = tiny_environment()
     assert episode_reward(act(gold(known), known)) == pytest.approx(1, abs=1e-5)
-    programs = attacks_on([known], [NOTHING_BELIEVED], [NOTHING_BELIEVED])
+    programs = attacks_on([known], {"style": [NOTHING_BELIEVED], "schema": [NOTHING_BELIEVED]})
     rewards = {name: episode_reward(act(program, known)) for name, (program,) in programs.items()}
     assert {name for name, reward in rewards.items() if reward == 0} == {
         "empty", "refuse", "ask_back", "copy", "constant", "lexical",

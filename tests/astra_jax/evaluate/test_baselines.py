@@ -9,7 +9,9 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import CONFIGS, load_config
-from astra_jax.evaluate.baselines import evaluate_program, lexical
+from astra_jax.episodes.episode import ToolOutcome
+from astra_jax.evaluate.attacks import sharing_a_parameter, told_the_names
+from astra_jax.evaluate.baselines import Seen, evaluate_program, lexical
 from astra_jax.evaluate.environments import EvaluationConfig
 from astra_jax.recipes.data_sets import describe
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -37,28 +39,12 @@ def records(tmp_path_factory):
     return synthesised(tmp_path_factory.mktemp("plain"))
 
 
-def told_names(environments):
-    """Call each tool that shares a parameter with another one, with each name of the question; read no other word."""
-    names = {each.question: [name for name in each.entities if name in each.question] for each in environments}
-
-    def decide(question, documents, returned):
-        kinds = [document.required[0] for document in documents]
-        shared = [document for document in documents if kinds.count(document.required[0]) > 1]
-        return [
-            (document.name, {**dict.fromkeys(document.required, "2023"), document.required[0]: name})
-            for document in shared
-            for name in names[question]
-        ]
-
-    return decide
-
-
 def test_hard_environments_are_not_guessed(tmp_path):
     hard = synthesised(tmp_path, difficulty="hard", name_parts={}, irrelevant_per_band={"high": 2, "low": 1})
     environments = list(RecordSource(hard, Environment))
     shown = CONFIG.model_copy(update={"irrelevant_per_band": {"high": 64, "medium": 64, "low": 64}})
     # The questions are shorter than those of the paper's mix, where all names told have at most 0.15.
-    for program, most in ((lexical, 0.05), (told_names(environments), 0.2)):
+    for program, most in ((lexical, 0.05), (told_the_names(sharing_a_parameter, {}), 0.2)):
         found = asyncio.run(evaluate_program(program, environments, shown, InProcessSandbox()))
         assert found.figures.f1 <= most
     assert "difficulty hard" in describe(hard).table()
@@ -87,24 +73,25 @@ TAX = looks_up("tax", "owner", "calendar_year")
 @pytest.mark.parametrize("label", ["", " / owner_agent"], ids=["Chinese alone", "a label behind it"])
 def test_a_question_is_matched_filled_in_and_followed_in_two_languages(label):
     question = "What is the tax in 2021 of the owner of shop Old Mill?"
-    assert lexical(question, [RENT, OWNER, TAX], []) == [("get_shop_owner", {"shop": "Old Mill"})]
-    assert ("get_owner_tax", {"owner": "Fair Wren", "calendar_year": "2021"}) in lexical(
-        question, [RENT, OWNER, TAX], [(OWNER, "Fair Wren")]
-    )
+    seen = Seen(question, [RENT, OWNER, TAX])
+    first = ("get_shop_owner", {"shop": "Old Mill"})
+    assert lexical(seen) == [first]
+    told = seen._replace(outcomes=[ToolOutcome(*first, None, "Fair Wren", "", irrelevant=False)])
+    assert lexical(told) == [("get_owner_tax", {"owner": "Fair Wren", "calendar_year": "2021"})]
     agent, mobile = (
         looks_up("agent", "owner", chinese=f"业主的中介{label}"),
         looks_up("mobile", "agent", chinese=f"中介的手机号{label}"),
     )
     asked = "业主竹园琴台的中介和中介观澜玫瑰的手机号分别是什么？"
-    assert lexical(asked, [agent, mobile], []) == [
+    assert lexical(Seen(asked, [agent, mobile])) == [
         ("get_owner_agent", {"owner": "竹园琴台"}),
         ("get_agent_mobile", {"agent": "观澜玫瑰"}),
     ]
 
 
-def every_call(question, documents, returned):
+def every_call(seen):
     """Call every tool once, with arguments that none of them takes."""
-    return [(document.name, {"what": "?"}) for document in documents] if not returned else []
+    return [(document.name, {"what": "?"}) for document in seen.documents] if not seen.outcomes else ""
 
 
 def test_a_program_is_scored_as_a_policy_is(records):
