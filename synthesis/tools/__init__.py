@@ -22,7 +22,7 @@ sources                 Sources of tool documents: files and folders of any know
 tools_list              Tools as protocols list them: MCP's `tools/list`, and the `tools` of an OpenAI request.
 written_documents       Tool documents that a language model wrote, checked before their schemas are used.
 yaml_documents          YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
-mcp_messages            What a tool server lists and answers, read entry by entry: one odd entry hides no other.
+mcp_messages            Listings and answers of a tool server, read entry by entry: one odd entry hides no other.
 misplaced_keywords      Parameters and keywords that stand at another place than JSON Schema has for them, put there.
 schema_composer         One plain schema of one that is composed: references, `allOf`, forms of a call.
 schema_contradictions   Contradictions of a plain schema settled, so that some value satisfies it.

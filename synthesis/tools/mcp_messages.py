@@ -1,4 +1,4 @@
-"""What a tool server lists and answers, read entry by entry: one odd entry hides no other.
+"""Listings and answers of a tool server, read entry by entry: one odd entry hides no other.
 
 The SDK refuses a whole page for one tool that breaks the protocol. It is shown a plain entry for each tool instead, and
 tools are read as those of a file are.

@@ -47,9 +47,9 @@ class TrajectoryStatistics(BaseModel):
     tool_calls_per_trajectory: float
     share_with_1_to_5_calls: float
     share_with_parallel_calls: float
-    share_with_data_flow: float
-    """Share, among the trajectories with several different calls, of those in which a call uses a value of an earlier
-    response."""
+    share_with_data_flow: float | None
+    """Share of the trajectories with several different calls in which a call uses a value of an earlier response; None
+    if no trajectory has several."""
     requests_by_number: dict[int, int]
     """Number of trajectories by the number of requests that their user makes."""
     roles: dict[str, float]
@@ -144,7 +144,7 @@ def trajectory_statistics(directory: Path) -> TrajectoryStatistics:
         tool_calls_per_trajectory=fmean(calls_by_number.elements()),
         share_with_1_to_5_calls=sum(calls_by_number[n] for n in range(1, 6)) / count,
         share_with_parallel_calls=parallel / count,
-        share_with_data_flow=flowing / several if several else 0.0,
+        share_with_data_flow=flowing / several if several else None,
         roles={role: number / messages for role, number in roles.most_common()},
         distinct_functions=len(offered),
         distinct_functions_called=len(called & offered),  # without the tools that an agent made up
