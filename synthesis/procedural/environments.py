@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
@@ -17,7 +17,7 @@ from synthesis.procedural.stateful import write_state_conditions, write_stateful
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
-from synthesis.procedural.worlds import YEARS, Fact, World
+from synthesis.procedural.worlds import Fact, World
 from synthesis.prompts.decompositions import (
     JudgeDecomposition,
     JudgeNaturalness,
@@ -75,7 +75,11 @@ def omit_parameter(request: OmitParameter, seed: int) -> OmittedParameter:
             kind = world.label(entity_type) if world.hard is None else world.hard.kinds[entity_type]
             zh = world.language == "zh"
             named = f"{kind}{'' if zh else ' '}{value}"
-            # Wherever the name stands, its type must stand before it, or it would be left in another place.
+            # Wherever the name stands, its type must stand before it, or it would be left in another place. In a hard
+            # question another name of the type would be taken for the one that is left out.
+            others = {name for name in world.entities[entity_type] if name in request.question} - {value}
+            if others and world.hard is not None:
+                continue
             if request.question.count(str(value)) == request.question.count(named) > 0:
                 # A hard question has the article already.
                 unnamed = f"那个{kind}" if zh else kind if world.hard is not None else f"the {kind}"
@@ -214,10 +218,8 @@ def write_sibling_tools(request: WriteSiblingTools, seed: int) -> SiblingTools:
         free = [name for name in world.values[key] if name not in asked]  # few are, where many are asked for
         names = sorted({*asked, *rng.sample(free, min(DISTRACTOR_ROWS, len(free)))})
 
-        def other(rng: random.Random = rng) -> JsonValue:
-            return world.stranger(rng, world.kind(*key), *key)
-
-        rows = {name: other() if fact.year is None else {year: other() for year in YEARS} for name in names}
+        strange = world.strange_series if fact.year else partial(world.stranger, kind=world.kind(*key))
+        rows = {name: strange(rng, entity_type=key[0], property_name=key[1]) for name in names}
         made = implemented(world, document, *key, rows)
         tools.append(EnvironmentTool(document=document, source=made.source, tables=made.tables))
     return SiblingTools(tools=tuple(tools))

@@ -13,7 +13,7 @@ from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import ToolDocument
 
-_SAYS_THAT_IT_READS: Final = re.compile(r"^(\w+s (?=(the|a|an) )|返回|查询)")
+_SAYS_THAT_IT_READS: Final = re.compile(r"^(\w+s (up )?(?=(the|a|an) )|返回|查询|给出|查找)")
 
 
 _FRAMES: Final[Mapping[str, Any]] = written_words("hard_moves")

@@ -1,7 +1,8 @@
 """Optional parameters of hard worlds' tools, whose settings the questions ask for in words.
 
-Each tool draws its option and the documented default from the world's seed. A question asks for one of the settings,
-and names each but the plain one in words; the call sets the parameter unless the default is the setting asked for.
+Each property draws its option from the world's seed, so that a tool and its siblings have the same; each tool draws
+the documented default. A question asks for one of the settings, and names each but the plain one in words; the call
+sets the parameter unless the default is the setting asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from synthesis.procedural.written_words import written_words
 from synthesis.records import JsonValue, Language, ToolDocument
 
 OPTION_SHARE: Final = 0.6
-"""Share of the tools of attributes that have an option."""
+"""Share of the attributes whose tools have an option."""
 LEAST_YEARS: Final = 5
 """Least range of years in which years alone tell rows apart."""
 PAGES: Final = 3
@@ -43,18 +44,25 @@ def code_of(option: str | None) -> list[str]:
 
 
 def with_drawn_option(
-    document: ToolDocument, kind: str, given: ValueRange | None, seed: int, language: Language
+    document: ToolDocument, key: tuple[str, str], kind: str, given: ValueRange | None, seed: int, language: Language
 ) -> ToolDocument:
-    """Draw an option for a tool whose values are of this kind and in this range, with its default; or none."""
-    rng, (least, greatest, unit, _) = random.Random(f"option/{seed}/{document.name}"), given or (0, 0, "", 0)
-    is_whole = kind in ("amount", "funds", "yearly")
+    """Draw an option for the tools of a property, whose values are of this kind and in this range; or none.
+
+    Funds have none, since the tools on a state have none. The default is this tool's own, except of a page and of a
+    currency: a question without a word means the plain one.
+    """
+    if kind == "funds":
+        return document
+    rng, (least, greatest, unit, _) = random.Random(f"option/{seed}/{key}"), given or (0, 0, "", 0)
+    is_whole = kind in ("amount", "yearly")
     fitting = ["page"] if is_whole or kind == "decimal" else ["last_four"] if kind in ("code", "phone") else []
     fitting += [*(["currency"] if unit == "USD" else []), *(["unit"] if is_whole else [])]
     fitting += ["precision"] if kind == "date" and greatest - least >= LEAST_YEARS else []
     if not fitting or rng.random() >= OPTION_SHARE:
         return document
     of = OPTIONS[option := rng.choice(fitting)]
-    default = 1 if option == "page" else rng.choice(of["settings"])
+    of_tool = random.Random(f"default/{seed}/{document.name}")
+    default = of["settings"][0] if option in ("page", "currency") else of_tool.choice(of["settings"])
     written = {option: {**of["schema"], "description": of[language]["described"], "default": default}}
     properties = {**document.parameters["properties"], **written}
     return document.model_copy(update={"parameters": {**document.parameters, "properties": properties}})

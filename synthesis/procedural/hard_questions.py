@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -90,7 +91,10 @@ def _draft(
         facts = f"{series([f'the {each}' for each in told], language)} of {subjects[0]}"
         if language == "zh":
             facts = f"{subjects[0]}的{series(told, language)}"
-    core = rng.choice(frame["cores"][composition.operation]).format(
+    # One property of several entities is asked for as one thing; the one with the most or the least, in the same words.
+    asks = "which" if composition.choices else composition.operation
+    asks = "same" if asks == "list" and len(asked) == 1 else asks
+    core = rng.choice(frame["cores"][asks]).format(
         facts=facts,
         property=_phrase(wording, language, last, []),
         subjects=series(subjects, language, "or"),
@@ -114,7 +118,10 @@ def _started(
         part = walk[first : min(first + step, len(walk) - 1)]
         for fact in part:
             about = _phrase(wording, language, fact, [about])
-        told += rng.choice(_FRAMES[language][frame]).format(x=_subject(wording, language, walk) if in_one else about)
+        x = _subject(wording, language, walk) if in_one else about
+        # "从从…说起": a phrase that begins with the word is not begun with it again.
+        fitting = [each for each in _FRAMES[language][frame] if each[0] != "从" or x[0] != "从"]
+        told += rng.choice(fitting).format(x=x)
         noun = wording.nouns[part[-1].entity_type, part[-1].property]
         about, frame = (f"该{noun}" if language == "zh" else f"that {noun}"), "onward"
     return told, [about]
@@ -145,6 +152,9 @@ def _phrase(wording: HardWording, language: Language, fact: Fact, subjects: Sequ
     if language == "zh":
         told = told if fact.year is None else f"{fact.year}年{told}"
         return fact.phrase.format(x=f"{series(subjects, language)}的{told}" if subjects else told)
+    if len(subjects) > 1:  # behind the last subject, year and setting would be taken for those of this one alone
+        told = fact.phrase.format(x=told if fact.year is None else f"{told} in {fact.year}")
+        fact = replace(fact, year=None, phrase="{x}")
     if subjects:
         # "The rent of the owner of A and of B" is not that of the owner of A and B.
         again = "of " if any(" of " in subject or " from " in subject for subject in subjects) else ""

@@ -44,9 +44,17 @@ def sizes_of(types: Types) -> Mapping[str, int]:
 
 
 def draw_hard_values(
-    rng: random.Random, domain: str, types: Types, entities: Mapping[str, Sequence[str]], years: Sequence[str]
+    rng: random.Random,
+    domain: str,
+    types: Types,
+    entities: Mapping[str, Sequence[str]],
+    years: Sequence[str],
+    parity: Callable[[Property], int],
 ) -> dict[Property, Mapping[str, JsonValue]]:
-    """Draw the value of every property of every entity; no number, date or code stands twice in the world."""
+    """Draw the value of every property of every entity; no number, date or code stands twice in the world.
+
+    The dates of a property lie in odd years, or in even ones, as `parity` says.
+    """
     onward, back = _directed(types)
     values: dict[Property, Mapping[str, JsonValue]] = {}
     for source, target in onward:
@@ -73,9 +81,9 @@ def draw_hard_values(
         for attribute, (_, kind) in entity_type.attributes.items():
             given = ranges(domain)[source].get(attribute)
             values[source, attribute] = {
-                entity: _series(rng, given, years, fresh)
+                entity: drawn_series(rng, given, years, fresh)
                 if given is not None and kind == "yearly"
-                else fresh(partial(draw_value, rng, kind, given))
+                else fresh(partial(draw_value, rng, kind, given, parity((source, attribute))))
                 for entity in entities[source]
             }
     # In the order of the types, as elsewhere.
@@ -86,12 +94,16 @@ def draw_hard_values(
     }
 
 
-def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None) -> JsonValue:
-    """Draw a value of an attribute's kind, within a range if there is one; no whole number looks like a year."""
+def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None, parity: int | None = None) -> JsonValue:
+    """Draw a value of an attribute's kind, within a range if there is one; no whole number looks like a year.
+
+    `parity` says that the year of a date is even (0) or odd (1).
+    """
     match kind:
         case "date":  # every month has a 28th
             first, last, *_ = given or (1990, 2026)
-            return f"{rng.randrange(int(first), int(last) + 1)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
+            years = [year for year in range(int(first), int(last) + 1) if parity in (None, year % 2)]
+            return f"{rng.choice(years)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02}"
         case "phone":
             return f"{rng.randrange(10**6, 10**7)}"
         case "code":
@@ -107,7 +119,7 @@ def draw_value(rng: random.Random, kind: str, given: ValueRange | None = None) -
     return number
 
 
-def _series(
+def drawn_series(
     rng: random.Random, given: ValueRange, years: Sequence[str], fresh: Callable[[Callable[[], JsonValue]], JsonValue]
 ) -> JsonValue:
     """Draw a value for each year, each near the one before."""

@@ -76,14 +76,18 @@ def shape_of(seed: int, document: ToolDocument, kind: str, unit: str) -> Shape:
     families: list[Family] = ["lookup", "lookup", "filter", *(["search"] if year is None else [])]  # type: ignore[list-item]
     if option != "page":
         families += ["latest"] if year is None else []
-        families += ["total"] if named == "number" else []
-        families += ["compute"] if named == "number" and year is None else []
+    if option is None and named == "number":  # an option would change the value, and not its parts beside it
+        families += ["total", "compute"] if year is None else ["total"]
     family = rng.choice(families)
     replies: list[Reply] = ["list", "page"] if family in ("search", "filter") else ["flat", "nested", "nested", "page"]
     reply: Reply = rng.choice(replies)
     if family not in ("search", "filter") and rng.random() < _VALUE_SHARE:
         reply = "value"
-    names = [name for name in (*_NAMES["further"][named], *_NAMES["common"]) if name != "unit" or unit]
+    names = [
+        name
+        for name in (*_NAMES["further"][named], *_NAMES["common"])
+        if name != "unit" or (unit and option in (None, "page"))
+    ]
     further = [name for name in rng.sample(names, rng.randint(2, 4)) if name not in document.required]
     stem = document.name.partition("_")[2]
     taken = {*document.required, *further, "base", "extra", "rebate", "page", "pages", "since"}

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from synthesis.procedural.hard_options import OPTIONS, ValueRange, option_of, set_value, with_drawn_option
 from synthesis.procedural.hard_wording import HardWording, Property, hard_wording_of
-from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, ranges, sizes_of
+from synthesis.procedural.hard_worlds import draw_hard_values, draw_value, drawn_series, ranges, sizes_of
 from synthesis.procedural.tool_wording import KNOWN, ToolWording, wording_of
 from synthesis.procedural.written_words import written_words
 from synthesis.questions.knowledge import Unseen
@@ -27,6 +27,8 @@ from synthesis.records import Difficulty, JsonValue, Language, ToolDocument
 AttributeKind = Literal["amount", "funds", "decimal", "date", "phone", "code", "yearly"]
 
 ENTITIES_PER_TYPE: Final = 9
+NameParts: TypeAlias = tuple[Sequence[str], Sequence[str]]
+"""First and second parts of names."""
 YEARS: Final = ("2021", "2022", "2023", "2024", "2025")
 NUMERIC_KINDS: Final = frozenset({"amount", "funds", "decimal", "yearly"})
 
@@ -79,7 +81,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class World:
-    """Entities by type, and the value of each of their properties; no value stands twice for one property."""
+    """Entities by type, and the value of each of their properties.
+
+    In a plain world no value stands twice for one property; in a hard one several entities may lead to the same one.
+    """
 
     domain: str
     language: Language
@@ -93,6 +98,8 @@ class World:
     seed: int = 0
     options: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Option of the tool for a property, in a hard world: (type, property) to the option's name."""
+    name_parts: NameParts = ((), ())
+    """Parts that the names of a hard world are made of."""
 
     @property
     def year_parameter(self) -> str:
@@ -163,14 +170,23 @@ class World:
 
     def stranger(self, rng: random.Random, kind: str, entity_type: str, property_name: str) -> JsonValue:
         """Draw a value like a property's, or of another kind, that does not stand in a hard world."""
+        given, key = self.value_range(entity_type, property_name), (entity_type, property_name)
+        if kind == "relation":
+            return self._unknown(lambda: _names_of(rng, self.language, self.name_parts, 1)[0])
+        # Of the other half of years, so that no year is the answer of two tools.
+        return self._unknown(lambda: draw_value(rng, kind, given, 1 - _parity(self.seed, key)))
+
+    def strange_series(self, rng: random.Random, entity_type: str, property_name: str) -> JsonValue:
+        """Draw values by year like those of a property, none of which stands in a hard world."""
         given = self.value_range(entity_type, property_name)
-        if given and kind == "date":  # earlier, so that its year is no answer either
-            given = (given[0] - 12, given[0] - 1, "", 0)
-        while True:
-            is_name = kind == "relation"
-            drawn = _entity_names(rng, self.language, 1, None)[0] if is_name else draw_value(rng, kind, given)
-            if str(drawn) not in self.known:
-                return drawn
+        assert given is not None  # each property that changes by year has a range
+        return drawn_series(rng, given, YEARS, self._unknown)
+
+    def _unknown(self, drawn: Callable[[], JsonValue]) -> JsonValue:
+        """Draw until the value does not stand in the world."""
+        while str(value := drawn()) in self.known:
+            pass
+        return value
 
     def label(self, entity_type: str, property_name: str | None = None) -> str:
         """Return the name of a type, or of a property of it, in the world's language."""
@@ -218,16 +234,20 @@ def _hard_world(
     rng: random.Random, domain: str, language: Language, seed: int, parts: int | None, types: Domain
 ) -> World:
     sizes = sizes_of(types)
-    names = iter(_entity_names(rng, language, sum(sizes.values()), parts, near=True))
+    first, second = (listed[:parts] for listed in _spread_name_parts(language))
+    # So few parts that each stands in several names, and that some names are left for strangers.
+    few = math.isqrt(sum(sizes.values())) + 2
+    near = rng.sample(first, min(few, len(first))), rng.sample(second, min(few, len(second)))
+    names = iter(_names_of(rng, language, near, sum(sizes.values())))
     entities = {name: tuple(islice(names, size)) for name, size in sizes.items()}
-    values = draw_hard_values(rng, domain, types, entities, YEARS)
+    values = draw_hard_values(rng, domain, types, entities, YEARS, partial(_parity, seed))
     kinds = {(name, asked): kind for name in types for asked, (_, kind) in types[name].attributes.items()}
     yearly = frozenset(key for key, kind in kinds.items() if kind == "yearly")
     hard = hard_wording_of(domain, language, seed, yearly)
-    world = World(domain, language, types, entities, values, hard=hard, seed=seed)
+    world = World(domain, language, types, entities, values, hard=hard, seed=seed, name_parts=near)
 
     def with_option(key: Property, document: ToolDocument) -> ToolDocument:
-        return with_drawn_option(document, world.kind(*key), world.value_range(*key), seed, language)
+        return with_drawn_option(document, key, world.kind(*key), world.value_range(*key), seed, language)
 
     documents = {key: with_option(key, document) for key, document in hard.documents.items()}
     siblings = {key: tuple(with_option(key, each) for each in listed) for key, listed in hard.siblings.items()}
@@ -254,13 +274,19 @@ def draw_values(
     return values
 
 
-def _entity_names(
-    rng: random.Random, language: Language, count: int, parts: int | None, *, near: bool = False
-) -> list[str]:
+def _parity(seed: int, key: Property) -> int:
+    """Return whether the dates of a property lie in even years (0) or in odd ones (1)."""
+    return random.Random(f"years/{seed}/{key}").randrange(2)
+
+
+def _entity_names(rng: random.Random, language: Language, count: int, parts: int | None) -> list[str]:
     first, second = (listed[:parts] for listed in _spread_name_parts(language))
-    if near:  # so few parts that each stands in several names
-        few = math.isqrt(count) + 1
-        first, second = (rng.sample(listed, min(few, len(listed))) for listed in (first, second))
+    return _names_of(rng, language, (first, second), count)
+
+
+def _names_of(rng: random.Random, language: Language, parts: NameParts, count: int) -> list[str]:
+    """Draw distinct names that are made of first and second parts."""
+    first, second = parts
     joint = "" if language == "zh" else " "
     return [
         f"{first[index // len(second)]}{joint}{second[index % len(second)]}"

@@ -49,7 +49,7 @@ async def write_siblings(
     first = {
         name
         for tool in environment.tools
-        if any(not task.depends_on for task in _tasks_of(environment, tool))
+        if any(not task.depends_on or environment.is_stateful for task in _tasks_of(environment, tool))
         for name in tool.document.required[:1]
     }
 
