@@ -11,7 +11,7 @@ import random
 from synthesis.environments.questions.qa_instances import mentions
 from synthesis.prompts.decompositions import OmitParameter, OmittedParameter
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment
+from synthesis.records import Environment, ToolCall
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
@@ -47,10 +47,16 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
         Rejected: the new question still tells the value, or the value is no argument of the call; or it leaves out
             more than that, or tells an answer that the old one did not tell.
     """
-    first = environment.sub_tasks[0]
-    if first.call is None:
-        raise ValueError(f"the sub-task {first.id} has no call; take an environment whose first has one")
-    arguments = first.call.arguments
+    first = [task.call for task in environment.sub_tasks if task.call and not task.depends_on]
+    if not first:
+        raise ValueError(f"{environment.id} has no first call; take an environment that has one")
+
+    # A value that other first calls have for an argument of the same name would be taken for the one that is left out.
+    def others(call: ToolCall) -> int:
+        return sum(bool(call.arguments.keys() & other.arguments.keys()) for other in first if other != call)
+
+    call = min(first, key=others)
+    arguments = call.arguments
     given = [value for task in environment.sub_tasks if task.call for value in task.call.arguments.values()]
     told = [each for each in (*environment.entities, *given) if mentions(environment.question, each)]
 
@@ -69,7 +75,7 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
         require_language(reply.question, environment.language, given, what="question", where=where)
         return reply
 
-    request = OmitParameter(knowledge=knowledge, question=environment.question, call=first.call)
+    request = OmitParameter(knowledge=knowledge, question=environment.question, call=call)
     reply = await accepted_reply(teacher, request, checked, seed=seed)
     left_out = {"missing": reply.argument, "left_out": reply.value}
     return environment.model_copy(update={"question": reply.question, "expectation": "ask_back", **left_out})
