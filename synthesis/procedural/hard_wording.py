@@ -3,7 +3,8 @@
 A property has variants, such as the former landlord beside the current one (`hard_variants.toml`). The world draws the
 variant that each property has. The tools of the other variants are its siblings: they take the same parameter, and in
 another world one of them is the tool that a question needs. Every document is drawn by one function, so no word tells a
-tool that is needed from its siblings. The wording that a question uses stands in no document of the world.
+tool that is needed from its siblings. The noun and the variant that a question uses for a property stand in no document
+of that property.
 """
 
 from __future__ import annotations

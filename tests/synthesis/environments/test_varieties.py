@@ -153,11 +153,22 @@ def two_rents() -> Environment:
     )
 
 
-def omitted(*questions: str) -> Environment:
-    """Leave the first flat out, by these questions one after the other."""
-    replies = [OmittedParameter(question=each, argument="flat", value="Amber Falcon") for each in questions]
-    knowledge = Knowledge(domain="real estate", language="en", seed=0)
-    return asyncio.run(omit_parameter(ScriptedTeacher({OmitParameter: replies}), knowledge, two_rents(), seed=0))
+def omitted(*questions: str, argument: str = "flat", value: str = "Amber Falcon") -> Environment:
+    """Leave one value out, by these questions one after the other."""
+    replies = [OmittedParameter(question=each, argument=argument, value=value) for each in questions]
+    knowledge, environment = Knowledge(domain="real estate", language="en", seed=0), two_rents()
+    if argument != "flat":  # the second call has the other name under this argument
+        first, second = environment.sub_questions
+        call = ToolCall(id="c_q2", name="get_rent", arguments={argument: "Jade Otter"})
+        again = first.model_copy(update={"id": "q0", "call": first.call.model_copy(update={"id": "c_q0"})})
+        second = second.model_copy(update={"call": call})
+        environment = environment.model_copy(update={"sub_questions": (first, again, second)})
+    return asyncio.run(omit_parameter(ScriptedTeacher({OmitParameter: replies}), knowledge, environment, seed=0))
+
+
+def test_the_value_left_out_is_one_whose_argument_no_other_first_call_has() -> None:
+    question = "What do Amber Falcon and that house cost together?"
+    assert omitted(question, argument="house", value="Jade Otter").left_out == "Jade Otter"
 
 
 def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_more_and_then_rejected() -> None:
