@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from typing import Final
 
 from synthesis.answers.same_answer import same_answer
@@ -50,19 +51,28 @@ def check_source(
             another signature than its document, or tells a gold.
     """
     check_written(document)
+    functions, constants = _checked_code(source, ALLOWED_MODULES | module_roots(packages))
+    _check_signature(functions, document)
+    for line, constant in constants:
+        if any(_tells(constant, gold) for gold in golds):
+            raise Rejected("gold in code", f"line {line} holds {constant!r}")
+
+
+@lru_cache(maxsize=2048)  # a tool is checked as a sibling, in its proof and in its verification
+def _checked_code(
+    source: str, allowed: frozenset[str]
+) -> tuple[tuple[tuple[str, ast.arguments], ...], tuple[tuple[int, object], ...]]:
+    """Return the functions of a module with their parameters, and its constants with their lines."""
     try:
         tree = tool_syntax_tree(source)
     except SyntaxError as error:
         raise Rejected("code does not parse", str(error)) from error
     nodes = list(ast.walk(tree))
-    allowed = ALLOWED_MODULES | module_roots(packages)
     for node in nodes:
         _check_allowed(node, allowed)
     check_reach(tree, allowed)
-    _check_signature(tree, document)
-    for node in nodes:
-        if isinstance(node, ast.Constant) and any(_tells(node.value, gold) for gold in golds):
-            raise Rejected("gold in code", f"line {node.lineno} holds {node.value!r}")
+    functions = tuple((node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef))
+    return functions, tuple((node.lineno, node.value) for node in nodes if isinstance(node, ast.Constant))
 
 
 def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
@@ -101,11 +111,11 @@ def _line(node: ast.AST) -> str:
     return f" in line {node.lineno}" if hasattr(node, "lineno") else ""
 
 
-def _check_signature(tree: ast.Module, document: ToolDocument) -> None:
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == document.name]
-    if len(functions) != 1:
+def _check_signature(functions: Sequence[tuple[str, ast.arguments]], document: ToolDocument) -> None:
+    named = [arguments for name, arguments in functions if name == document.name]
+    if len(named) != 1:
         raise Rejected("signature differs from document", f"expected one function {document.name}")
-    arguments = functions[0].args
+    arguments = named[0]
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise Rejected("signature differs from document", "expected named parameters only")
     positional = [argument.arg for argument in arguments.args]
