@@ -200,7 +200,7 @@ def modules_of_synthesis_and_the_sandbox() -> list[str]:
         ),
         pytest.param(
             ["synthesis.trajectories.pipeline", "synthesis.procedural.teacher"],
-            ["httpx", "networkx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp"],
+            ["httpx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp"],
             id="trajectories of the embedded teacher, whose memory is measured",
         ),
         pytest.param(
