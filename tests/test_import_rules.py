@@ -25,7 +25,7 @@ ALLOWED = {
 }
 _FLOORS = {
     "sandbox": """
-        errors bearer_token web_pages strict_json protocol metrics fair_queue cgroup jail interpreter program
+        errors bearer_token web_pages strict_json protocol metrics cgroup jail interpreter program
         packages isolation worker pool execution client contract self_test endpoints server local
     """,
     "synthesis": """
