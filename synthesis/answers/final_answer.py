@@ -78,8 +78,7 @@ _YES = re.compile(
     rf"(?<!{LETTER})(?:true(?!{LETTER})|yes{_CLAUSE_END})|{_CLAUSE}(?:是的?|对的?|正确){_CLAUSE_END}", re.MULTILINE
 )
 _NO = re.compile(
-    rf"(?<!{LETTER})(?:false(?!{LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}",
-    re.MULTILINE,
+    rf"(?<!{LETTER})(?:false(?!{LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}", re.MULTILINE
 )
 
 
@@ -136,12 +135,7 @@ def holds_answer(
 
 
 def _is_told(
-    text: str,
-    gold: JsonValue,
-    question: str,
-    candidates: list[JsonValue],
-    names: Iterable[str],
-    max_other_values: int,
+    text: str, gold: JsonValue, question: str, candidates: list[JsonValue], names: Iterable[str], max_other_values: int
 ) -> bool:
     said, known = _readable(text), {_readable(name).casefold() for name in names}
     if not _holds(said, gold, known):
