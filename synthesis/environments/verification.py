@@ -32,7 +32,7 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
         SandboxUnavailable: the sandbox has not the packages that the tools need.
-        PackageNotHere: one of these is not installed here.
+        InputUnusable: one of these is not installed here.
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)

@@ -54,10 +54,6 @@ async def build_sub_environments(
     """Build and prove the sub-environments of all nodes, side by side; a share of the tools have scaled documents.
 
     `documents` are those that have been written already, by id of their sub-question.
-
-    Raises:
-        BadReply: the teacher has no usable answer for one of the nodes.
-        Rejected: one of the nodes that need a tool did not get one.
     """
     answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
@@ -125,7 +121,6 @@ async def proven_reply(
 
     Raises:
         Rejected: every reply failed; the error is the last failure.
-        BadReply: a reply stayed unusable.
     """
     failure = Rejected("no proof")
     for _ in range(max_requests):

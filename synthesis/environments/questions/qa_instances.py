@@ -63,11 +63,7 @@ async def write_qa_instance(
 
 
 def check_languages(instance: QAInstance, language: Language) -> None:
-    """Check that every question is in its language; names and answers may be in any language.
-
-    Raises:
-        Rejected: a question is not; the error has the words of another language.
-    """
+    """Check that every question is in its language; names and answers may be in any language."""
     given = [*instance.entities, instance.answer, *(node.answer for node in instance.nodes)]
     for asked in (instance.question, *(node.question for node in instance.nodes)):
         require_language(asked, language, given, what="question", where=f" in {asked[:80]!r}")
