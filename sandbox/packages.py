@@ -77,7 +77,8 @@ def find_packages(folder: Path) -> Packages:
         RefusedToStart: the folder holds no package, or one that cannot be imported.
     """
     real = os.path.realpath(folder)
-    found = {_normalised(one.metadata["Name"]): one for one in distributions(path=[real]) if one.metadata["Name"]}
+    named = ((one.metadata["Name"], one) for one in distributions(path=[real]))
+    found = {re.sub(r"[-_.]+", "-", name).lower(): one for name, one in named if name}  # the one spelling of a name
     if not found:
         raise RefusedToStart(
             f"{folder} holds no package; make it with `pip install --target {folder} numpy`, for example"
@@ -99,15 +100,6 @@ def find_packages(folder: Path) -> Packages:
     own_folders = (f"{os.path.dirname(os.__file__)}/", f"{real}/")
     others = {path: names for path, names in libraries.items() if not path.startswith(own_folders)}
     return replace(packages, libraries={path: names for path, names in others.items() if not is_loader(path)})
-
-
-def _normalised(name: str) -> str:
-    """Return the one spelling of a distribution's name.
-
-    >>> _normalised("Python_DateUtil")
-    'python-dateutil'
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def top_modules(files: Iterable[str]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from sandbox.cgroup import available_memory_bytes
 from sandbox.errors import Refused, ServiceFault
@@ -23,7 +22,6 @@ from sandbox.protocol import Limits
 from sandbox.worker import Job, Outcome, Worker
 
 log = logging.getLogger("sandbox")
-T = TypeVar("T")
 CALLS_OF_A_WORKER = 32
 _FRESH_SLOTS = 4  # of a worker
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
@@ -31,7 +29,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 _QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
 
 
-class FairQueue(Generic[T]):
+class FairQueue:
     """Waiting jobs, one line per client; clients take turns.
 
     >>> queue = FairQueue()
@@ -45,16 +43,16 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        self._lines: OrderedDict[str, deque[Job]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def put(self, client: str, job: T) -> None:
+    def put(self, client: str, job: Job) -> None:
         """Append to the client's line."""
         self._lines.setdefault(client, deque()).append(job)
 
-    def next(self, may: Callable[[str], bool]) -> tuple[str, T] | None:
+    def next(self, may: Callable[[str], bool]) -> tuple[str, Job] | None:
         """Return the first client in turn that may have a job, and its next one; None when there is none."""
         return next(((client, line[0]) for client, line in self._lines.items() if may(client)), None)
 
@@ -80,7 +78,7 @@ class Pool:
     ) -> None:
         self.packages, self._jail = packages, (tier, max_children, packages)
         self._places, self._size, self.max_queue = max_children, workers, max_queue
-        self._queue: FairQueue[Job] = FairQueue()
+        self._queue = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0

@@ -25,7 +25,7 @@ from sandbox.isolation import Tier
 from sandbox.jail.launcher import SANDBOX_UID
 from sandbox.packages import NO_PACKAGES, Packages
 from sandbox.pool import Pool
-from sandbox.protocol import ExecuteReply, ExecuteRequest
+from sandbox.protocol import ExecuteReply
 
 _CLIENT = "self-test"
 _OVERSHOOT_SECONDS = 60.0  # a machine that is busy may start slowly
@@ -110,13 +110,11 @@ async def _probe(tier: Tier, packages: Packages = NO_PACKAGES) -> None:
 
 
 async def _check(execution: Execution, one: Promise) -> str | None:
-    replies = [await _reply(execution, request) for request in one.requests()]
+    replies = [
+        ExecuteReply.model_validate_json(await execution.execute_call(_CLIENT, request)) for request in one.requests()
+    ]
     found = one.verdict(replies, _OVERSHOOT_SECONDS)
     return found and f"{one.name}: {found}"
-
-
-async def _reply(execution: Execution, request: ExecuteRequest) -> ExecuteReply:
-    return ExecuteReply.model_validate_json(await execution.execute_call(_CLIENT, request))
 
 
 @contextlib.contextmanager

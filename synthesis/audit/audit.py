@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from random import Random
 from typing import Final
+
+from scipy.stats import rankdata
 
 from synthesis.audit.planted import KINDS, Elsewhere, planted
 from synthesis.record_io import RecordSource, check_shards, require_records
@@ -24,7 +25,6 @@ from synthesis.teacher.protocol import Teacher
 from synthesis.trajectories.reward_axes import RewardThresholds, check_thresholds, judge_axes
 
 UNMODIFIED: Final = "unmodified"
-
 
 Verdict = tuple[RewardAxes | None, bool]
 """Scores of a trajectory, None if a rule rejected it before any axis was judged; and whether it passes."""
@@ -98,16 +98,8 @@ def area_under_curve(good: Sequence[float], bad: Sequence[float]) -> float | Non
     """
     if not good or not bad:
         return None
-    below = ties = num_seen = 0
-    for _, group in groupby(
-        sorted([(score, 0) for score in bad] + [(score, 1) for score in good]), lambda pair: pair[0]
-    ):
-        labels = [label for _, label in group]
-        num_good, num_bad = sum(labels), len(labels) - sum(labels)
-        below += num_good * num_seen
-        ties += num_good * num_bad
-        num_seen += num_bad
-    return (below + ties / 2) / (len(good) * len(bad))
+    places = rankdata([*good, *bad])[: len(good)]  # from 1 on; equal scores share the mean of theirs
+    return float((places.sum() - len(good) * (len(good) + 1) / 2) / (len(good) * len(bad)))
 
 
 def table(audited: Sequence[KindAudit]) -> str:

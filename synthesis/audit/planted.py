@@ -100,9 +100,6 @@ def stands_in(value: JsonValue, text: str) -> bool:
     return re.search(f"{before}{re.escape(wanted)}{after}", text) is not None
 
 
-# --- the kinds ------------------------------------------------------------------------------------------------------
-
-
 def numbers_made_up(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
     """Tell another number in the last answer, as large and as exact, which stands nowhere before."""
     answer, before = trajectory.messages[-1].content, _said_before(trajectory)
@@ -243,9 +240,6 @@ def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random
     if messages is None or messages == trajectory.messages:
         return None
     return trajectory.model_copy(update={"messages": _numbered(messages)})
-
-
-# --- parts that the kinds share ------------------------------------------------------------------------------------
 
 
 def _ending(trajectory: Trajectory, content: str) -> Messages:

@@ -8,9 +8,7 @@
 
 This file says in which order; `worker.py` does the work on one item.
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
-again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here,
-nor their tools or domains where `unseen` says so: an instance that shares one is drawn again, and after `MAX_DRAWS`
-draws the item is rejected.
+again writes the same bytes. An instance that shares something with `disjoint_from` is drawn again, `MAX_DRAWS` times.
 """
 
 from __future__ import annotations

@@ -129,14 +129,9 @@ def _lines(path: Path) -> list[Knowledge]:
         item = json.loads(line)
         text = item["question"] if "question" in item else item["knowledge_corpus"]
         kind: Literal["question", "passage", "domain"] = "passage" if text else "domain"
-        found.append(
-            Knowledge(
-                kind="question" if "question" in item else kind,
-                domain=item["domain"],
-                language=language_of(text or item["domain"]),
-                text=text,
-            )
-        )
+        kind = "question" if "question" in item else kind
+        language = language_of(text or item["domain"])
+        found.append(Knowledge(kind=kind, domain=item["domain"], language=language, text=text))
     return found
 
 

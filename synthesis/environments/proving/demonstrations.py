@@ -118,7 +118,15 @@ async def _demonstrations(environment: Environment, habit: Habit, sandbox: Sandb
             turn, place = _turn(environment, again, gold[2].content), 2 + len(gold[1].tool_calls)
             episodes = [(*gold[:place], *turn, *gold[place:])]
         case "one_call_too_many":
-            asked = await _run(environment, _calls_for_other_rows(environment), sandbox)
+            tools = _tools(environment)
+            calls = [
+                ToolCall(id=_CALL_ID, name=task.call.name, arguments=arguments)
+                for task in environment.sub_tasks
+                if task.call
+                for others in calls_for_other_rows(tools[task.call.name], task.call.arguments).values()
+                for arguments in others
+            ]
+            asked = await _run(environment, calls, sandbox)
             turns = [
                 _turn(environment, call, tool_response(reply))
                 for call, reply in asked
@@ -166,21 +174,9 @@ def _turn(
 
 
 def _arguments(tool: EnvironmentTool, gold: ToolCall) -> JsonObject:
-    """Return arguments for all required parameters, with the values of the gold call for parameters of the same
-    name."""
+    """Return arguments for all required parameters; one of the same name as a gold call's has its value."""
     values = cycle(gold.arguments.values())
     return {name: gold.arguments.get(name, next(values)) for name in tool.document.required}
-
-
-def _calls_for_other_rows(environment: Environment) -> list[ToolCall]:
-    tools = _tools(environment)
-    return [
-        ToolCall(id=_CALL_ID, name=task.call.name, arguments=arguments)
-        for task in environment.sub_tasks
-        if task.call
-        for others in calls_for_other_rows(tools[task.call.name], task.call.arguments).values()
-        for arguments in others
-    ]
 
 
 async def _failed_turns(environment: Environment, sandbox: Sandbox) -> list[tuple[Message, Message]]:

@@ -9,6 +9,7 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from sandbox.client import AsyncSandboxClient
 from synthesis.errors import InputUnusable
@@ -50,7 +51,10 @@ def with_needed_packages(tool: EnvironmentTool, allowed: Sequence[NeededPackage]
     >>> with_needed_packages(tool, []).packages
     ()
     """
-    roots = _imported_roots(tool.source) if allowed else set()
+    roots: set[str] = set()
+    with suppress(SyntaxError):  # `check_source` rejects it
+        nodes = ast.walk(tool_syntax_tree(tool.source)) if allowed else ()
+        roots = {module.partition(".")[0] for node in nodes for module in imported_modules(node)}
     needed = tuple(package for package in allowed if roots & module_roots([package]))
     return tool if tool.packages == needed else tool.model_copy(update={"packages": needed})
 
@@ -79,11 +83,3 @@ def require_listed(tools: Sequence[EnvironmentTool], allowed: Mapping[str, Neede
             if not set(package.modules) <= set(has.modules):
                 found = sorted(set(package.modules) - set(has.modules))
                 raise Rejected("package has other modules", f"{package.name} of {tool.document.name}: {found}")
-
-
-def _imported_roots(source: str) -> set[str]:
-    try:
-        tree = tool_syntax_tree(source)
-    except SyntaxError:
-        return set()  # `check_source` rejects it
-    return {module.partition(".")[0] for node in ast.walk(tree) for module in imported_modules(node)}

@@ -29,7 +29,6 @@ FORBIDDEN_NAMES: Final = frozenset({
     "exit", "quit", "help", "memoryview", "id", "hash", "getattr", "setattr", "delattr",
 })  # fmt: skip
 
-
 FRAMES: Final = frozenset({
     "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
     "tb_next", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",

@@ -29,7 +29,6 @@ PAPER: Final[Mapping[str, Any]] = {
 }
 """Figures of ASTRA's (arXiv 2601.21558) 6,596 environments, under the names of `EnvironmentStatistics`."""
 
-
 Similarity = Literal["lexical", "local model"]
 
 _HANDED_ON: Final = ("same", "list")

@@ -23,6 +23,7 @@ from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import document
 
 ROWS = {"Calm Owl": 3050, "Red Hare": 1200}
+RENTS = {"rent": {**ROWS, "Amber Fox": 4210, "Blue Elk": 2875}}
 
 
 def sub_environment(entity, value, *, name, parameter, description, table="rent"):
@@ -98,20 +99,11 @@ def test_a_tool_that_was_joined_in_error_stays_apart_and_its_gold_proven():
         says("get_flat_rent", flat="Blue Elk"),
     ]
     for reply in wrong:
-        script = {FindHomogeneousTool: [reply], MergeTools: [ToolImplementation(source=source_of(FOX), tables=rents())]}
+        script = {FindHomogeneousTool: [reply], MergeTools: [ToolImplementation(source=FOX.tool.source, tables=RENTS)]}
         sub_questions, tools = merged(ScriptedTeacher(script), [FOX, DEPOSIT])
         assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_deposit"]
         for sub_question, tool in zip(sub_questions, tools, strict=True):
             asyncio.run(prove(InThisProcess(), [(tool, [sub_question])]))
-
-
-def source_of(item: SubEnvironment) -> str:
-    assert item.tool is not None
-    return item.tool.source
-
-
-def rents() -> JsonObject:
-    return {"rent": {**ROWS, "Amber Fox": 4210, "Blue Elk": 2875}}
 
 
 def test_an_unusable_verdict_costs_no_instance_and_an_outage_stops_the_run():

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from sandbox.local import local_sandbox
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import fingerprint_of
 from synthesis.environments.proving.needed_packages import packages_of_sandbox, with_needed_packages
-from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.verification import verify_environments
 from synthesis.errors import InputUnusable
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -34,26 +34,21 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
 from tests.sandbox.test_packages import distribution
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import all_kept, document, read, tiny_config
+from tests.synthesis.environments import test_tool_source
+from tests.synthesis.environments.made import all_kept, read, tiny_config
 from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.prompts.test_every_prompt import RENDERED
 
 NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
 CONFIGS = Path(__file__).parents[3] / "configs"
-DOCUMENT = document("look", "Looks", key="string")
-WRITES_CODE = (
-    WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask,
-)  # fmt: skip
+DOCUMENT = test_tool_source.DOCUMENT
+WRITES_CODE = (WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask)
 
 
 # The check of a tool's imports.
 
 
-def check(*lines: str, before: str = "", packages: tuple[NeededPackage, ...] = (NUMPY,)) -> None:
-    source = "\n".join([before, "def look(key):", *(f"    {line}" for line in lines), ""])
-    check_source(source, DOCUMENT, (), packages)
-
-
+check = partial(test_tool_source.check, packages=(NUMPY,))
 KITES = NeededPackage(name="kites", version="1", modules=("kites",))
 
 

@@ -14,8 +14,8 @@ from tests.synthesis.environments.made import document
 DOCUMENT = document("look", "Looks", key="string")
 
 
-def check(*lines: str, before: str = "") -> None:
-    check_source("\n".join([before, "def look(key):", *(f"    {line}" for line in lines), ""]), DOCUMENT, ())
+def check(*lines, before="", packages=()):
+    check_source("\n".join([before, "def look(key):", *(f"    {line}" for line in lines), ""]), DOCUMENT, (), packages)
 
 
 HIDDEN = sorted(
