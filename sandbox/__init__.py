@@ -72,7 +72,6 @@ bearer_token  The bearer token that callers and service share: read from the env
 cgroup        The memory, cores and threads that this process may use: the machine's, or a container's limit if that is
               less.
 errors        The errors of the sandbox.
-fair_queue    The order of waiting calls: clients take turns.
 interpreter   The interpreter that jails run: its files, and the shared libraries that a process of it has loaded.
 metrics       Counters of the service in the Prometheus text format.
 packages      Packages that tools may import: one folder that `pip install --target FOLDER NAME ...` has made.

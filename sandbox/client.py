@@ -18,7 +18,6 @@ import socket
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Container, Coroutine, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import aiohttp
@@ -222,9 +221,7 @@ class AsyncSandboxClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _post(self, path: str, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
@@ -381,9 +378,7 @@ class SandboxClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _result(self, work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -88,11 +88,6 @@ async def _body(request: Request, *, code: str = "invalid_request") -> bytes:
     return b"".join(chunks)
 
 
-def _call(body: bytes) -> ExecuteRequest:
-    """Return the one request of a body."""
-    return _validated(_CALL, body, levels_around=1)
-
-
 def _validated(wanted: TypeAdapter[_Result], body: bytes, levels_around: int) -> _Result:
     """Return the JSON of a body as the type wanted; arguments and state lie `levels_around` levels deep."""
     try:
@@ -134,7 +129,7 @@ class _Service:
         """Answer `POST /v1/execute`: one call."""
         self._admit(request)
         self._require_packages(request)
-        call = _call(await _body(request))
+        call = _validated(_CALL, await _body(request), levels_around=1)
         return _Reply(await _while_connected(request, self._execution.execute_call(_client(request), call)))
 
     async def execute_batch(self, request: Request) -> Response:

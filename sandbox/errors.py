@@ -4,10 +4,8 @@
     ├── SandboxUnavailable     client: no answer to a call, for any reason; it is never a result
     │   └── PackagesMissing    the sandbox has not the packages that the calls need
     ├── InvalidToken           a bearer token that no header can carry
-    ├── RefusedToStart         server: it will not run like this
-    ├── IsolationUnavailable   self test: this machine cannot keep the promises of a tier
+    ├── RefusedToStart         server: it will not run like this, on this machine or with these packages
     ├── ProgramNotConfined     this machine cannot confine a program of others, which was not run
-    ├── PackageUnavailable     a package that tools are to have is not there, or cannot be had safely
     └── Refused                within the service: a request that is not served, with its HTTP status
         └── ServiceFault       503: the service failed, not the tool
 
@@ -19,6 +17,10 @@ from __future__ import annotations
 
 class SandboxError(Exception):
     """The root: the service or a caller could not do its part; the message says why, for people."""
+
+
+class RefusedToStart(SandboxError):
+    """The service does not run with its options, its packages or this machine; the message names reason and remedy."""
 
 
 class Refused(SandboxError):

@@ -9,8 +9,8 @@ import platform
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _ROOT = str(Path(__file__).parents[1])
 _LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
@@ -30,19 +30,6 @@ print(json.dumps({"executable": os.path.realpath(sys.executable), "stdlib": os.p
 """
 
 
-@dataclass(frozen=True)
-class JailedPython:
-    """The files an interpreter needs: its own, its standard library's and every shared library they load."""
-
-    executable: str
-    stdlib: str
-    version: str
-    libraries: dict[str, list[str]]
-    """Names under which each library may be asked for, by its path."""
-    loader: str
-    loader_path: str
-
-
 def base_interpreter() -> str:
     """Return the path of the interpreter that runs this program; the virtual environment stays outside."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
@@ -55,19 +42,24 @@ def isolated_command(program: str, *arguments: str) -> list[str]:
 
 
 @functools.cache
-def jailed_python() -> JailedPython:
-    """Return the files that this program's interpreter needs; the virtual environment stays outside."""
+def jailed_python() -> dict[str, Any]:
+    """Return the files that this program's interpreter needs, as the plan of a jail holds them.
+
+    They are its own (`executable`), those of the folder `stdlib`, and every shared library that these load: `libraries`
+    maps its path to the names under which it may be asked for, and `loader` has a `loader_path`. The virtual
+    environment stays outside.
+    """
     # A process of its own tells: to learn which libraries an extension loads, all extensions must be imported.
     command = isolated_command(_DESCRIBE)
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
-    libraries = found.pop("libraries")
-    loader = next((path for path in libraries if is_loader(path)), "")
-    shared = {
+    loaded = found["libraries"]
+    found["libraries"] = {
         path: names
-        for path, names in libraries.items()
+        for path, names in loaded.items()
         if not is_loader(path) and not path.startswith(found["stdlib"] + "/")
     }
-    return JailedPython(libraries=shared, loader=loader, loader_path=_LOADERS[platform.machine()], **found)
+    loader = next((path for path in loaded if is_loader(path)), "")
+    return {**found, "loader": loader, "loader_path": _LOADERS[platform.machine()]}
 
 
 def loaded_libraries() -> dict[str, list[str]]:

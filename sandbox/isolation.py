@@ -30,15 +30,15 @@ def start_jail(tier: Tier, control_fd: int, max_children: int, packages: Package
     python = jailed_python()
     in_namespaces = tier is Tier.NAMESPACES
     # A library that the interpreter needs as well has its names already.
-    libraries = packages.libraries | python.libraries
+    libraries = packages.libraries | python["libraries"]
     folder = [packages.folder] if packages.folder else []
-    listed, readable = ([], []) if in_namespaces else readable_paths(python.stdlib, [*libraries, *folder])
+    listed, readable = ([], []) if in_namespaces else readable_paths(python["stdlib"], [*libraries, *folder])
     plan: dict[str, Any] = {
         "tier": tier,
         "control_fd": control_fd,
         "max_children": max_children,
         "most_threads": available_threads(),
-        "python": vars(python) | {"libraries": libraries},
+        "python": python | {"libraries": libraries},
         "listed": listed,
         "readable": readable,
         "packages_folder": packages.folder,

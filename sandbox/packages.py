@@ -19,7 +19,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-from sandbox.errors import SandboxError
+from sandbox.errors import RefusedToStart
 from sandbox.interpreter import is_loader, isolated_command
 
 _LOAD_SECONDS = 300.0
@@ -43,10 +43,6 @@ for path in pathlib.Path(folder).rglob("*.so"):  # modules that tools import lat
 print(json.dumps(["", loaded_libraries()]), flush=True)
 os._exit(0)  # nothing that a package does at its end comes after this line
 """
-
-
-class PackageUnavailable(SandboxError):
-    """Tools cannot have the packages of a folder; the message names the package, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +74,13 @@ def find_packages(folder: Path) -> Packages:
     """Return the packages of a folder, after an import of each in a process of its own.
 
     Raises:
-        PackageUnavailable: the folder holds no package, or one that cannot be imported.
+        RefusedToStart: the folder holds no package, or one that cannot be imported.
     """
     real = os.path.realpath(folder)
-    found = {_normalised(one.metadata["Name"]): one for one in distributions(path=[real]) if one.metadata["Name"]}
+    named = ((one.metadata["Name"], one) for one in distributions(path=[real]))
+    found = {re.sub(r"[-_.]+", "-", name).lower(): one for name, one in named if name}  # the one spelling of a name
     if not found:
-        raise PackageUnavailable(
+        raise RefusedToStart(
             f"{folder} holds no package; make it with `pip install --target {folder} numpy`, for example"
         )
     versions = {name: found[name].version for name in sorted(found)}
@@ -94,24 +91,15 @@ def find_packages(folder: Path) -> Packages:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={}, timeout=_LOAD_SECONDS)
         failure, libraries = json.loads((done.stdout.splitlines() or [""])[-1])
     except subprocess.TimeoutExpired:
-        raise PackageUnavailable(f"the packages of {folder} were not imported within {_LOAD_SECONDS:g} s") from None
+        raise RefusedToStart(f"the packages of {folder} were not imported within {_LOAD_SECONDS:g} s") from None
     except ValueError:
         last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise PackageUnavailable(f"a process that imported the packages of {folder} ended: {last}") from None
+        raise RefusedToStart(f"a process that imported the packages of {folder} ended: {last}") from None
     if failure:
-        raise PackageUnavailable(f"{failure.splitlines()[0]}; install its dependencies into {folder}, or remove it")
+        raise RefusedToStart(f"{failure.splitlines()[0]}; install its dependencies into {folder}, or remove it")
     own_folders = (f"{os.path.dirname(os.__file__)}/", f"{real}/")
     others = {path: names for path, names in libraries.items() if not path.startswith(own_folders)}
     return replace(packages, libraries={path: names for path, names in others.items() if not is_loader(path)})
-
-
-def _normalised(name: str) -> str:
-    """Return the one spelling of a distribution's name.
-
-    >>> _normalised("Python_DateUtil")
-    'python-dateutil'
-    """
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def top_modules(files: Iterable[str]) -> tuple[str, ...]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
 from sandbox.cgroup import available_memory_bytes
 from sandbox.errors import Refused, ServiceFault
-from sandbox.fair_queue import FairQueue
 from sandbox.isolation import Tier
 from sandbox.jail.limits import TMP_BYTES
 from sandbox.packages import NO_PACKAGES, Packages
@@ -28,6 +27,41 @@ _FRESH_SLOTS = 4  # of a worker
 _MOST_OF_ALL_PLACES = 0.75  # that one client's calls may hold, and of the memory
 _LOOK_AGAIN_SECONDS = 0.05
 _QUEUED_BYTES = 16 << 20  # that a call may leave unread in sockets and pipes, which no limit of its own counts
+
+
+class FairQueue:
+    """Waiting jobs, one line per client; clients take turns.
+
+    >>> queue = FairQueue()
+    >>> for client, job in [("a", 1), ("a", 2), ("b", 3)]:
+    ...     queue.put(client, job)
+    >>> queue.next(lambda client: True), queue.next(lambda client: client != "a"), queue.next(lambda client: False)
+    (('a', 1), ('b', 3), None)
+    >>> queue.take("a")
+    >>> queue.next(lambda client: True), len(queue)
+    (('b', 3), 2)
+    """
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[Job]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def put(self, client: str, job: Job) -> None:
+        """Append to the client's line."""
+        self._lines.setdefault(client, deque()).append(job)
+
+    def next(self, may: Callable[[str], bool]) -> tuple[str, Job] | None:
+        """Return the first client in turn that may have a job, and its next one; None when there is none."""
+        return next(((client, line[0]) for client, line in self._lines.items() if may(client)), None)
+
+    def take(self, client: str) -> None:
+        """Remove the client's next job; the client's turn is over."""
+        line = self._lines.pop(client)
+        line.popleft()
+        if line:
+            self._lines[client] = line  # to the end of the round
 
 
 class Pool:
@@ -44,7 +78,7 @@ class Pool:
     ) -> None:
         self.packages, self._jail = packages, (tier, max_children, packages)
         self._places, self._size, self.max_queue = max_children, workers, max_queue
-        self._queue: FairQueue[Job] = FairQueue()
+        self._queue = FairQueue()
         self.in_flight_of: Counter[str] = Counter()  # calls by client
         self.memory_of: Counter[str] = Counter()  # the bytes that these may use together
         self.memory_in_flight = 0
@@ -56,11 +90,7 @@ class Pool:
         self._again: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Start every worker.
-
-        Raises:
-            ServiceFault: one cannot start.
-        """
+        """Start every worker."""
         self.workers = [self._worker(index) for index in range(self._size)]
         await asyncio.gather(*(worker.wait_ready() for worker in self.workers))
         self._heals = True  # not before: where none can start, another attempt would fail alike

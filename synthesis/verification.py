@@ -34,11 +34,7 @@ class VerificationReport:
 async def verify_records(
     source: RecordSource[RecordT], verify: Callable[[RecordT], Awaitable[None]]
 ) -> VerificationReport:
-    """Verify every record; a rejection by `verify` is reported under the record's id.
-
-    Raises:
-        RecordDirectoryError: a record cannot be read.
-    """
+    """Verify every record; a rejection by `verify` is reported under the record's id."""
 
     async def broken_promise(record: RecordT) -> str | None:
         try:

@@ -115,8 +115,14 @@ def foreign_passages(
         for value in sorted(known, key=len, reverse=True):  # a long one may hold a short one
             said = _without(said, value) if len(value) <= _LONGEST_VALUE else said
     said = _CODE.sub(" | ", said)
-    passages = [run for run in _OTHER_SCRIPT.findall(said) if not _GREEK_LETTER.fullmatch(run) and not _is_mark(run)]
-    passages = [run for run in passages if not any(run in value for value in known)]
+    passages = [
+        run
+        for run in _OTHER_SCRIPT.findall(said)
+        if not _GREEK_LETTER.fullmatch(run)
+        # Modifier letters alone belong to the word that they stand in: Hawaiʻi.
+        and not all(unicodedata.category(character) == "Lm" for character in run)
+        and not any(run in value for value in known)
+    ]
     if language == "en":
         return passages + [run for run in _HAN_RUN.findall(said) if not any(run in value for value in known)]
     words = {word for value in known for word in _words(value)}
@@ -132,11 +138,6 @@ def foreign_passages(
 def _plain(text: str) -> str:
     """Bring a text to one width, with one space for several: patterns would try each of them."""
     return _SPACES.sub(" ", nfkc(text))
-
-
-def _is_mark(run: str) -> bool:
-    """Say whether a run is of modifier letters alone, which belong to the word that they stand in: Hawaiʻi."""
-    return all(unicodedata.category(character) == "Lm" for character in run)
 
 
 def _without(text: str, value: str) -> str:

@@ -25,7 +25,7 @@ ALLOWED = {
 }
 _FLOORS = {
     "sandbox": """
-        errors bearer_token web_pages strict_json protocol metrics fair_queue cgroup jail interpreter program
+        errors bearer_token web_pages strict_json protocol metrics cgroup jail interpreter program
         packages isolation worker pool execution client contract self_test endpoints server local
     """,
     "synthesis": """
@@ -200,7 +200,7 @@ def modules_of_synthesis_and_the_sandbox() -> list[str]:
         ),
         pytest.param(
             ["synthesis.trajectories.pipeline", "synthesis.procedural.teacher"],
-            ["httpx", "networkx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp"],
+            ["httpx", "numpy", "scipy", "sklearn", "yaml", "openai", "mcp"],
             id="trajectories of the embedded teacher, whose memory is measured",
         ),
         pytest.param(

@@ -17,8 +17,7 @@ def is_solved(sub_task: SubQuestion, tool: str, value: JsonValue) -> bool:
     """Say whether the value that `tool` returned solves a sub-task.
 
     It does if `tool` is the tool of the sub-task's gold call, and the same answer as the gold one stands in the value
-    at the sub-task's path.
-    Synthesis, `astra records verify` and the reward share this rule.
+    at the sub-task's path. Synthesis, `astra records verify` and the reward share this rule.
     """
     is_own = sub_task.call is not None and tool == sub_task.call.name
     return is_own and is_answered(sub_task, value)

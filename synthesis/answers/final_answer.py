@@ -78,8 +78,7 @@ _YES = re.compile(
     rf"(?<!{LETTER})(?:true(?!{LETTER})|yes{_CLAUSE_END})|{_CLAUSE}(?:是的?|对的?|正确){_CLAUSE_END}", re.MULTILINE
 )
 _NO = re.compile(
-    rf"(?<!{LETTER})(?:false(?!{LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}",
-    re.MULTILINE,
+    rf"(?<!{LETTER})(?:false(?!{LETTER})|no{_CLAUSE_END})|{_CLAUSE}(?:不是的?|否|不对|错误){_CLAUSE_END}", re.MULTILINE
 )
 
 
@@ -132,25 +131,18 @@ def holds_answer(
     >>> holds_answer("It is 5,000 m away.", "5 km"), holds_answer("In NYC.", "New York City", aliases=["NYC"])
     (True, True)
     """
-    return any(_is_told(text, each, question, list(candidates), names, max_other_values) for each in (gold, *aliases))
+    said, known, among = _readable(text), {_readable(name).casefold() for name in names}, list(candidates)
 
+    def is_told(answer: JsonValue) -> bool:
+        if not _holds(said, answer, known):
+            return False
+        rivals = [candidate for candidate in among if not same_answer(answer, candidate)]
+        if rivals and not _concludes(said, answer, rivals, known):
+            return False
+        asked = set(_values(_readable(question).casefold(), known))
+        return len(set(_values(_without(said, answer).casefold(), known)) - asked) <= max_other_values
 
-def _is_told(
-    text: str,
-    gold: JsonValue,
-    question: str,
-    candidates: list[JsonValue],
-    names: Iterable[str],
-    max_other_values: int,
-) -> bool:
-    said, known = _readable(text), {_readable(name).casefold() for name in names}
-    if not _holds(said, gold, known):
-        return False
-    rivals = [candidate for candidate in candidates if not same_answer(gold, candidate)]
-    if rivals and not _concludes(said, gold, rivals, known):
-        return False
-    others = set(_values(_without(said, gold).casefold(), known)) - set(_values(_readable(question).casefold(), known))
-    return len(others) <= max_other_values
+    return any(is_told(each) for each in (gold, *aliases))
 
 
 def _readable(text: str) -> str:

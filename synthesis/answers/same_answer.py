@@ -11,7 +11,6 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Final
 
 from synthesis.answers.written_values import POWER_OR_FRACTION, Quantity, value_of
@@ -126,11 +125,9 @@ def _same_text(gold: str, value: str) -> bool:
 
 def _says(text: str, number: int | float) -> bool:
     said = value_of(text)
-    return isinstance(said, Quantity) and not said.what and _same_number(number, _json_number(said.number))
-
-
-def _json_number(number: int | Decimal) -> float:
-    return number if isinstance(number, int) else float(number)
+    if not isinstance(said, Quantity) or said.what:
+        return False
+    return _same_number(number, said.number if isinstance(said.number, int) else float(said.number))
 
 
 def _normalised_text(text: str) -> str:

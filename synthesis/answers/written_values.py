@@ -15,94 +15,21 @@ the same ("8 million people"), and the number before it is no fraction ("3.10 LT
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from synthesis.nfkc import nfkc
 
-SCALES: Final = {
-    "hundred": 10**2,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "百": 10**2,
-    "千": 10**3,
-    "万": 10**4,
-    "十万": 10**5,
-    "百万": 10**6,
-    "千万": 10**7,
-    "亿": 10**8,
-    "十亿": 10**9,
-    "百亿": 10**10,
-    "千亿": 10**11,
-    "万亿": 10**12,
-}
-MONTHS: Final = (
-    *("january", "february", "march", "april", "may", "june"),
-    *("july", "august", "september", "october", "november", "december"),
-)
-
-UNITS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("length", "0.001", "mm millimetre millimetres millimeter millimeters 毫米"),
-    ("length", "0.01", "cm CM centimetre centimetres centimeter centimeters 厘米 公分"),
-    ("length", "1", "m metre metres meter meters 米 公尺"),
-    ("length", "1000", "km KM Km kilometre kilometres kilometer kilometers 公里 千米"),
-    ("length", "0.0254", "inch inches 英寸"),
-    ("length", "0.3048", "ft FT Ft foot feet 英尺"),
-    ("length", "0.9144", "yd YD yard yards 码"),
-    ("length", "1609.344", "mi mile miles 英里"),
-    ("mass", "0.001", "mg milligram milligrams 毫克"),
-    ("mass", "0.2", "carat carats 克拉"),
-    ("mass", "1", "g gram grams 克"),
-    ("mass", "1000", "kg KG Kg kilogram kilograms kilo kilos 公斤 千克"),
-    ("mass", "1000000", "t tonne tonnes 吨"),
-    ("mass", "453.59237", "lb LB Lb lbs 磅"),
-    ("mass", "500", "斤"),
-    ("time", "0.001", "ms millisecond milliseconds 毫秒"),
-    ("time", "1", "s sec secs second seconds 秒 秒钟"),
-    ("time", "60", "min mins minute minutes 分钟"),
-    ("time", "3600", "h hr HR Hr hrs hour hours 小时 个小时"),
-    ("time", "86400", "day days 天"),
-    ("time", "604800", "week weeks 周 星期 个星期"),
-    ("months", "1", "month months 个月"),
-    ("months", "12", "year years yr yrs"),
-    ("volume", "0.001", "ml mL millilitre millilitres milliliter milliliters 毫升"),
-    ("volume", "1", "l L litre litres liter liters 升"),
-    ("volume", "1000", "m3 m³ m^3 cubic_metre cubic_metres cubic_meter cubic_meters 立方米"),
-    ("area", "0.0001", "cm2 cm² cm^2 square_centimetre square_centimetres 平方厘米"),
-    ("area", "1", "m2 m² m^2 sqm sq_m square_metre square_metres square_meter square_meters 平方米 ㎡"),
-    ("area", "10000", "ha hectare hectares 公顷"),
-    ("area", "1000000", "km2 km² km^2 sq_km square_km square_kilometre square_kilometres 平方公里 平方千米"),
-    ("area", "1000000", "square_kilometer square_kilometers"),
-    ("speed", "1", "km/h kmh kph km_per_hour kilometres_per_hour kilometers_per_hour 公里/小时 公里每小时 千米每小时"),
-    ("speed", "1.609344", "mph miles_per_hour"),
-    ("speed", "3.6", "m/s metres_per_second meters_per_second 米/秒 米每秒"),
-    ("power", "1", "W watt watts"),
-    ("power", "1000", "kW kilowatt kilowatts 千瓦"),
-    ("power", "1000000", "MW megawatt megawatts 兆瓦"),
-    ("energy", "1", "Wh"),
-    ("energy", "1000", "kWh 千瓦时 度电"),
-    ("energy", "1000000", "MWh 兆瓦时"),
-    ("share", "1", "% percent per_cent"),
-    ("percentage points", "1", "percentage_point percentage_points %_points 个百分点 百分点"),
-    ("degrees Celsius", "1", "°C ℃ degrees_Celsius 摄氏度"),
-    ("degrees Fahrenheit", "1", "°F ℉ degrees_Fahrenheit 华氏度"),
-    ("US dollars", "1", "USD US$ US_dollars 美元"),
-    ("Hong Kong dollars", "1", "HKD HK$ 港元 港币"),
-    ("Canadian dollars", "1", "CAD"),
-    ("Australian dollars", "1", "AUD"),
-    ("dollars", "1", "$ dollar dollars"),
-    ("euros", "1", "EUR € euro euros 欧元"),
-    ("pounds", "1", "GBP £ 英镑"),
-    ("yuan", "1", "CNY RMB 元 人民币 yuan 元人民币"),
-    ("yen", "1", "JPY 日元 yen"),
-    ("yen or yuan", "1", "¥ ￥"),
-)
+_WORDS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SCALES: Final[dict[str, int]] = _WORDS["scales"]
+MONTHS: Final = tuple(_WORDS["months"].split())
+UNITS: Final[list[list[str]]] = _WORDS["units"]
 """Each unit's kind, its factor to the kind's unit of factor 1, its names; an underscore stands for a space."""
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from random import Random
 from typing import Final
+
+from scipy.stats import rankdata
 
 from synthesis.audit.planted import KINDS, Elsewhere, planted
 from synthesis.record_io import RecordSource, check_shards, require_records
@@ -25,14 +26,8 @@ from synthesis.trajectories.reward_axes import RewardThresholds, check_threshold
 
 UNMODIFIED: Final = "unmodified"
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict of a judge on one trajectory."""
-
-    reward: RewardAxes | None
-    """Scores of the trajectory; None if a rule rejected it before any axis was judged."""
-    passes: bool
+Verdict = tuple[RewardAxes | None, bool]
+"""Scores of a trajectory, None if a rule rejected it before any axis was judged; and whether it passes."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +53,6 @@ async def audit(
 
     Raises:
         RecordDirectoryError: the directory is missing, damaged, empty or of another kind.
-        BadReply: a judgement was unusable, also after the repairs.
-        TeacherUnavailable: the teacher cannot be asked.
     """
     check_shards(directory)
     source = RecordSource(directory, Trajectory)
@@ -83,19 +76,18 @@ async def _judged(trajectories: Sequence[Trajectory], teacher: Teacher, threshol
             reward = await judge_axes(trajectory.task, trajectory.tools, trajectory.messages, teacher, seed=0)
             check_thresholds(reward, thresholds)
         except Rejected:
-            return Verdict(reward, passes=False)
-        return Verdict(reward, passes=True)
+            return reward, False
+        return reward, True
 
     return await all_in_order(verdict(each) for each in trajectories)
 
 
 def _audited(kind: str, found: Sequence[Verdict], sound: Sequence[Verdict]) -> KindAudit:
     def scores(verdicts: Sequence[Verdict], axis: str) -> list[float]:
-        values = [getattr(verdict.reward, axis) for verdict in verdicts if verdict.reward is not None]
-        return [value for value in values if value is not None]
+        return [value for reward, _ in verdicts if (value := getattr(reward, axis, None)) is not None]
 
     auc = {axis: area_under_curve(scores(sound, axis), scores(found, axis)) for axis in RewardAxes.AXES}
-    return KindAudit(kind, len(found), sum(verdict.passes for verdict in found), auc)
+    return KindAudit(kind, len(found), sum(passes for _, passes in found), auc)
 
 
 def area_under_curve(good: Sequence[float], bad: Sequence[float]) -> float | None:
@@ -106,16 +98,8 @@ def area_under_curve(good: Sequence[float], bad: Sequence[float]) -> float | Non
     """
     if not good or not bad:
         return None
-    below = ties = num_seen = 0
-    for _, group in groupby(
-        sorted([(score, 0) for score in bad] + [(score, 1) for score in good]), lambda pair: pair[0]
-    ):
-        labels = [label for _, label in group]
-        num_good, num_bad = sum(labels), len(labels) - sum(labels)
-        below += num_good * num_seen
-        ties += num_good * num_bad
-        num_seen += num_bad
-    return (below + ties / 2) / (len(good) * len(bad))
+    places = rankdata([*good, *bad])[: len(good)]  # from 1 on; equal scores share the mean of theirs
+    return float((places.sum() - len(good) * (len(good) + 1) / 2) / (len(good) * len(bad)))
 
 
 def table(audited: Sequence[KindAudit]) -> str:

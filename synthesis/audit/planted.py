@@ -1,15 +1,5 @@
 """Faults planted into sound trajectories: nine kinds, each in values and calls of other conversations.
 
-    numbers made up    the answer tells a number that no tool returned
-    words made up      the answer tells a name or a word that no tool returned
-    wrong arguments    a call has other arguments than the task needs, and is answered accordingly
-    needless calls     one more call: made again, or of a tool that the task does not need
-    skipped step       a call that was needed is not made, and not reported
-    ignored failure    a failed call is not made again, and the agent goes on as if nothing had happened
-    wrong language     the answer is in the other language, with the same values
-    wrong tool         a call goes to another tool
-    no call            the answer comes at once, with the same values
-
 A fault must have no other mark than itself: values, calls and responses come from other conversations, by their field
 or their tool; ids are numbered anew; a response to a changed argument names the new value, and the results of a removed
 step are no longer told. A function returns None if a trajectory has no place for its kind. Faults are planted into
@@ -108,9 +98,6 @@ def stands_in(value: JsonValue, text: str) -> bool:
     before = r"(?<![A-Za-z0-9.])" if wanted[:1].isascii() else ""
     after = r"(?![A-Za-z0-9]|\.\d)" if wanted[-1:].isascii() else ""
     return re.search(f"{before}{re.escape(wanted)}{after}", text) is not None
-
-
-# --- the kinds ------------------------------------------------------------------------------------------------------
 
 
 def numbers_made_up(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messages | None:
@@ -238,17 +225,11 @@ def no_call(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Messag
     return tuple(message for message in trajectory.messages if message.role != "tool" and not message.tool_calls)
 
 
-KINDS: Final[Mapping[str, Callable[[Trajectory, Elsewhere, Random], Messages | None]]] = {
-    "numbers made up": numbers_made_up,
-    "words made up": words_made_up,
-    "wrong arguments": wrong_arguments,
-    "needless calls": needless_calls,
-    "skipped step": skipped_step,
-    "ignored failure": ignored_failure,
-    "wrong language": wrong_language,
-    "wrong tool": wrong_tool,
-    "no call": no_call,
-}
+_KINDS: Final[tuple[Callable[[Trajectory, Elsewhere, Random], Messages | None], ...]] = (
+    *(numbers_made_up, words_made_up, wrong_arguments, needless_calls, skipped_step, ignored_failure),
+    *(wrong_language, wrong_tool, no_call),
+)
+KINDS: Final = {kind.__name__.replace("_", " "): kind for kind in _KINDS}
 
 
 def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -> Trajectory | None:
@@ -259,9 +240,6 @@ def planted(kind: str, trajectory: Trajectory, elsewhere: Elsewhere, rng: Random
     if messages is None or messages == trajectory.messages:
         return None
     return trajectory.model_copy(update={"messages": _numbered(messages)})
-
-
-# --- parts that the kinds share ------------------------------------------------------------------------------------
 
 
 def _ending(trajectory: Trajectory, content: str) -> Messages:

@@ -118,22 +118,14 @@ class EnvironmentsConfig(BaseModel):
     """Number of items that are worked on at once."""
 
     @model_validator(mode="after")
-    def _unseen_by_some_split(self) -> EnvironmentsConfig:
+    def _hangs_together(self) -> EnvironmentsConfig:
         if self.unseen != "worlds" and not self.disjoint_from:
             raise ValueError(
                 f"disjoint_from is empty; name the directories whose {self.unseen} are not to occur, or leave "
                 f'unseen = "{self.unseen}" out'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _habits_share_the_environments(self) -> EnvironmentsConfig:
         if (total := sum(self.demonstrations.values())) > 1:
             raise ValueError(f"expected shares of demonstrations that sum to at most 1, found {total:g}")
-        return self
-
-    @model_validator(mode="after")
-    def _hard_where_there_is_a_wording(self) -> EnvironmentsConfig:
         if self.difficulty == "hard" and self.unseen != "worlds":
             raise ValueError('difficulty = "hard" does not go with unseen tools or unseen domains; leave one out')
         return self

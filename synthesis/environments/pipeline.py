@@ -8,9 +8,7 @@
 
 This file says in which order; `worker.py` does the work on one item.
 An item's outcome depends on the config, its index and the teacher's replies alone, so a run that was killed and started
-again writes the same bytes. `disjoint_from` names record directories whose entities and answers must not occur here,
-nor their tools or domains where `unseen` says so: an instance that shares one is drawn again, and after `MAX_DRAWS`
-draws the item is rejected.
+again writes the same bytes. An instance that shares something with `disjoint_from` is drawn again, `MAX_DRAWS` times.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -61,11 +60,10 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         DestinationRefused: `config.out` is neither new nor an earlier result; or one, or a journal, made with
             something else (`MadeOtherwise`).
         TeacherUnavailable, SandboxUnavailable: the run stops; finished work is kept for the next one.
-        KnowledgeError: a file of `knowledge` is missing or cannot be read.
+        InputUnusable: a file of `knowledge` or the embedding model is missing or cannot be read.
         RecordDirectoryError: a directory of `disjoint_from` is missing or damaged, or the `dataset.json` of the earlier
             result in `config.out` is.
         JournalError: a journal is damaged, or the disk is full or not writable.
-        EmbeddingModelMissing: the local embedding model is not there.
         NothingKept: no environment came of it; an earlier `out` stays, and the same command starts anew.
         PlanImpossible: the config asks for more stateful environments than multi-hop ones.
     """
@@ -100,7 +98,8 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
         journals = stack.enter_context(track_run.open_journals())
         taken = TakenValues(config.disjoint_from, config.unseen)
         worker = await stack.enter_async_context(opened_worker(config, taken, sandbox_url, teacher))
-        run = _Run(config, worker, report, partial(cost_so_far, teacher))
+        sources = read_knowledge(config.knowledge) if config.knowledge else []
+        run = _Run(config, sources, worker, report, partial(cost_so_far, teacher))
         drafts = await run.draft_all(plans, journals[0])
         proven = await run.prove_all(drafts, journals[1])
         mixed = await run.mix_all(proven, journals[2])
@@ -111,19 +110,16 @@ async def synthesize_environments(config: EnvironmentsConfig, teacher: Teacher, 
     return report
 
 
+@dataclass(frozen=True)
 class _Run:
     """The three stages of one run; an item that is not kept goes to `rejected`, by the index of its plan."""
 
-    def __init__(
-        self,
-        config: EnvironmentsConfig,
-        worker: EnvironmentsWorker,
-        report: StageReport,
-        cost: Callable[[], str],
-    ):
-        self.config, self.worker, self.report, self.cost = config, worker, report, cost
-        self.sources = read_knowledge(config.knowledge) if config.knowledge else []
-        self.rejected: dict[int, RejectedEnvironment] = {}
+    config: EnvironmentsConfig
+    sources: Sequence[Knowledge]
+    worker: EnvironmentsWorker
+    report: StageReport
+    cost: Callable[[], str]
+    rejected: dict[int, RejectedEnvironment] = field(default_factory=dict)
 
     async def draft_all(
         self, plans: Sequence[EnvironmentPlan], journal: Journal
@@ -243,13 +239,7 @@ def _drafted(draft: Draft | None) -> JsonObject:
 
 
 def fingerprint_of(config: EnvironmentsConfig, teacher: Teacher) -> Fingerprint:
-    """Return the settings and inputs that decide the records; the contents of files replace their paths.
-
-    Raises:
-        KnowledgeError: a file of `knowledge` is missing or cannot be read.
-        RecordDirectoryError: a directory of `disjoint_from` is missing or damaged.
-        EmbeddingModelMissing: the local embedding model is not there.
-    """
+    """Return the settings and inputs that decide the records; the contents of files replace their paths."""
     sources = [item.model_dump(mode="json") for item in read_knowledge(config.knowledge)] if config.knowledge else []
     apart = [sorted(read_card(directory).shards.values()) for directory in config.disjoint_from]
     contents: dict[str, JsonValue] = {"knowledge": sources, "disjoint_from": apart}

@@ -32,7 +32,7 @@ async def verify_environments(directory: Path, sandbox_url: str) -> Verification
     Raises:
         RecordDirectoryError: the directory is missing or damaged.
         SandboxUnavailable: the sandbox has not the packages that the tools need.
-        PackageNotHere: one of these is not installed here.
+        InputUnusable: one of these is not installed here.
     """
     check_shards(directory)
     source = RecordSource(directory, Environment)
@@ -62,14 +62,11 @@ async def verify_environment(environment: Environment, sandbox: Sandbox, executa
     await executable.check(_unused(environment), environment.irrelevant_tools)
     await verify_demonstration(environment, sandbox)
     if environment.difficulty == "hard":
-        await _verify_siblings(environment, sandbox)
-
-
-async def _verify_siblings(environment: Environment, sandbox: Sandbox) -> None:
-    distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
-    for tool, (told, _) in zip(distractors, await tried_on_gold_calls(sandbox, distractors, environment), strict=True):
-        if told == "an answer":
-            raise Rejected("distractor answers", f"{tool.document.name} gives an answer of {environment.id}")
+        distractors = [irrelevant.tool for irrelevant in environment.irrelevant_tools]
+        tried = await tried_on_gold_calls(sandbox, distractors, environment)
+        for tool, (told, _) in zip(distractors, tried, strict=True):
+            if told == "an answer":
+                raise Rejected("distractor answers", f"{tool.document.name} gives an answer of {environment.id}")
 
 
 async def replay_environment(environment: Environment, sandbox: Sandbox, executable: ExecutableTools) -> None:

@@ -96,12 +96,7 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
 async def opened_worker(
     config: EnvironmentsConfig, taken: TakenValues, sandbox_url: str, teacher: Teacher
 ) -> AsyncIterator[EnvironmentsWorker]:
-    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share.
-
-    Raises:
-        SandboxUnavailable: the sandbox has not the packages of the config, or gives no answer.
-        PackageNotHere: one of these is not installed here.
-    """
+    """Open a worker with a client of the sandbox; `taken` are the contents that its environments must not share."""
     async with AsyncSandboxClient(sandbox_url) as client:
         allowed = await packages_of_sandbox(client, config.packages)
         yield EnvironmentsWorker(config, taken, CallBatches(client), teacher, allowed)
@@ -123,11 +118,7 @@ class EnvironmentsWorker:
         self._seen_to_run = ExecutableTools(sandbox)
 
     async def draft(self, plan: EnvironmentPlan, source: Knowledge) -> Draft:
-        """Have a question of the planned shape written and scored.
-
-        Raises:
-            Rejected: no draft became of it.
-        """
+        """Have a question of the planned shape written and scored."""
         source = self._checked(source)
         async with metered_item():  # makes a reply without use a rejection; the draft meters itself
             return await write_draft(
@@ -145,9 +136,6 @@ class EnvironmentsWorker:
         """Give a draft its tools, or have a stateful task written; the result is proven and has its cost.
 
         It has no distractors yet, except the siblings of a hard environment's tools.
-
-        Raises:
-            Rejected: it did not pass one of the stages.
         """
         source = self._checked(source)
         async with metered_item() as usage:

@@ -45,7 +45,8 @@ def _feature(annotation: Any) -> JsonObject:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {"struct": features(annotation)}
     if get_origin(annotation) is Literal:
-        annotation = _type_of_all(get_args(annotation))
+        types_of_values = {type(value) for value in get_args(annotation)}
+        annotation = types_of_values.pop() if len(types_of_values) == 1 else Any
     return {"dtype": _SCALARS.get(annotation, "json")}
 
 
@@ -54,11 +55,6 @@ def _without_none(annotation: Any) -> Any:
         return annotation
     rest = [part for part in get_args(annotation) if part is not type(None)]
     return rest[0] if len(rest) == 1 else Any
-
-
-def _type_of_all(values: tuple[Any, ...]) -> Any:
-    found = {type(value) for value in values}
-    return found.pop() if len(found) == 1 else Any
 
 
 _ROWS_AT_ONCE: Final = 1024

@@ -56,7 +56,6 @@ def data_card(
     *,
     columns: Sequence[JsonObject],
     format_name: str,
-    notes: Sequence[str],
     file: Path,
     split: str,
     licence: str,
@@ -98,7 +97,6 @@ def data_card(
         num_names=len(contents.documents),
         num_ambiguous_names=sum(len(documents) > 1 for documents in contents.documents.values()),
         format_name=format_name,
-        notes=[*notes, *_packages_in_words(card)],
         file=file.name,
         has_reader=has_reader,
         split=split,
@@ -106,18 +104,6 @@ def data_card(
         certificate=certificate,
         overlap=overlap,
     )
-
-
-def _packages_in_words(card: DatasetCard) -> list[str]:
-    if not card.packages:
-        return []
-    names = " ".join(card.packages)
-    proven = ", ".join(f"{name} {version}" for name, version in card.packages.items())
-    return [
-        "Code of tools imports packages. It runs where `astra sandbox serve --packages FOLDER` serves after "
-        f"`pip install --target FOLDER {names}`. Elsewhere it is a tool's error, unless the client asks first "
-        f"(`require_packages`). It was proven with {proven}."
-    ]
 
 
 def _type_in_words(feature: JsonObject) -> str:

@@ -45,93 +45,24 @@ class Format:
     """Kind of record to the class of its rows."""
     row: Callable[[Any, int, str], BaseModel]
     """Function that makes a row from a record, its number and the name of the split."""
-    notes: tuple[str, ...] = ()
-    """Notes for a reader of the rows, such as parts of a record that they do not carry."""
     write: Callable[[Path, str, type[BaseModel], Iterator[BaseModel]], Path] = _write_lines
     """Function that writes rows of a class as a split into a folder, and returns the file or folder that holds them."""
 
 
-_GROUND_TRUTH: Final = (
-    "Where `ground_truth` has `user_reply`, the user says it to the first message that asks back, and the episode goes "
-    "on; `state_conditions` hold of the last state beside `final_state`, and what none names is as it was; where a "
-    "sub-task has `arguments`, its tool has bad replies, which the state counts: a call with these arguments that "
-    "returns another value than the answer is not counted as a call."
-)
-
 FORMATS: Final[Mapping[str, Format]] = {
-    "jsonl": Format(
-        RECORD_TYPES,
-        lambda record, *_: cast(BaseModel, record),
-        (
-            "`datasets` takes a text of digits in a `json` column for a number when it reads these lines (seen with "
-            '5.2.0: "007" becomes 7). Give it the format `parquet`, which it reads as it is.',
-        ),
-    ),
-    "parquet": Format(
-        RECORD_TYPES,
-        lambda record, *_: cast(BaseModel, record),
-        (
-            "The file has the types of its columns; `json` is Arrow's type of that name, text of JSON. Whole numbers "
-            "of more than 64 bits in it are read by Python's `json`, and refused by `datasets`.",
-        ),
-        write=write_parquet,
-    ),
+    "jsonl": Format(RECORD_TYPES, lambda record, *_: cast(BaseModel, record)),
+    "parquet": Format(RECORD_TYPES, lambda record, *_: cast(BaseModel, record), write_parquet),
     "tfds": Format(
         {"trajectory": TrajectoryExample, "environment": EnvironmentExample},
         lambda record, *_: example_of(record),
-        (
-            "A data set of `tensorflow-datasets` in ArrayRecord files, read without TensorFlow: "
-            "`tfds.data_source(NAME, split=…, data_dir=FOLDER)`, where NAME is the folder beside this file and FOLDER "
-            "the one that holds both. Texts come as bytes. `record` is the whole record as JSON text.",
-        ),
-        write=write_tfds,
+        write_tfds,
     ),
-    "openai": Format(
-        {"trajectory": OpenAIRow, "environment": OpenAIRow},
-        lambda record, *_: openai_row(record),
-        (
-            "`messages` and `tools` are those of OpenAI's chat API; `reasoning_content` is no part of it, and stands "
-            "in messages whose thoughts the records have.",
-            "Of an environment the row is the episode that SFT imitates: the gold one, or one with a planted habit. "
-            "Scores, gold answers and whether a call failed are not carried.",
-        ),
-    ),
-    "astra": Format(
-        {"environment": AstraRow},
-        lambda record, *_: astra_row(record),
-        (
-            "`prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict` are the columns of ASTRA's published RL data.",
-            "They carry question, tools, code and the sub-answers as text, under the tool that returns them. Which "
-            "call finds an answer, what depends on what, which tools are distractors, the state and the types of "
-            "answers stand in `environment`.",
-        ),
-    ),
-    "verl": Format(
-        {"environment": VerlRow},
-        lambda record, index, split: verl_row(record, index=index, split=split),
-        (
-            "`create_kwargs` of each tool are what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's "
-            "`arguments` (`state` is JSON text): a tool's `execute` is one call of it. `ground_truth` is JSON text.",
-            _GROUND_TRUTH,
-            "verl knows a tool by its name for a whole run, and wants its schema in the run's tool configuration; here "
-            "the schemas of a row stand in `extra_info.tools`. Rows that have another document under the same name "
-            "cannot be in one run.",
-        ),
-    ),
-    "trl": Format(
-        {"environment": TrlRow},
-        lambda record, *_: trl_row(record),
-        (
-            "`reset` of an environment class and the reward functions get these columns by name. `sandbox_tools` is "
-            "JSON text of what `sandbox.client.AsyncSandboxClient.execute` takes beside the call's `arguments`; "
-            "`state` and `ground_truth` are JSON text.",
-            _GROUND_TRUTH,
-            "TRL takes the tools of a run from Python methods: one method that is given a tool's name and its "
-            "arguments can serve all rows, with the schemas in `tools` shown by the prompt.",
-        ),
-    ),
+    "openai": Format({"trajectory": OpenAIRow, "environment": OpenAIRow}, lambda record, *_: openai_row(record)),
+    "astra": Format({"environment": AstraRow}, lambda record, *_: astra_row(record)),
+    "verl": Format({"environment": VerlRow}, lambda record, index, split: verl_row(record, index=index, split=split)),
+    "trl": Format({"environment": TrlRow}, lambda record, *_: trl_row(record)),
 }
-"""The formats, by the names that the command knows them by."""
+"""The formats, by the names that the command knows them by; `data_card.md.jinja` has the notes on each."""
 
 
 def export_records(
@@ -146,7 +77,7 @@ def export_records(
         DestinationRefused: something else is at `out`, or it lies in the record directory, a whole of known bytes.
         RecordDirectoryError: the directory is missing or damaged, or its certificate does not hold.
         ExportImpossible: the format has no form for records of this kind, or for one of them, or needs a package.
-        BenchmarkUnreadable: a file of `against` is missing, cannot be read, or holds no text.
+        InputUnusable: a file of `against` is missing, cannot be read, or holds no text.
     """
     card, form = read_card(directory), FORMATS[format_name]
     require_destination(out, EXPORT)
@@ -175,7 +106,6 @@ def export_records(
             contents,
             columns=features(form.row_types[card.kind]),
             format_name=format_name,
-            notes=form.notes,
             file=file,
             split=split,
             licence=licence,

@@ -55,8 +55,8 @@ def example_of(record: Trajectory | Environment) -> TrajectoryExample | Environm
     return EnvironmentExample(**columns, scenario=record.scenario, question=record.question, record=text)
 
 
-def builder_of(example_type: type[BaseModel], data_dir: Path, *, split: str, examples: Iterable[BaseModel]) -> Any:
-    """Return the `tensorflow_datasets` builder of examples of one class; `download_and_prepare` writes them.
+def write_tfds(folder: Path, split: str, example_type: type[BaseModel], examples: Iterable[BaseModel]) -> Path:
+    """Write examples of one class as a data set under its name and version in a folder; return the folder of that name.
 
     Raises:
         ExportImpossible: `tensorflow-datasets` is missing.
@@ -88,18 +88,7 @@ def builder_of(example_type: type[BaseModel], data_dir: Path, *, split: str, exa
                 for index, example in enumerate(examples):
                     yield index, example.model_dump()
 
-    return Builder(data_dir=str(data_dir), file_format="array_record")
-
-
-def write_tfds(folder: Path, split: str, example_type: type[BaseModel], examples: Iterable[BaseModel]) -> Path:
-    """Write examples as a data set under its name and version in a folder; return the folder of that name.
-
-    Raises:
-        ExportImpossible: `tensorflow-datasets` is missing.
-    """
-    builder = builder_of(example_type, folder, split=split, examples=examples)
-    import tensorflow_datasets as tfds
-
+    builder = Builder(data_dir=str(folder), file_format="array_record")
     tfds.disable_progress_bar()
     with TemporaryDirectory() as nothing_is_downloaded:
         builder.download_and_prepare(download_dir=nothing_is_downloaded)

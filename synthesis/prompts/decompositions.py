@@ -94,7 +94,6 @@ Example of the form, of another domain: parallel_multi_hop with parallel_groups 
 {"operation": "sum", "inputs": ["q3", "q4"]}, "entities": ["沼泽杯", "沙丘杯", "马尔宁", "欧达芬"]}""",
 }
 
-
 _CHARACTERS: Final = "云槐澜禾岚松溪柏霁竹泽枫晴苔汀雁舟砚棠鹿桥麦澄鹤梧棉渡铃樟荷朔陶"
 _NUM_BEGINNINGS: Final = 5
 _SHOWN_AS: Final = {"passage": "passage", "tables": "tables", "question": "given_question"}

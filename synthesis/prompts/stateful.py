@@ -32,7 +32,6 @@ Sable green.", "answer": "P-4"}, {"id": "q2", "question": "What does the kite Sa
 [{"id": "c1", "name": "paint_kite", "arguments": {"kite": "Sable", "color": "green"}}, {"id": "c2", "name": \
 "get_kite_price", "arguments": {"kite": "Sable"}}]}"""
 
-
 TRADE: Final = (
     "\n- Ask in the main question as people do who do not know the words of the trade: a reader knows what is to be "
     "changed and what is asked for, but no technical term stands there. The tools are named and described in terms of "

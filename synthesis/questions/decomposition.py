@@ -10,15 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from graphlib import TopologicalSorter
+from typing import Literal, Protocol
 
 from pydantic import Field
 
 from synthesis.errors import SynthesisError
 from synthesis.records import Composition, JsonValue, Operation, Record, Scenario
-
-if TYPE_CHECKING:
-    from networkx import DiGraph
 
 
 class DecompositionNode(Record):
@@ -58,35 +56,19 @@ class _Node(Protocol):
     def depends_on(self) -> tuple[str, ...]: ...
 
 
-def dependency_graph(nodes: Iterable[_Node]) -> DiGraph[str]:
-    """Return the graph G of a decomposition: an edge leads from a sub-question to each that depends on its answer.
-
-    >>> q1 = DecompositionNode(id="q1", question="", answer=1)
-    >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
-    >>> list(dependency_graph([q1, q2]).edges)
-    [('q1', 'q2')]
-    """
-    import networkx  # here, since the import is slow and few commands need a graph
-
-    graph: DiGraph[str] = networkx.DiGraph()
-    for node in nodes:
-        graph.add_node(node.id)
-        graph.add_edges_from((parent, node.id) for parent in node.depends_on)
-    return graph
-
-
 def depths(nodes: Iterable[_Node]) -> dict[str, int]:
-    """Return for each node the length in nodes of the longest path that ends in it.
+    """Return for each node the length in nodes of the longest path of the dependency graph G that ends in it.
 
     >>> q1 = DecompositionNode(id="q1", question="", answer=1)
     >>> q2 = DecompositionNode(id="q2", question="", answer=2, depends_on=("q1",))
     >>> depths([q1, q2])
     {'q1': 1, 'q2': 2}
     """
-    from networkx import topological_generations
-
-    generations = enumerate(topological_generations(dependency_graph(nodes)), 1)
-    return {name: depth for depth, names in generations for name in names}
+    parents = {node.id: node.depends_on for node in nodes}
+    found: dict[str, int] = {}
+    for name in TopologicalSorter(parents).static_order():
+        found[name] = 1 + max((found[parent] for parent in parents.get(name, ())), default=0)
+    return found
 
 
 def scenario_of(lookups: Sequence[_Node]) -> Scenario:

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from synthesis.errors import SynthesisError
+from synthesis.errors import InputUnusable
 from synthesis.records import Difficulty, JsonValue, Language, NeededPackage, Record
 
 MAX_TABLE_ROWS: Final = 1000
@@ -56,29 +56,25 @@ class Knowledge(Record):
     """Packages beside the standard library that the code of tools may import."""
 
 
-class KnowledgeError(SynthesisError, ValueError):
-    """A knowledge file cannot be read; the message names the file, its fault and the remedy."""
-
-
 def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
     """Read files and folders, in order of their names.
 
     Raises:
-        KnowledgeError: a path is missing, of an unknown kind, or holds a file that its reader refuses.
+        InputUnusable: a path is missing, of an unknown kind, or holds a file that its reader refuses.
     """
     found: list[Knowledge] = []
     for path in paths:
         if not path.exists():
-            raise KnowledgeError(f"{path} does not exist; name a knowledge file or folder")
+            raise InputUnusable(f"{path} does not exist; name a knowledge file or folder")
         files = sorted(file for file in path.iterdir() if file.suffix in _READERS) if path.is_dir() else [path]
         tables: dict[str, Table] = {}
         for file in files:
             if file.suffix not in _READERS:
-                raise KnowledgeError(f"expected one of {sorted(_READERS)}, found {file.name}; convert it first")
+                raise InputUnusable(f"expected one of {sorted(_READERS)}, found {file.name}; convert it first")
             try:
                 read = _READERS[file.suffix](file)
             except (ValueError, KeyError, TypeError, AttributeError, csv.Error, sqlite3.Error) as error:
-                raise KnowledgeError(f"{file} cannot be read as {file.suffix}: {error}") from error
+                raise InputUnusable(f"{file} cannot be read as {file.suffix}: {error}") from error
             if isinstance(read, dict):
                 tables.update(read)
             else:
@@ -86,7 +82,7 @@ def read_knowledge(paths: Sequence[Path]) -> list[Knowledge]:
         if tables:
             found.append(_tables(path, tables))
     if not found:
-        raise KnowledgeError(f"there is no knowledge in {[str(path) for path in paths]}; name other files")
+        raise InputUnusable(f"there is no knowledge in {[str(path) for path in paths]}; name other files")
     return found
 
 
@@ -102,7 +98,7 @@ def language_of(text: str) -> Language:
 def _tables(path: Path, tables: Mapping[str, Table]) -> Knowledge:
     for name, rows in tables.items():
         if len(rows) > MAX_TABLE_ROWS:
-            raise KnowledgeError(
+            raise InputUnusable(
                 f"expected at most {MAX_TABLE_ROWS} rows per table, found {len(rows)} in {name} of {path}; "
                 "select the rows that questions are to be about"
             )
@@ -133,14 +129,9 @@ def _lines(path: Path) -> list[Knowledge]:
         item = json.loads(line)
         text = item["question"] if "question" in item else item["knowledge_corpus"]
         kind: Literal["question", "passage", "domain"] = "passage" if text else "domain"
-        found.append(
-            Knowledge(
-                kind="question" if "question" in item else kind,
-                domain=item["domain"],
-                language=language_of(text or item["domain"]),
-                text=text,
-            )
-        )
+        kind = "question" if "question" in item else kind
+        language = language_of(text or item["domain"])
+        found.append(Knowledge(kind=kind, domain=item["domain"], language=language, text=text))
     return found
 
 
@@ -179,7 +170,7 @@ def _parquet(path: Path) -> dict[str, Table]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise KnowledgeError(f"reading {path} needs pyarrow: pip install pyarrow") from error
+        raise InputUnusable(f"reading {path} needs pyarrow: pip install pyarrow") from error
     rows = json.dumps(parquet.read_table(path).to_pylist(), default=str)  # dates and decimals as they are written
     return {path.stem: json.loads(rows, parse_constant=lambda _: None)}  # NaN stands for a value that is missing
 

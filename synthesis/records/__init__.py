@@ -58,13 +58,3 @@ from synthesis.records.tools import (
     record_id,
 )
 from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
-
-__all__ = [
-    "LEGAL_TOOL_NAME", "SCHEMA_VERSION", "ArgumentBinding", "AttackFigures", "BlindAccuracy", "Certificate", "Chain",
-    "Composition", "Demonstration", "Difficulty", "Environment", "EnvironmentTool", "Expectation", "FollowUp", "Habit",
-    "InjectedFailure", "IrrelevantTool", "JsonObject", "JsonValue", "KeptRecord", "Language", "Message",
-    "NeededPackage", "Operation", "Persona", "Provenance", "QualityScore", "Record", "RejectedEnvironment",
-    "RejectedRecord", "RejectedTrajectory", "RewardAxes", "Scenario", "ServerDocument", "SimilarityBand",
-    "StateCondition", "SubQuestion", "Task", "TaskScores", "ToolCall", "ToolDocument", "Trajectory", "answer_message",
-    "canonical_json", "reasoning_before", "record_id",
-]  # fmt: skip

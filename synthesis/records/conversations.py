@@ -131,15 +131,8 @@ class RewardAxes(Record):
     tool_conciseness: float = Field(ge=0, le=1)
     final_answer: float = Field(ge=0, le=1)
 
-    AXES: ClassVar[tuple[str, ...]] = (
-        "query_understanding",
-        "planning",
-        "tool_response_understanding",
-        "tool_response_conditioned_planning",
-        "tool_call_status",
-        "tool_conciseness",
-        "final_answer",
-    )
+    AXES: ClassVar[tuple[str, ...]]
+    """Names of the seven axes."""
 
     @property
     def mean(self) -> float:
@@ -150,6 +143,9 @@ class RewardAxes(Record):
         """
         judged = [value for axis in self.AXES if (value := getattr(self, axis)) is not None]
         return sum(judged) / len(judged)
+
+
+RewardAxes.AXES = tuple(RewardAxes.model_fields)
 
 
 class InjectedFailure(Record):

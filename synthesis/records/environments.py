@@ -240,7 +240,7 @@ class Environment(KeptRecord):
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: each depends on sub-tasks of earlier levels alone."""
-        # Parents come first here, and rollout workers run this: no graph is built for it (docs/decisions/synthesis.md).
+        # Parents come first here, so one pass is enough.
         depths: dict[str, int] = {}
         levels: dict[int, list[SubQuestion]] = {}
         for sub_question in self.sub_questions:

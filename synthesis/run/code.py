@@ -36,7 +36,8 @@ def source_of(*modules: str, own: Mapping[str, Path] = MappingProxyType({})) -> 
     """
     files = imported_files(*modules)
     folders = {file.parent for file in files}
-    folders |= {below for folder in folders for below in folder.iterdir() if below.is_dir() and not _is_package(below)}
+    below = (inner for folder in folders for inner in folder.iterdir() if inner.is_dir())
+    folders = folders.union(inner for inner in below if not (inner / "__init__.py").exists())
     named = {file: digest_of_code(file.read_text(encoding="utf-8")) for file in files}
     named |= {table: digest_of_files([table]) for folder in folders for table in folder.glob("*.toml")}
     digests = {
@@ -57,22 +58,18 @@ def digest_of_code(source: str) -> str:
     True
     >>> digest_of_code("x = 1") == digest_of_code("x = 2")
     False
-
-    Raises:
-        SyntaxError: the text is not Python.
     '''
     tree = syntax_tree(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             # A module without docstring, a function of nothing but one: both bodies are empty.
-            kept = [each for each in body if not (isinstance(each, ast.Expr) and _is_text(each.value))]
-            node.body = kept  # type: ignore[attr-defined]
+            node.body = [  # type: ignore[attr-defined]
+                each
+                for each in body
+                if not (isinstance(each, ast.Expr) and isinstance(getattr(each.value, "value", None), str))
+            ]
     return sha256(_written(tree).encode()).hexdigest()[:16]
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _written(value: object) -> str:
@@ -113,10 +110,6 @@ def imported_files(*modules: str, folder: Path | None = None) -> frozenset[Path]
             waiting.append(name.rpartition(".")[0])  # the package's own `__init__` runs with every import from it
             waiting += _imported_names(file)
     return frozenset(found)
-
-
-def _is_package(folder: Path) -> bool:
-    return (folder / "__init__.py").exists()
 
 
 def _imported_names(path: Path) -> list[str]:

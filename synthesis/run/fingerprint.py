@@ -62,17 +62,14 @@ def differences(before: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -
     >>> differences({"seed": 0, "epochs": 2, "source of a.py": "1f"}, {"seed": 1, "source of a.py": "2e"})
     ['epochs: 2 before, absent now', 'seed: 0 before, 1 now', 'source of a.py: changed']
     """
-    return [
-        f"{name}: changed"
-        if isinstance(before.get(name), str) and isinstance(now.get(name), str)
-        else f"{name}: {_in_words(before.get(name, _ABSENT))} before, {_in_words(now.get(name, _ABSENT))} now"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name, _ABSENT) != now.get(name, _ABSENT)
-    ]
-
-
-def _in_words(value: JsonValue) -> str:
-    return "another" if isinstance(value, str) and value != _ABSENT else str(value)
+    found = []
+    for name in sorted(before.keys() | now.keys()):
+        both = [table.get(name, _ABSENT) for table in (before, now)]
+        said = ["another" if isinstance(value, str) and value != _ABSENT else str(value) for value in both]
+        is_digest = all(isinstance(table.get(name), str) for table in (before, now))
+        if both[0] != both[1]:
+            found.append(f"{name}: changed" if is_digest else f"{name}: {said[0]} before, {said[1]} now")
+    return found
 
 
 def require_same(where: Path, before: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, advice: str) -> None:

@@ -38,8 +38,6 @@ async def accepted_reply(
 
     Raises:
         Rejected: the second one is rejected, too; as `check` raised it.
-        BadReply: a reply stayed unusable.
-        TeacherUnavailable: the teacher cannot be asked.
     """
 
     async def checked(reply: Reply) -> Checked:

@@ -56,12 +56,7 @@ class TrackRun:
 
     @contextmanager
     def open_journals(self) -> Iterator[list[Journal]]:
-        """Open the journal of each stage, or begin it.
-
-        Raises:
-            MadeOtherwise: one holds items of another fingerprint, or is no journal.
-            JournalError: one is damaged, or the disk is full or not writable.
-        """
+        """Open the journal of each stage, or begin it."""
         with ExitStack() as stack:
             yield [
                 stack.enter_context(closing(Journal(path, stage, self.fingerprint)))
@@ -69,12 +64,7 @@ class TrackRun:
             ]
 
     def write(self, report: StageReport, records: Iterable[KeptRecord], run_report: str | None = None) -> None:
-        """Write the records of a run that is at its end, unless there are none; `run_report` is their `report.json`.
-
-        Raises:
-            DestinationRefused: something else has come to lie in `out`.
-            OSError: the disk is full or not writable.
-        """
+        """Write the records of a run that is at its end, unless there are none; `run_report` is their `report.json`."""
         if report.kept:
             self._write(self.out, self.kind, records, report, run_report)
 
@@ -82,10 +72,6 @@ class TrackRun:
         """Write rejected items with their scores and reasons into a directory of their own beside the records.
 
         If no item was kept, and the others are nothing but reasons, nothing is written: the error tells the reasons.
-
-        Raises:
-            DestinationRefused: something else has come to lie there.
-            OSError: the disk is full or not writable.
         """
         if not report.kept:
             records = list(records)

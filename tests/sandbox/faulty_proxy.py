@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 SHARES = {"hang": 0.05, "http_500": 0.05, "cut": 0.02}
 """The share of all replies that each fault loses."""
@@ -27,24 +27,24 @@ def fault_of(drawn: float, shares: Mapping[str, float]) -> str:
 class FaultyProxy:
     """Passes calls on to `service`; `fault` decides the fate of each reply by the body of its request."""
 
-    def __init__(self, fault: Callable[[bytes], str], service: str = "") -> None:
+    def __init__(self, fault, service=""):
         self.service, self._fault = service, fault
         self.replies = self.connections = self.hanging = 0
         self.lost: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> str:
+    async def __aenter__(self):
         """Listen; return the address."""
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, backlog=1024)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         """Listen no more."""
         assert self._server is not None
         self._server.close()
         await self._server.wait_closed()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, reader, writer):
         self.connections += 1
         writers = [writer]
         try:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,13 +97,7 @@ def world_readable_python() -> str:
     pytest.skip("no Python of this version that every user may read")
 
 
-def contained(
-    *options: str,
-    refused: Mapping[str, int] | None = None,
-    as_user: bool = False,
-    most_threads: int = -1,
-    root: Path = ROOT,
-) -> dict[str, Any]:
+def contained(*options, refused=None, as_user=False, most_threads=-1, root=ROOT):
     """Return the arguments of `subprocess` for a service that every user may run.
 
     Args:

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -28,16 +28,14 @@ Answer = tuple[int, bytes] | tuple[int, bytes, int]
 
 
 @contextmanager
-def fake_service(
-    answer: Callable[[int, dict], Answer | None], authorizations: list[str | None] | None = None
-) -> Iterator[tuple[str, list[dict]]]:
+def fake_service(answer, authorizations=None):
     """A service whose answer is a function of how often it was asked and of the request; None hangs up."""
     asked: list[dict] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
+        def do_POST(self):
             asked.append(json.loads(self.rfile.read(int(self.headers["content-length"] or 0)) or "{}"))
             if authorizations is not None:
                 authorizations.append(self.headers["authorization"])
@@ -54,7 +52,7 @@ def fake_service(
 
         do_GET = do_POST
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -68,9 +66,7 @@ def fake_service(
         server.server_close()
 
 
-async def execute(
-    url: str, *, wall_seconds: float = 5.0, errors: Counter | None = None, **options: Any
-) -> ExecuteReply:
+async def execute(url, *, wall_seconds=5.0, errors=None, **options):
     async with AsyncSandboxClient(url, **{"deadline_seconds": 20.0, **options}) as client:
         limits = Limits(wall_seconds=wall_seconds)
         reply = await client.execute(SOURCE, "f", {"x": [1]}, state={"n": 2}, seed=3, limits=limits)
@@ -96,7 +92,7 @@ FAILURES: list[tuple[Answer | None, str]] = [
 
 
 @pytest.mark.parametrize(("failure", "why"), FAILURES)
-async def test_a_failure_of_the_service_is_asked_for_again_and_counted(failure: Answer | None, why: str) -> None:
+async def test_a_failure_of_the_service_is_asked_for_again_and_counted(failure, why):
     errors: Counter[str] = Counter()
     with fake_service(lambda count, _: failure if count < 3 else (200, LONG_REPLY)) as (url, asked):
         assert (await execute(url, errors=errors)).value == ["a\nb", "ü", -1.5e-7, True]
@@ -106,14 +102,14 @@ async def test_a_failure_of_the_service_is_asked_for_again_and_counted(failure: 
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 408, 413, 302])
-async def test_a_refusal_is_not_retried(status: int) -> None:
+async def test_a_refusal_is_not_retried(status):
     with fake_service(lambda *_: (status, b'{"error": {"message": "no such limit"}}')) as (url, asked):
         with pytest.raises(SandboxUnavailable, match=f"refuses the request: HTTP {status}: no such limit"):
             await execute(url)
         assert len(asked) == 1
 
 
-def test_the_blocking_client_retries_gives_up_and_refuses_like_the_other_one() -> None:
+def test_the_blocking_client_retries_gives_up_and_refuses_like_the_other_one():
     tired = (503, b'{"error": {"message": "tired"}}')
     with (
         fake_service(lambda count, _: tired if count < 2 else (200, OK_REPLY)) as (url, _),
@@ -138,18 +134,18 @@ def test_the_blocking_client_retries_gives_up_and_refuses_like_the_other_one() -
         ((404, b"{}"), "no sandbox answers at .* HTTP 404"),
     ],
 )
-def test_a_service_that_is_no_sandbox_is_told_at_the_first_contact(answer: Answer, words: str) -> None:
+def test_a_service_that_is_no_sandbox_is_told_at_the_first_contact(answer, words):
     with fake_service(lambda *_: answer) as (url, _), pytest.raises(SandboxUnavailable, match=words):
         first_contact(url)
 
 
-def test_a_sandbox_whose_workers_start_is_found_at_the_first_contact() -> None:
+def test_a_sandbox_whose_workers_start_is_found_at_the_first_contact():
     with fake_service(lambda *_: (503, b'{"status": "starting", "workers": {"ready": 0}}')) as (url, asked):
         first_contact(url)
         assert len(asked) == 1
 
 
-def test_every_answer_of_a_service_that_starts_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_answer_of_a_service_that_starts_is_closed(monkeypatch):
     closed: list[int] = []
     monkeypatch.setattr(HTTPError, "close", lambda self: closed.append(self.code), raising=False)
     process: Any = SimpleNamespace(poll=lambda: None)
@@ -159,14 +155,14 @@ def test_every_answer_of_a_service_that_starts_is_closed(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("packages", [b"null", b"3", b'{"versions": ["numpy"], "modules": {}}', b'{"versions": {}}'])
-async def test_a_service_that_does_not_say_which_packages_it_has_is_refused(packages: bytes) -> None:
+async def test_a_service_that_does_not_say_which_packages_it_has_is_refused(packages):
     with fake_service(lambda *_: (200, b'{"packages": %b}' % packages)) as (url, _):
         async with AsyncSandboxClient(url) as client:
             with pytest.raises(SandboxUnavailable, match="does not say which packages tools may import"):
                 await client.require_packages(["numpy"])
 
 
-async def test_a_name_that_is_not_resolved_is_told_in_the_resolvers_words() -> None:
+async def test_a_name_that_is_not_resolved_is_told_in_the_resolvers_words():
     with pytest.raises(SandboxUnavailable, match=r"known|resolution") as found:
         await execute("http://sandbox.invalid:1", deadline_seconds=0.3)
     assert "Unknown error" not in str(found.value)
@@ -175,7 +171,7 @@ async def test_a_name_that_is_not_resolved_is_told_in_the_resolvers_words() -> N
 def late(asked_at: list[float], times: int, hang_seconds: float = 10.0) -> Callable[[int, dict], Answer | None]:
     """Hangs some times before it answers; notes when it was asked."""
 
-    def answer(count: int, _: dict) -> Answer | None:
+    def answer(count, _):
         asked_at.append(time.monotonic())
         if count <= times:
             time.sleep(hang_seconds)
@@ -185,7 +181,7 @@ def late(asked_at: list[float], times: int, hang_seconds: float = 10.0) -> Calla
     return answer
 
 
-async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time() -> None:
+async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time():
     asked_at: list[float] = []
     errors: Counter[str] = Counter()
     with fake_service(late(asked_at, 2)) as (url, asked):
@@ -196,7 +192,7 @@ async def test_a_reply_that_is_late_is_asked_for_again_after_twice_the_time() ->
         assert errors == {"reply_late": 2}
 
 
-async def test_a_reply_is_due_when_the_call_has_had_its_time() -> None:
+async def test_a_reply_is_due_when_the_call_has_had_its_time():
     call = ExecuteRequest(source=SOURCE, function="f", limits=Limits(wall_seconds=0.4))
     for calls in ([call.model_copy(update={"limits": Limits(wall_seconds=1.0)})], [call] * 3):
         with fake_service(late([], 1, hang_seconds=0.9)) as (url, asked):
@@ -205,8 +201,8 @@ async def test_a_reply_is_due_when_the_call_has_had_its_time() -> None:
             assert len(asked) == 1
 
 
-async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() -> None:
-    def answer(*_: object) -> Answer:
+async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late():
+    def answer(*_):
         time.sleep(0.3)
         return 200, OK_REPLY
 
@@ -218,7 +214,7 @@ async def test_a_call_that_waits_for_a_connection_of_its_client_is_not_late() ->
 
 
 @pytest.mark.parametrize("garbage", [b"hello", b"{}", b"5", b'{"status": "ok"}', b'{"status": "error", "usage": {}}'])
-async def test_a_reply_of_another_protocol_is_never_a_value(garbage: bytes) -> None:
+async def test_a_reply_of_another_protocol_is_never_a_value(garbage):
     with fake_service(lambda *_: (200, garbage)) as (url, asked):
         with pytest.raises(SandboxUnavailable, match="not one of this protocol"):
             await execute(url)
@@ -227,8 +223,8 @@ async def test_a_reply_of_another_protocol_is_never_a_value(garbage: bytes) -> N
         assert len(asked) == 2
 
 
-async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten() -> None:
-    def answer(count: int, request: dict) -> Answer:
+async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_when_forgotten():
+    def answer(count, request):
         if count == 3:
             return 404, b'{"error": {"code": "unknown_source", "message": "?"}}'
         return 200, OK_REPLY
@@ -240,7 +236,7 @@ async def test_a_source_is_sent_once_and_then_named_by_its_hash_and_sent_again_w
         assert ["source" in request for request in asked] == [True, False, False, True]
 
 
-async def test_a_batch_that_is_not_answered_whole_has_no_replies() -> None:
+async def test_a_batch_that_is_not_answered_whole_has_no_replies():
     calls = [ExecuteRequest(source=SOURCE, function="f")] * 2
     with fake_service(lambda *_: (200, b"[%s, %s]" % (OK_REPLY, OK_REPLY))) as (url, _):
         assert len(await execute_batch(url, *calls)) == 2
@@ -252,7 +248,7 @@ async def test_a_batch_that_is_not_answered_whole_has_no_replies() -> None:
 @pytest.mark.parametrize(
     "changes", [{"status": "error"}, {"error": {"kind": "timeout", "message": "late"}}, {"status": "perhaps"}]
 )
-def test_a_reply_has_an_error_exactly_where_it_failed(changes: dict) -> None:
+def test_a_reply_has_an_error_exactly_where_it_failed(changes):
     ExecuteReply.model_validate_json(OK_REPLY)
     with pytest.raises(ValueError, match=r"status|exactly when"):
         ExecuteReply.model_validate({**json.loads(OK_REPLY), **changes})
@@ -271,9 +267,7 @@ TOKEN = "t0ken-of-this-test"
         (TOKEN, "", None),
     ],
 )
-async def test_a_client_sends_the_environments_token_unless_it_is_given_one(
-    variable: str, argument: str | None, sent: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_sends_the_environments_token_unless_it_is_given_one(variable, argument, sent, monkeypatch):
     monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", variable)
     headers: list[str | None] = []
     with fake_service(lambda *_: (200, OK_REPLY), headers) as (url, _):
@@ -282,7 +276,7 @@ async def test_a_client_sends_the_environments_token_unless_it_is_given_one(
 
 
 @pytest.mark.parametrize("token", [TOKEN, ""])
-async def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold_it(token: str) -> None:
+async def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_not_hold_it(token):
     refusal = b'{"error": {"code": "unauthorized", "message": "the bearer token is missing or wrong"}}'
     with fake_service(lambda *_: (401, refusal)) as (url, asked):
         with pytest.raises(SandboxUnavailable, match="set ASTRA_SANDBOX_TOKEN in the environment") as unavailable:
@@ -295,9 +289,7 @@ async def test_a_token_that_is_wrong_or_missing_is_one_line_at_once_that_does_no
 
 @pytest.mark.parametrize("token", ["se cret\x00", "a\nb", "geheim-ü"])
 @pytest.mark.parametrize("where", ["argument", "environment"])
-async def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
-    token: str, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(token, where, monkeypatch):
     monkeypatch.setattr("sandbox.bearer_token.os.environ", {"ASTRA_SANDBOX_TOKEN": token})
     with pytest.raises(InvalidToken, match="has characters other than visible ASCII") as invalid:
         await execute("http://127.0.0.1:9", token=token if where == "argument" else None)
@@ -305,8 +297,8 @@ async def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(
     assert token not in str(invalid.value)
 
 
-async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts() -> None:
-    def answer(_: int, batch: Any) -> Answer:
+async def test_a_batch_whose_replies_are_too_long_together_is_sent_in_parts():
+    def answer(_, batch):
         if len(batch) > 2 or batch[0]["arguments"]["x"] == 9:
             return 413, b'{"error": {"code": "batch_too_large", "message": "send fewer calls at once"}}'
         return 200, b"[%b]" % b",".join(

@@ -23,7 +23,7 @@ POD = DOCUMENTS["Deployment"]["spec"]["template"]
 (CONTAINER,) = POD["spec"]["containers"]
 
 
-def test_a_pod_has_the_time_that_its_last_calls_may_take() -> None:
+def test_a_pod_has_the_time_that_its_last_calls_may_take():
     waits = int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
     assert POD["spec"]["terminationGracePeriodSeconds"] >= waits + MAXIMUM_LIMITS.wall_seconds + 15
     # A service that finishes its calls answers /health with 503, and is not to be killed for it.
@@ -31,7 +31,7 @@ def test_a_pod_has_the_time_that_its_last_calls_may_take() -> None:
     assert live["periodSeconds"] * live["failureThreshold"] > POD["spec"]["terminationGracePeriodSeconds"]
 
 
-def test_names_ports_and_metrics_are_the_services() -> None:
+def test_names_ports_and_metrics_are_the_services():
     assert CONTAINER["env"][0]["name"] == TOKEN_VARIABLE
     assert CONTAINER["ports"] == [{"containerPort": DEFAULT_PORT}]
     assert DOCUMENTS["Service"]["spec"]["ports"] == [{"port": DEFAULT_PORT}]
@@ -45,7 +45,7 @@ def test_names_ports_and_metrics_are_the_services() -> None:
     assert asked <= {line.split()[0] for line in Metrics().render({}).splitlines()}
 
 
-def test_the_image_has_all_that_the_service_imports() -> None:
+def test_the_image_has_all_that_the_service_imports():
     needed = set(re.findall(r'"([a-z]+)"', re.search(r"needed = \{(.*)\}", (DEPLOY / "Dockerfile").read_text())[1]))
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert needed <= {re.match(r"[A-Za-z0-9._-]+", each)[0].lower() for each in declared}

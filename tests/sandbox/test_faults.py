@@ -24,7 +24,7 @@ def faulty_proxy(seed: int) -> FaultyProxy:
     """Return a proxy that loses replies by the seed, the call and the attempt."""
     attempts: Counter[int] = Counter()
 
-    def fault(body: bytes) -> str:
+    def fault(body):
         x = json.loads(body)["arguments"]["x"]
         attempts[x] += 1
         return fault_of(random.Random(f"{seed} {x} {attempts[x]}").random(), SHARES)
@@ -33,18 +33,18 @@ def faulty_proxy(seed: int) -> FaultyProxy:
 
 
 @pytest.mark.slow
-async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies_and_dies_once() -> None:
+async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies_and_dies_once():
     tasks, files, answered = asyncio.all_tasks(), descriptors(os.getpid()), 0
     async with AsyncExitStack() as services:
 
-        async def start() -> str:
-            return await asyncio.to_thread(services.enter_context, local_sandbox(2))  # type: ignore[arg-type]
+        async def start():
+            return await asyncio.to_thread(services.enter_context, local_sandbox(2))
 
         proxy = faulty_proxy(seed=1)
         first = proxy.service = await start()
         async with proxy as url, AsyncSandboxClient(url, grace_seconds=2.0) as client:
 
-            async def caller(number: int) -> None:
+            async def caller(number):
                 nonlocal answered
                 state: dict[str, object] = {"calls": 0}
                 for call in range(CALLS_EACH):
@@ -53,7 +53,7 @@ async def test_every_caller_gets_its_own_reply_from_a_service_that_loses_replies
                     assert (reply.value, reply.state) == ([x, call + 1], {"calls": call + 1})
                     state, answered = reply.state or {}, answered + 1
 
-            async def kill_and_start_again() -> None:
+            async def kill_and_start_again():
                 a_third = lambda: 3 * answered >= CALLERS * CALLS_EACH  # noqa: E731
                 await asyncio.to_thread(wait_until, a_third, 120.0)
                 os.kill(service_process(first), signal.SIGKILL)

@@ -58,9 +58,7 @@ def with_argument(text: str) -> bytes:
         (b" " * (9 << 20), 413, "the server takes"),
     ],
 )
-def test_a_malformed_request_is_refused_in_one_line(
-    http_client: httpx.Client, content: bytes, status: int, words: str
-) -> None:
+def test_a_malformed_request_is_refused_in_one_line(http_client, content, status, words):
     response = http_client.post("/v1/execute", content=content)
     assert response.status_code == status
     message = response.json()["error"]["message"]
@@ -68,7 +66,7 @@ def test_a_malformed_request_is_refused_in_one_line(
     assert "\n" not in message
 
 
-def test_unknown_paths_and_methods_are_json_errors(http_client: httpx.Client) -> None:
+def test_unknown_paths_and_methods_are_json_errors(http_client):
     assert http_client.get("/nowhere").json()["error"]["code"] == "not_served"
     assert http_client.get("/v1/execute").status_code == 405
     # Parts of a batch that is too long may do.
@@ -76,7 +74,7 @@ def test_unknown_paths_and_methods_are_json_errors(http_client: httpx.Client) ->
     assert (response.status_code, response.json()["error"]["code"]) == (413, "batch_too_large")
 
 
-def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
+def test_metrics_count_calls_by_result(http_client):
     http_client.post("/v1/execute", json=CALL)
     values = dict(line.rsplit(" ", 1) for line in http_client.get("/metrics").text.splitlines())
     assert float(values['sandbox_calls_total{result="ok"}']) >= 1
@@ -84,11 +82,11 @@ def test_metrics_count_calls_by_result(http_client: httpx.Client) -> None:
     assert float(values["sandbox_call_wall_seconds_sum"]) > 0
 
 
-def test_a_full_queue_is_429_with_a_time_to_come_back() -> None:
+def test_a_full_queue_is_429_with_a_time_to_come_back():
     sleep = {"source": "import time\ndef f():\n    time.sleep(0.6)\n", "function": "f"}
     with local_sandbox(1, options=("--max-queue", "2")) as url:
 
-        def call(_: int) -> httpx.Response:  # a connection each: the threads share no pool, which may close one in use
+        def call(_):  # a connection each: the threads share no pool, which may close one in use
             return httpx.post(f"{url}/v1/execute", json=sleep, timeout=30, trust_env=False)
 
         with ThreadPoolExecutor(60) as threads:
@@ -119,9 +117,7 @@ GIVEN = {"authorization": "Bearer secret"}
         ("secret", {**GIVEN, "origin": "http://astra-sandbox"}, "web_page"),
     ],
 )
-async def test_web_pages_names_that_lead_here_and_callers_without_the_token_are_refused(
-    token: str, headers: dict[str, str], code: str | None
-) -> None:
+async def test_web_pages_names_that_lead_here_and_callers_without_the_token_are_refused(token, headers, code):
     app = application(Execution(Pool(Tier.NAMESPACES, 1)), token=token)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8377") as caller:
         response = await caller.post("/v1/execute", content=b"{", headers=headers)
@@ -134,7 +130,7 @@ async def test_web_pages_names_that_lead_here_and_callers_without_the_token_are_
     assert metrics == (200 if code in (None, "packages_missing") else response.status_code)
 
 
-def test_an_address_that_will_not_do_is_said_in_one_line(sandbox_url: str) -> None:
+def test_an_address_that_will_not_do_is_said_in_one_line(sandbox_url):
     assert "refuses to start: 0.0.0.0 can be reached by others" in refusal(**own("--host", "0.0.0.0"))
     port = sandbox_url.rsplit(":", 1)[1]
     log = refusal(**own("--port", port))
@@ -142,12 +138,12 @@ def test_an_address_that_will_not_do_is_said_in_one_line(sandbox_url: str) -> No
     assert f"cannot listen on 127.0.0.1:{port}" in log
 
 
-def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are() -> None:
+def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are():
     source = "import time\ndef f():\n    time.sleep(30)\n"
     call = {"source": source, "function": "f", "limits": {"wall_seconds": 40}}
     with local_sandbox(1) as url, SandboxClient(url) as others:
 
-        def queue() -> dict[str, int]:
+        def queue():
             return others.health()["queue"]
 
         host, port = url.removeprefix("http://").split(":")
@@ -162,7 +158,7 @@ def test_the_calls_of_a_caller_that_leaves_are_ended_wherever_they_are() -> None
         assert others.execute(ADD, "add", {"a": 1, "b": 2}).value == 3
 
 
-def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
+def test_a_low_soft_limit_of_descriptors_is_raised():
     program = (
         "from sandbox.server import _raise_descriptor_limit as f; import resource as r; f(); print(*r.getrlimit(7))"
     )
@@ -172,7 +168,7 @@ def test_a_low_soft_limit_of_descriptors_is_raised() -> None:
     assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16) > 256
 
 
-def test_a_reply_does_not_wait_for_the_caller_to_acknowledge_its_head() -> None:
+def test_a_reply_does_not_wait_for_the_caller_to_acknowledge_its_head():
     """asyncio turns Nagle's algorithm off for sockets that say that they are of TCP."""
     with server._listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -19,29 +18,29 @@ MB = 1 << 20
 class ScriptedWorker:
     """Takes every job, and ends one when it is let."""
 
-    def __init__(self, owner: Pool) -> None:
+    def __init__(self, owner):
         self.owner, self.ready, self.fresh = owner, True, 0
         self.flights: dict[str, Job] = {}
 
-    def start(self, job: Job) -> bool:
+    def start(self, job):
         self.flights[job.document.decode()] = job
         return True
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job):
         pass
 
-    def end(self, name: str) -> None:
+    def end(self, name):
         job = self.flights.pop(name)
         job.future.set_result(Outcome(b"", None, False, False, 0, 0, 0.0, 0.0, 0, 0.0))
         self.owner.on_ended(job)
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> ScriptedWorker:
+def worker(monkeypatch):
     monkeypatch.setattr(pool, "available_memory_bytes", lambda: 1280 * MB)
     one = Pool(Tier.NAMESPACES, 1)
-    one.workers = [ScriptedWorker(one)]  # type: ignore[list-item]
-    return one.workers[0]  # type: ignore[return-value]
+    one.workers = [ScriptedWorker(one)]
+    return one.workers[0]
 
 
 async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Task[Outcome]:
@@ -52,9 +51,7 @@ async def call(worker: ScriptedWorker, name: str, megabytes: int) -> asyncio.Tas
     return task
 
 
-async def test_a_call_waits_until_those_in_flight_leave_it_the_memory_that_it_is_promised(
-    worker: ScriptedWorker,
-) -> None:
+async def test_a_call_waits_until_those_in_flight_leave_it_the_memory_that_it_is_promised(worker):
     asked = [await call(worker, *job) for job in (("a1", 400), ("b1", 400), ("c1", 200), ("d1", 1))]
     assert list(worker.flights) == ["a1", "b1"]  # with 32 MB each beside, 160 are left; and d does not overtake c
     worker.end("a1")
@@ -65,7 +62,7 @@ async def test_a_call_waits_until_those_in_flight_leave_it_the_memory_that_it_is
     assert worker.owner.memory_in_flight == 0
 
 
-async def test_a_call_that_may_use_more_than_there_is_runs_alone(worker: ScriptedWorker) -> None:
+async def test_a_call_that_may_use_more_than_there_is_runs_alone(worker):
     asked = [await call(worker, *job) for job in (("a1", 100), ("b1", 2000), ("c1", 100))]
     assert list(worker.flights) == ["a1"]
     worker.end("a1")
@@ -76,7 +73,7 @@ async def test_a_call_that_may_use_more_than_there_is_runs_alone(worker: Scripte
     await asyncio.gather(*asked)
 
 
-async def test_one_client_leaves_memory_to_others(worker: ScriptedWorker) -> None:
+async def test_one_client_leaves_memory_to_others(worker):
     asked = [await call(worker, *job) for job in (("a1", 400), ("a2", 400), ("a3", 68), ("b1", 68))]
     assert list(worker.flights) == ["a1", "a2", "b1"]
     for name in ("a1", "a2", "b1", "a3"):
@@ -87,9 +84,7 @@ async def test_one_client_leaves_memory_to_others(worker: ScriptedWorker) -> Non
 @pytest.mark.parametrize(
     ("limit", "cores"), [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1), ("1600000 100000", 8)]
 )
-def test_memory_and_cores_are_the_least_that_the_containers_around_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, cores: int
-) -> None:
+def test_memory_and_cores_are_the_least_that_the_containers_around_allow(tmp_path, monkeypatch, limit, cores):
     monkeypatch.setattr(cgroup.os, "sched_getaffinity", lambda pid: set(range(8)))
     own, root = tmp_path / "own", tmp_path / "fs"
     (root / "pod" / "box").mkdir(parents=True)
@@ -106,9 +101,7 @@ def test_memory_and_cores_are_the_least_that_the_containers_around_allow(
     assert available_threads(root, own) == 300
 
 
-def test_a_host_with_cgroups_of_version_1_is_warned_of_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_host_with_cgroups_of_version_1_is_warned_of_at_start(tmp_path, monkeypatch, caplog):
     own = tmp_path / "own"
     own.write_text("4:cpu,cpuacct:/docker/0123\n1:name=systemd:/\n0::/\n")
     monkeypatch.setattr(server, "has_version_1", lambda: has_version_1(own))

@@ -21,12 +21,12 @@ from tests.sandbox.services import ROOT
 DOUBLE = "def double(x):\n    return 2 * x\n"
 
 
-def test_kill_9_under_load_loses_no_answer_and_the_pool_heals() -> None:
+def test_kill_9_under_load_loses_no_answer_and_the_pool_heals():
     with local_sandbox(2) as url, SandboxClient(url) as client, ThreadPoolExecutor(16) as threads:
         pid = service_process(url)
         stop = threading.Event()
 
-        def load(start: int) -> list[tuple[int, object]]:
+        def load(start):
             answers, x = [], start
             while not stop.is_set():
                 answers.append((x, client.execute(DOUBLE, "double", {"x": x}).value))
@@ -39,7 +39,7 @@ def test_kill_9_under_load_loses_no_answer_and_the_pool_heals() -> None:
             time.sleep(0.3)
             target = victims(pid)[0]
             os.kill(target, signal.SIGKILL)
-            wait_until(lambda target=target: target not in descendants(pid) or zombies([target]) == 1)  # type: ignore[misc]
+            wait_until(lambda target=target: target not in descendants(pid) or zombies([target]) == 1)
             ready = lambda: httpx.get(f"{url}/health").json()["workers"]["ready"] == 2  # noqa: E731
             healed.append(wait_until(ready))
         stop.set()
@@ -50,7 +50,7 @@ def test_kill_9_under_load_loses_no_answer_and_the_pool_heals() -> None:
         assert httpx.get(f"{url}/health").json()["workers"]["restarts"] >= 3
 
 
-def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply() -> None:
+def test_a_call_in_flight_when_its_zygote_dies_is_a_503_and_not_a_reply():
     sleep = {"source": "import time\ndef f():\n    time.sleep(5)\n", "function": "f", "limits": {"wall_seconds": 20}}
     with local_sandbox(1) as url, ThreadPoolExecutor(1) as threads:
         pid = service_process(url)
@@ -67,7 +67,7 @@ def has_ended(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists() or zombies([pid]) == 1
 
 
-def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
+def test_everything_ends_when_the_program_that_started_it_is_killed():
     program = (
         "from sandbox.local import local_sandbox\nimport time\n"
         "with local_sandbox(1) as url:\n    print(url, flush=True)\n    time.sleep(60)\n"
@@ -84,7 +84,7 @@ def test_everything_ends_when_the_program_that_started_it_is_killed() -> None:
     wait_until(lambda: all(map(has_ended, below)))
 
 
-def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it() -> None:
+def test_a_server_killed_with_9_takes_its_jails_and_their_tools_with_it():
     with local_sandbox(1) as url:
         pid = service_process(url)
         with ThreadPoolExecutor(1) as threads:
@@ -104,7 +104,7 @@ def niceness_of_threads(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> None:
+def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has():
     source = (
         "import os, threading\ndef work():\n    while True: pass\n"
         "def f():\n    threading.stack_size(1 << 18)\n"
@@ -115,7 +115,7 @@ def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> 
         (zygote,) = zygotes(pid)
         running = threads.submit(client.execute, source, "f", {}, limits=Limits(wall_seconds=8, cpu_seconds=30))
 
-        def low() -> bool:
+        def low():
             return any(niceness_of_threads(child) == [19] * 6 for child in children(zygote))
 
         wait_until(low, seconds=7)
@@ -127,10 +127,10 @@ def test_a_call_that_goes_on_runs_at_low_priority_with_every_thread_it_has() -> 
 
 
 @pytest.mark.slow
-def test_short_calls_do_not_wait_for_another_clients_endless_loops() -> None:
+def test_short_calls_do_not_wait_for_another_clients_endless_loops():
     with local_sandbox(2) as url, SandboxClient(url) as honest, SandboxClient(url) as hostile:
 
-        def p50() -> float:
+        def p50():
             times = []
             for x in range(60):
                 began = time.monotonic()

@@ -1,6 +1,5 @@
 """A tool that writes to the channel of its own reply harms its own reply only."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -66,7 +65,7 @@ def proof(max_examples: int) -> settings:
 @given(
     data=st.binary(max_size=200) | st.builds(bytes.__add__, words, st.binary(max_size=60)), status=st.integers(0, 255)
 )
-def test_any_bytes_on_the_channel_end_that_call_alone(http_client: httpx.Client, data: bytes, status: int) -> None:
+def test_any_bytes_on_the_channel_end_that_call_alone(http_client, data, status):
     reply = attack(http_client, data, framed=False, status=status)
     assert reply.error is not None
     assert reply.error.kind == ("forbidden" if data else "crashed")
@@ -74,7 +73,7 @@ def test_any_bytes_on_the_channel_end_that_call_alone(http_client: httpx.Client,
 
 @proof(60)
 @given(body=documents | well_meant | st.binary(max_size=200))
-def test_any_body_in_a_genuine_frame_is_a_reply_or_that_calls_error(http_client: httpx.Client, body: bytes) -> None:
+def test_any_body_in_a_genuine_frame_is_a_reply_or_that_calls_error(http_client, body):
     reply = attack(http_client, body, framed=True)
     assert reply.error is None or reply.error.kind in ("invalid_result", "exception", "memory"), reply
 
@@ -86,8 +85,6 @@ def test_any_body_in_a_genuine_frame_is_a_reply_or_that_calls_error(http_client:
         ("os._exit(0)", "could not be isolated: its process ended first, wait status 0"),
     ],
 )
-def test_a_call_that_was_not_restricted_is_the_services_fault(
-    instead_of_restrictions: str, reason: str, tmp_path: Path
-) -> None:
+def test_a_call_that_was_not_restricted_is_the_services_fault(instead_of_restrictions, reason, tmp_path):
     altered(tmp_path, "jail/harness.py", "            install_filter()\n", f"            {instead_of_restrictions}\n")
     assert reason in refusal(**own("--min-tier", "namespaces", root=tmp_path))

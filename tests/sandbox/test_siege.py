@@ -30,10 +30,10 @@ def with_descriptors(number: int) -> list[str]:
     return ["bash", "-c", f'ulimit -n {number}; exec "$@"', "siege", sys.executable, *ONE_WORKER]
 
 
-async def test_every_caller_is_answered_if_there_are_more_of_them_than_descriptors() -> None:
+async def test_every_caller_is_answered_if_there_are_more_of_them_than_descriptors():
     with served(with_descriptors(300), cwd=ROOT) as (url, _):
 
-        async def call(number: int) -> object:
+        async def call(number):
             async with AsyncSandboxClient(url) as client:  # a connection of its own
                 return (await client.execute(DOUBLE, "double", {"x": number})).value
 
@@ -57,7 +57,7 @@ async def run_all(pool: Pool, calls: int) -> list[object]:
         return [reply.get("value") for reply in json.loads(await Execution(pool).execute_batch("c", [call] * calls))]
 
 
-async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() -> None:
+async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one():
     async with pool_of_one() as pool:
         (zygote,) = children(pool.workers[0].process.pid)
         os.kill(zygote, signal.SIGKILL)
@@ -66,7 +66,7 @@ async def test_calls_that_a_dead_worker_does_not_take_wait_for_the_next_one() ->
         assert pool.restarts == 1
 
 
-async def test_calls_wait_for_a_descriptor_where_none_is_left() -> None:
+async def test_calls_wait_for_a_descriptor_where_none_is_left():
     async with pool_of_one() as pool:
         free = [os.dup(0) for _ in range(3)]  # the lowest ones; numbers between them may be in use
         for descriptor in free:
@@ -89,7 +89,7 @@ def wait_for_naps(url: str, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_accepts_none() -> None:
+def test_a_service_that_is_asked_to_stop_finishes_its_calls_and_accepts_none():
     with served(**own()) as (url, process), ThreadPoolExecutor(6) as threads:
         begun = [threads.submit(nap, url, 6.5) for _ in range(6)]
         wait_for_naps(url, 6)
@@ -107,7 +107,7 @@ def refuses_connections(url: str) -> bool:
     return False
 
 
-def test_calls_that_outlast_the_grace_of_a_stop_are_answered_with_a_failure_of_the_service() -> None:
+def test_calls_that_outlast_the_grace_of_a_stop_are_answered_with_a_failure_of_the_service():
     program = "from sandbox import server\nserver._DRAIN_MARGIN_SECONDS = 1 - 60\nserver.main()\n"
     command = [sys.executable, "-c", program, *ONE_WORKER[2:]]
     with served(command, cwd=ROOT) as (url, process), ThreadPoolExecutor(1) as threads:
@@ -118,13 +118,13 @@ def test_calls_that_outlast_the_grace_of_a_stop_are_answered_with_a_failure_of_t
         assert process.wait(10) == -signal.SIGTERM
 
 
-def test_the_command_says_where_it_listens_and_in_which_tier_once_it_does() -> None:
+def test_the_command_says_where_it_listens_and_in_which_tier_once_it_does():
     command = [sys.executable, "-m", "astra_jax.cli", "sandbox", "serve", "--port", "0", "--workers", "1"]
     with served(command, cwd=ROOT) as (url, _):
         assert httpx.get(f"{url}/health").json()["tier"] == "namespaces"
 
 
-def test_a_service_with_too_few_descriptors_does_not_start() -> None:
+def test_a_service_with_too_few_descriptors_does_not_start():
     log = refusal(with_descriptors(100), cwd=ROOT)
     assert log.count("\n") == 1
     assert "1 workers need more descriptors than this user may open: raise `ulimit -n`" in log

@@ -56,7 +56,7 @@ OF_THE_WALLS = [*PROCESSES, *CHANGES, *NETWORK, *SECRETS, *LEFTOVERS]  # which d
 
 @x86_only
 @pytest.mark.parametrize("as_user", [False, True])
-def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user: bool) -> None:
+def test_without_namespaces_landlock_and_seccomp_hold_the_same_promises(as_user):
     promises = [promise for promise in WITHOUT_NAMESPACES if as_user or promise in OF_THE_WALLS]
     with served(**contained(refused=DOCKER_REFUSES, as_user=as_user)) as (url, _):
         health = httpx.get(f"{url}/health").json()
@@ -103,7 +103,7 @@ def f(name):
 
 
 @x86_only
-def test_the_threads_of_others_are_never_counted_against_a_tool() -> None:
+def test_the_threads_of_others_are_never_counted_against_a_tool():
     container = contained(refused=DOCKER_REFUSES, as_user=True)
     with served(**container) as (url, _), SandboxClient(url) as client, crowd():
         assert client.execute(HONEST_THREADS, "f", {}).value == 45
@@ -114,8 +114,8 @@ def test_the_threads_of_others_are_never_counted_against_a_tool() -> None:
         assert httpx.get(f"{url}/health").json()["workers"]["restarts"] == 0
 
 
-def test_a_process_is_tried_only_if_the_machine_has_few_threads_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left() -> int:
+def test_a_process_is_tried_only_if_the_machine_has_few_threads_left(monkeypatch):
+    def none_left():
         raise OSError
 
     monkeypatch.setattr(linux, "fork", none_left)
@@ -123,7 +123,7 @@ def test_a_process_is_tried_only_if_the_machine_has_few_threads_left(monkeypatch
     assert not limits._has_room(most_threads=1)
 
 
-def test_the_threads_of_neighbours_are_never_counted_against_a_call() -> None:
+def test_the_threads_of_neighbours_are_never_counted_against_a_call():
     """Four calls of one worker start as many threads as they are given, while three others want eight each."""
     hold = "\ndef g():\n    started = f()\n    time.sleep(1)\n    return started\n"
     honest = "import time\n" + HONEST_THREADS + "\ndef g():\n    time.sleep(0.5)\n    return f()\n"
@@ -147,7 +147,7 @@ def f(seconds):
 """
 
 
-def test_a_call_has_no_descriptor_of_the_calls_beside_it() -> None:
+def test_a_call_has_no_descriptor_of_the_calls_beside_it():
     """Some of the calls of one worker begin while others are at work."""
     with local_sandbox(workers=1) as url, SandboxClient(url) as client, ThreadPoolExecutor(4) as asking:
         (alone,) = {tuple(client.execute(OPEN_DESCRIPTORS, "f", {"seconds": 0}).value)}
@@ -156,7 +156,7 @@ def test_a_call_has_no_descriptor_of_the_calls_beside_it() -> None:
 
 
 @x86_only
-def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure() -> None:
+def test_a_thread_that_the_user_has_no_room_for_is_the_services_failure():
     """The user may have so many threads and no more, and others take the last ones while a call runs."""
     most = threads_of(65534 if IS_ROOT else os.geteuid()) + 250
     container = contained(refused=DOCKER_REFUSES, as_user=True, most_threads=most)
@@ -200,7 +200,7 @@ def crowd() -> Iterator[None]:
         process.communicate()
 
 
-def test_an_ordinary_user_has_the_strongest_tier() -> None:
+def test_an_ordinary_user_has_the_strongest_tier():
     if not IS_ROOT:
         pytest.skip("this run is by an ordinary user already: the other tests show it")
     with served(**contained(as_user=True)) as (url, _), SandboxClient(url) as client:
@@ -218,7 +218,7 @@ LACKS = {  # system calls that a container refuses, and the refusal of a service
 
 @x86_only
 @pytest.mark.parametrize("tier", LACKS)
-def test_below_the_minimum_tier_the_service_refuses_and_names_the_cause(tier: str) -> None:
+def test_below_the_minimum_tier_the_service_refuses_and_names_the_cause(tier):
     lacks, words = LACKS[tier]
     log = refusal(**contained("--min-tier", tier, refused=lacks))
     assert f"refuses to start: no isolation of at least the tier `{tier}`" in log
@@ -226,14 +226,14 @@ def test_below_the_minimum_tier_the_service_refuses_and_names_the_cause(tier: st
         assert each in log
 
 
-def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(tmp_path: Path) -> None:
+def test_a_filter_that_lets_a_call_through_is_caught_by_the_self_test(tmp_path):
     altered(tmp_path, "jail/seccomp.py", "getrandom 318 278,", "getrandom 318 278, bpf 321 280,")
     log = refusal(**own("--min-tier", "namespaces", root=tmp_path))
     assert "system calls off the list are refused: expected the value [], found ['bpf']" in log
 
 
 @x86_only
-def test_landlock_is_refused_when_the_tools_user_may_change_its_files() -> None:
+def test_landlock_is_refused_when_the_tools_user_may_change_its_files():
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         root = altered(Path(name), "jail/seccomp.py", "getrandom 318 278,", "getrandom 318 278, fchmodat 268 53,")

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import uvicorn
 
 from sandbox import endpoints
@@ -66,7 +65,7 @@ async def until_held(size: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_reply_beyond_the_bound_is_503_and_the_others_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reply_beyond_the_bound_is_503_and_the_others_are_whole(monkeypatch):
     monkeypatch.setattr(endpoints, "MOST_UNREAD_BYTES", 3 * REPLY_BYTES)
     async with served() as port:
         first = [await caller(port) for _ in range(3)]
@@ -82,7 +81,7 @@ async def test_a_reply_beyond_the_bound_is_503_and_the_others_are_whole(monkeypa
         await until_held(0)
 
 
-async def test_a_reply_that_is_not_read_in_time_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reply_that_is_not_read_in_time_is_cut_off(monkeypatch):
     monkeypatch.setattr(endpoints, "READ_SECONDS", 0.3)
     async with served() as port:
         sock = await caller(port)

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from synthesis.records import JsonObject
-from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.track.journal import Journal
 from tests.synthesis.teacher.mock_endpoint import FAULTS, MockEndpoint
@@ -40,9 +35,7 @@ def with_scores(reply: Any) -> Any:
     return reply
 
 
-async def survive_faults(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[ToldTeacher], Any]
-) -> tuple[StageReport, Counter[str]]:
+async def survive_faults(folder, monkeypatch, run):
     """Run a track on an endpoint with 30 % faults of every kind; return its report and the rejections by reason.
 
     Checked here, for any track: each kind of fault did happen, each item of each stage has its outcome, each rejection
@@ -52,14 +45,14 @@ async def survive_faults(
     rejected: Counter[str] = Counter()
     append = Journal.append
 
-    def watched_append(journal: Journal, item: int, outcome: JsonObject) -> None:
+    def watched_append(journal, item, outcome):
         assert ("result" in outcome) != ("rejected" in outcome)
         if "rejected" in outcome:
             assert outcome["detail"]
             rejected[outcome["rejected"]] += 1
         append(journal, item, outcome)
 
-    def answer(body: JsonObject) -> str | JsonObject:
+    def answer(body):
         return said(with_scores(told(replies, body)))
 
     monkeypatch.setenv("TEST_KEY", KEY)

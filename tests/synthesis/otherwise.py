@@ -14,12 +14,12 @@ Change = Callable[[Any, Any, int], Any]
 class Otherwise(ProceduralTeacher):
     """The embedded teacher with other replies to some kinds of request."""
 
-    def __init__(self, changes: dict[type, Change] | None = None, *, times: int | None = None):
+    def __init__(self, changes=None, *, times=None):
         """Change the replies to these kinds of request: the first so many of them, or all."""
         self._changes, self._left = changes or {}, times
         self.asked: list[Any] = []
 
-    async def ask(self, request: Any, *, seed: int) -> Any:
+    async def ask(self, request, *, seed):
         self.asked.append(request)
         reply = await super().ask(request, seed=seed)
         change = self._changes.get(type(request))
@@ -29,14 +29,14 @@ class Otherwise(ProceduralTeacher):
             self._left -= 1
         return change(request, reply, seed)
 
-    def asked_for(self, kind: type) -> list[Any]:
+    def asked_for(self, kind):
         return [request for request in self.asked if isinstance(request, kind)]
 
 
 def raising(error: Exception) -> Change:
     """Return the change that raises an error instead of a reply."""
 
-    def change(request: Any, reply: Any, seed: int) -> Any:
+    def change(request, reply, seed):
         raise error
 
     return change

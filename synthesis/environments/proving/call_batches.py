@@ -35,21 +35,16 @@ class CallBatches:
         """Run independent calls; the replies are in the order of the requests."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            # It sends two turns of the loop later, so that tasks that become ready in this turn get into the batch.
-            loop.call_soon(loop.call_soon, self._send)
+            task = loop.create_task(self._deliver())
+            self._sending.add(task)  # the loop alone would let a running task be collected as garbage
+            task.add_done_callback(self._sending.discard)
         replies: asyncio.Future[list[ExecuteReply]] = loop.create_future()
         self._waiting.append((requests, replies))
         return await replies
 
-    def _send(self) -> None:
+    async def _deliver(self) -> None:
+        await asyncio.sleep(0)  # one turn of the loop more, so that tasks that become ready now get into the batch
         waiting, self._waiting = self._waiting, []
-        task = asyncio.get_running_loop().create_task(self._deliver(waiting))
-        self._sending.add(task)  # the loop alone would let a running task be collected as garbage
-        task.add_done_callback(self._sending.discard)
-
-    async def _deliver(
-        self, waiting: Sequence[tuple[Sequence[ExecuteRequest], asyncio.Future[list[ExecuteReply]]]]
-    ) -> None:
         try:
             calls = [item for requests, _ in waiting for item in requests]
             told: list[ExecuteReply] = []

@@ -28,15 +28,7 @@ from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.questions.qa_instances import ways_to_answer
-from synthesis.records import (
-    Demonstration,
-    Environment,
-    EnvironmentTool,
-    Habit,
-    JsonObject,
-    Message,
-    ToolCall,
-)
+from synthesis.records import Demonstration, Environment, EnvironmentTool, Habit, JsonObject, Message, ToolCall
 from synthesis.stage import Rejected
 
 _CALL_ID: Final = "habit"
@@ -113,7 +105,12 @@ async def _demonstrations(environment: Environment, habit: Habit, sandbox: Sandb
     episodes: list[tuple[Message, ...]]
     match habit:
         case "calls_distractor":
-            asked = await _run(environment, _calls_of_distractors(environment), sandbox)
+            first = _first_call(environment)
+            calls = [
+                ToolCall(id=_CALL_ID, name=each.tool.document.name, arguments=_arguments(each.tool, first))
+                for each in environment.irrelevant_tools
+            ]
+            asked = await _run(environment, calls, sandbox)
             turns = [_turn(environment, call, tool_response(reply)) for call, reply in asked]
             episodes = [(gold[0], *turn, *gold[1:]) for turn in turns]
         case "repeats_call":
@@ -121,7 +118,15 @@ async def _demonstrations(environment: Environment, habit: Habit, sandbox: Sandb
             turn, place = _turn(environment, again, gold[2].content), 2 + len(gold[1].tool_calls)
             episodes = [(*gold[:place], *turn, *gold[place:])]
         case "one_call_too_many":
-            asked = await _run(environment, _calls_for_other_rows(environment), sandbox)
+            tools = _tools(environment)
+            calls = [
+                ToolCall(id=_CALL_ID, name=task.call.name, arguments=arguments)
+                for task in environment.sub_tasks
+                if task.call
+                for others in calls_for_other_rows(tools[task.call.name], task.call.arguments).values()
+                for arguments in others
+            ]
+            asked = await _run(environment, calls, sandbox)
             turns = [
                 _turn(environment, call, tool_response(reply))
                 for call, reply in asked
@@ -131,7 +136,9 @@ async def _demonstrations(environment: Environment, habit: Habit, sandbox: Sandb
         case "stops_early":
             episodes = [_without_last_call(gold, environment)]
         case "gives_up":
-            episodes = [(gold[0], *turn, _giving_up(environment)) for turn in await _failed_turns(environment, sandbox)]
+            said = "抱歉，未能查到。" if environment.language == "zh" else "Sorry, I could not find it out."
+            last = Message(role="assistant", reasoning_content="The call failed.", content=said)
+            episodes = [(gold[0], *turn, last) for turn in await _failed_turns(environment, sandbox)]
         case "recovers":
             episodes = [(gold[0], *turn, *gold[1:]) for turn in await _failed_turns(environment, sandbox)]
     return [Demonstration(habit=habit, messages=messages) for messages in episodes]
@@ -157,11 +164,6 @@ def _without_last_call(gold: tuple[Message, ...], environment: Environment) -> t
     return (*messages, environment.final_message(found))
 
 
-def _giving_up(environment: Environment) -> Message:
-    content = "抱歉，未能查到。" if environment.language == "zh" else "Sorry, I could not find it out."
-    return Message(role="assistant", reasoning_content="The call failed.", content=content)
-
-
 def _turn(
     environment: Environment, call: ToolCall, response: str, *, is_error: bool = False
 ) -> tuple[Message, Message]:
@@ -171,30 +173,10 @@ def _turn(
     )
 
 
-def _calls_of_distractors(environment: Environment) -> list[ToolCall]:
-    first = _first_call(environment)
-    return [
-        ToolCall(id=_CALL_ID, name=each.tool.document.name, arguments=_arguments(each.tool, first))
-        for each in environment.irrelevant_tools
-    ]
-
-
 def _arguments(tool: EnvironmentTool, gold: ToolCall) -> JsonObject:
-    """Return arguments for all required parameters, with the values of the gold call for parameters of the same
-    name."""
+    """Return arguments for all required parameters; one of the same name as a gold call's has its value."""
     values = cycle(gold.arguments.values())
     return {name: gold.arguments.get(name, next(values)) for name in tool.document.required}
-
-
-def _calls_for_other_rows(environment: Environment) -> list[ToolCall]:
-    tools = _tools(environment)
-    return [
-        ToolCall(id=_CALL_ID, name=task.call.name, arguments=arguments)
-        for task in environment.sub_tasks
-        if task.call
-        for others in calls_for_other_rows(tools[task.call.name], task.call.arguments).values()
-        for arguments in others
-    ]
 
 
 async def _failed_turns(environment: Environment, sandbox: Sandbox) -> list[tuple[Message, Message]]:

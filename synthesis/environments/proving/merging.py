@@ -59,7 +59,6 @@ async def merge_sub_environments(
 
     Raises:
         Rejected: a joined tool answered every gold call, and yet its whole proof fails.
-        EmbeddingModelMissing: the local embedding model is not there.
     """
     # In a thread: a local model takes seconds, and other environments wait on this event loop.
     cosines = await asyncio.to_thread(_cosines, sub_environments, embedding)

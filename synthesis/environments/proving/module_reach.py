@@ -38,26 +38,23 @@ def check_reach(tree: ast.Module, allowed: Set[str]) -> None:
     Raises:
         Rejected: it imports or names such a module, or uses a module otherwise than for its public attributes.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of deprecated names in packages
-        _check_reach(tree, allowed)
-
-
-def _check_reach(tree: ast.Module, allowed: Set[str]) -> None:
-    imported = dict(_imported(tree, allowed))
-    if not imported:
-        return  # no name stands for a module: there is no way from any
     # In `json.dumps` the name `json` only leads on; a module that stands for itself could be handed to anything.
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node, own_names in _with_own_names(tree, frozenset()):
-        if not isinstance(node, ast.Name | ast.Attribute):
-            continue
-        found = _resolved(node, imported, allowed)
-        is_own = isinstance(node, ast.Name) and (node.id in own_names or not isinstance(node.ctx, ast.Load))
-        if isinstance(found, ModuleType) and id(node) not in bases and not is_own:
-            raise Rejected("name not allowed", f"module {found.__name__!r} used as a value in line {node.lineno}")
-        if _reads_text_as_code(found) and not is_own:
-            raise Rejected("name not allowed", f"{ast.unparse(node)} in line {node.lineno}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated names in packages
+        imported = dict(_imported(tree, allowed))
+        if not imported:
+            return  # no name stands for a module: there is no way from any
+        for node, own_names in _with_own_names(tree, frozenset()):
+            if not isinstance(node, ast.Name | ast.Attribute):
+                continue
+            found = _resolved(node, imported, allowed)
+            if isinstance(node, ast.Name) and (node.id in own_names or not isinstance(node.ctx, ast.Load)):
+                continue
+            if isinstance(found, ModuleType) and id(node) not in bases:
+                raise Rejected("name not allowed", f"module {found.__name__!r} used as a value in line {node.lineno}")
+            if any(found is function for function in READS_TEXT_AS_CODE):
+                raise Rejected("name not allowed", f"{ast.unparse(node)} in line {node.lineno}")
 
 
 def _imported(tree: ast.Module, allowed: Set[str]) -> Iterator[tuple[str, object]]:
@@ -118,10 +115,6 @@ def _attribute(module: ModuleType, name: str, allowed: Set[str], line: int) -> o
     if isinstance(value, ModuleType) and value.__name__.split(".")[0] not in allowed:
         raise Rejected("import not allowed", f"{where} is the module {value.__name__!r}")
     return value
-
-
-def _reads_text_as_code(value: object) -> bool:
-    return any(value is function for function in READS_TEXT_AS_CODE)
 
 
 def _with_own_names(node: ast.AST, own_names: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:

@@ -9,16 +9,13 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from sandbox.client import AsyncSandboxClient
-from synthesis.errors import SynthesisError
-from synthesis.python_source import tool_syntax_tree
+from synthesis.errors import InputUnusable
+from synthesis.python_source import imported_modules, tool_syntax_tree
 from synthesis.records import EnvironmentTool, NeededPackage
 from synthesis.stage import Rejected
-
-
-class PackageNotHere(SynthesisError):
-    """A package that tools may import is not installed where their code is checked."""
 
 
 async def packages_of_sandbox(client: AsyncSandboxClient, names: Sequence[str]) -> tuple[NeededPackage, ...]:
@@ -26,14 +23,14 @@ async def packages_of_sandbox(client: AsyncSandboxClient, names: Sequence[str]) 
 
     Raises:
         PackagesMissing: the sandbox has not all of them.
-        PackageNotHere: one is not installed here, where the check of code resolves the names that it uses.
+        InputUnusable: one is not installed here, where the check of code resolves the names that it uses.
         SandboxUnavailable: the sandbox gives no answer.
     """
     found = await client.require_packages(names)
     for name, package in found.items():
         for module in package.modules:
             if importlib.util.find_spec(module.partition(".")[0]) is None:
-                raise PackageNotHere(
+                raise InputUnusable(
                     f"the package {name} must be installed here, too, where the code of tools is checked; found no "
                     f"module {module}: pip install {name}"
                 )
@@ -54,7 +51,10 @@ def with_needed_packages(tool: EnvironmentTool, allowed: Sequence[NeededPackage]
     >>> with_needed_packages(tool, []).packages
     ()
     """
-    roots = _imported_roots(tool.source) if allowed else set()
+    roots: set[str] = set()
+    with suppress(SyntaxError):  # `check_source` rejects it
+        nodes = ast.walk(tool_syntax_tree(tool.source)) if allowed else ()
+        roots = {module.partition(".")[0] for node in nodes for module in imported_modules(node)}
     needed = tuple(package for package in allowed if roots & module_roots([package]))
     return tool if tool.packages == needed else tool.model_copy(update={"packages": needed})
 
@@ -83,17 +83,3 @@ def require_listed(tools: Sequence[EnvironmentTool], allowed: Mapping[str, Neede
             if not set(package.modules) <= set(has.modules):
                 found = sorted(set(package.modules) - set(has.modules))
                 raise Rejected("package has other modules", f"{package.name} of {tool.document.name}: {found}")
-
-
-def _imported_roots(source: str) -> set[str]:
-    try:
-        tree = tool_syntax_tree(source)
-    except SyntaxError:
-        return set()  # `check_source` rejects it
-    roots = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            roots.add((node.module or "").partition(".")[0])
-    return roots

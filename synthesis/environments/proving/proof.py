@@ -37,7 +37,6 @@ Proof: TypeAlias = tuple[EnvironmentTool, Sequence[SubQuestion]]
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and list indices that lead from a reply to an answer."""
 
-
 PROOF_LIMITS: Final = Limits(wall_seconds=30, cpu_seconds=1)
 """Limits of a call in a proof: the CPU time binds, since a good tool must not fail on a busy machine."""
 

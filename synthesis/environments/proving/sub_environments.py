@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from synthesis.answers.schema_fault import schema_fault
@@ -54,10 +55,6 @@ async def build_sub_environments(
     """Build and prove the sub-environments of all nodes, side by side; a share of the tools have scaled documents.
 
     `documents` are those that have been written already, by id of their sub-question.
-
-    Raises:
-        BadReply: the teacher has no usable answer for one of the nodes.
-        Rejected: one of the nodes that need a tool did not get one.
     """
     answers = {node.id: node.answer for node in instance.nodes}
     used = {parent for node in instance.nodes for parent in node.depends_on}
@@ -74,43 +71,30 @@ async def build_sub_environments(
         document = written.get(node.id) or await write_document(
             teacher, knowledge, node, seed=seed + position, scaled=scaled_documents
         )
-        left -= 1 + (scaled_documents > 0)  # counted even where the draft had it written: as many tries either way
-        return await _build_tool(teacher, sandbox, knowledge, node, document, seed=seed + position, max_requests=left)
+        left -= 2 + (scaled_documents > 0)  # counted even where the draft had it written: as many tries either way
+        request = WriteToolCall(knowledge=knowledge, node=node, document=document)
+        call = await accepted_reply(teacher, request, partial(_checked_call, node, document), seed=seed + position)
+
+        async def proven(written: ToolImplementation) -> SubEnvironment:
+            source = EnvironmentTool(document=document, source=written.source, tables=written.tables)
+            tool = with_needed_packages(source, knowledge.packages)
+            asked = sub_question_of(node, call).model_copy(update={"path": written.path})
+            (asked,) = await with_replies(sandbox, tool, [asked])
+            await prove(sandbox, [(tool, [asked])])
+            return SubEnvironment(asked, tool)
+
+        to_write = WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call)
+        return await proven_reply(teacher, to_write, proven, seed=seed + position, max_requests=left)
 
     return await all_in_order(build(position, node) for position, node in enumerate(instance.nodes))
 
 
-async def _build_tool(
-    teacher: Teacher,
-    sandbox: Sandbox,
-    knowledge: Knowledge,
-    node: DecompositionNode,
-    document: ToolDocument,
-    *,
-    seed: int,
-    max_requests: int,
-) -> SubEnvironment:
-    def checked(written: CallArguments) -> ToolCall:
-        if fault := schema_fault(document.parameters, written.arguments, "arguments"):
-            raise Rejected("gold call that its tool does not take", f"{document.name}: {fault}")
-        if not document.names_arguments(written.arguments):
-            raise Rejected("gold call that its tool does not take", f"{document.name}: {sorted(written.arguments)}")
-        return ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
-
-    request = WriteToolCall(knowledge=knowledge, node=node, document=document)
-    call = await accepted_reply(teacher, request, checked, seed=seed)
-    sub_question = sub_question_of(node, call)
-
-    async def proven(written: ToolImplementation) -> SubEnvironment:
-        source = EnvironmentTool(document=document, source=written.source, tables=written.tables)
-        tool = with_needed_packages(source, knowledge.packages)
-        asked = sub_question.model_copy(update={"path": written.path})
-        (asked,) = await with_replies(sandbox, tool, [asked])
-        await prove(sandbox, [(tool, [asked])])
-        return SubEnvironment(asked, tool)
-
-    to_write = WriteToolImplementation(knowledge=knowledge, node=node, document=document, call=call)
-    return await proven_reply(teacher, to_write, proven, seed=seed, max_requests=max_requests - 1)  # the call was one
+def _checked_call(node: DecompositionNode, document: ToolDocument, written: CallArguments) -> ToolCall:
+    fault = schema_fault(document.parameters, written.arguments, "arguments")
+    if fault or not document.names_arguments(written.arguments):
+        detail = f"{document.name}: {fault or sorted(written.arguments)}"
+        raise Rejected("gold call that its tool does not take", detail)
+    return ToolCall(id=f"call_{node.id}", name=document.name, arguments=written.arguments)
 
 
 async def proven_reply(
@@ -125,7 +109,6 @@ async def proven_reply(
 
     Raises:
         Rejected: every reply failed; the error is the last failure.
-        BadReply: a reply stayed unusable.
     """
     failure = Rejected("no proof")
     for _ in range(max_requests):

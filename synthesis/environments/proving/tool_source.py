@@ -13,7 +13,7 @@ from typing import Final
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.proving.module_reach import check_reach
 from synthesis.environments.proving.needed_packages import module_roots
-from synthesis.python_source import tool_syntax_tree
+from synthesis.python_source import imported_modules, tool_syntax_tree
 from synthesis.records import JsonValue, NeededPackage, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.tools.written_documents import check_written
@@ -29,7 +29,6 @@ FORBIDDEN_NAMES: Final = frozenset({
     "open", "print", "input", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "breakpoint",
     "exit", "quit", "help", "memoryview", "id", "hash", "getattr", "setattr", "delattr",
 })  # fmt: skip
-
 
 FRAMES: Final = frozenset({
     "gi_frame", "gi_code", "gi_yieldfrom", "cr_frame", "cr_code", "cr_await", "ag_frame", "ag_code", "tb_frame",
@@ -76,39 +75,18 @@ def _checked_code(
 
 
 def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
-    match node:
-        case ast.Import(names=names):
-            modules = [alias.name for alias in names]
-        case ast.ImportFrom(module=module, level=level):
-            # With its dot a relative import is in no list of modules.
-            modules = [module or ""] if not level else ["." + (module or "")]
-        case _:
-            modules = []
-    for module in modules:
+    for module in imported_modules(node):  # with its dot a relative import is in no list of modules
         if module.split(".")[0] not in allowed:
             raise Rejected("import not allowed", f"found {module!r}, allowed are {sorted(allowed)}")
-    if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or _is_special(node.id)):
+    is_special = isinstance(node, ast.Name) and node.id.startswith("__") and node.id.endswith("__")
+    if isinstance(node, ast.Name) and (node.id in FORBIDDEN_NAMES or (is_special and node.id != "__name__")):
         raise Rejected("name not allowed", f"{node.id!r} in line {node.lineno}")
-    match node:
-        case ast.Attribute(attr=attribute):
-            attributes = [attribute]
-        case ast.MatchClass(kwd_attrs=attributes):  # `case Frame(f_back=x)` reads an attribute, too
-            pass
-        case _:
-            attributes = []
-    for attribute in attributes:
-        if attribute.startswith("__") or attribute in FRAMES:
-            raise Rejected("name not allowed", f"{attribute!r}{_line(node)}")
+    if isinstance(node, ast.Attribute | ast.MatchClass):  # `case Frame(f_back=x)` reads an attribute, too
+        for attribute in [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs:
+            if attribute.startswith("__") or attribute in FRAMES:
+                raise Rejected("name not allowed", f"{attribute!r} in line {node.lineno}")
     if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
         raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__") and name != "__name__"
-
-
-def _line(node: ast.AST) -> str:
-    return f" in line {node.lineno}" if hasattr(node, "lineno") else ""
 
 
 def _check_signature(functions: Sequence[tuple[str, ast.arguments]], document: ToolDocument) -> None:

@@ -55,7 +55,6 @@ async def write_draft(
     If its tools must be unseen, their documents are written at once, since the question decides which tools it needs.
 
     Raises:
-        BadReply: a question to the teacher got no usable answer.
         Rejected: its structure or its dependencies break a rule, or every draw shares something.
     """
     shared = ""

@@ -6,9 +6,8 @@ The structural validator asks no language model. Each rule has a name; an instan
 from __future__ import annotations
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
-
-from networkx import find_cycle, is_directed_acyclic_graph
 
 from synthesis.answers.same_answer import same_answer
 from synthesis.environments.selection.quotas import EnvironmentPlan
@@ -19,7 +18,6 @@ from synthesis.questions.decomposition import (
     DecompositionNode,
     QAInstance,
     compose,
-    dependency_graph,
     depths,
     scenario_of,
 )
@@ -65,11 +63,7 @@ async def write_qa_instance(
 
 
 def check_languages(instance: QAInstance, language: Language) -> None:
-    """Check that every question is in its language; names and answers may be in any language.
-
-    Raises:
-        Rejected: a question is not; the error has the words of another language.
-    """
+    """Check that every question is in its language; names and answers may be in any language."""
     given = [*instance.entities, instance.answer, *(node.answer for node in instance.nodes)]
     for asked in (instance.question, *(node.question for node in instance.nodes)):
         require_language(asked, language, given, what="question", where=f" in {asked[:80]!r}")
@@ -119,9 +113,10 @@ def _check_graph(instance: QAInstance) -> None:
         if len(set(node.depends_on)) < len(node.depends_on):
             raise Rejected("duplicated dependency", f"{node.id} depends on {list(node.depends_on)}")
     # Every cycle breaks the order below as well; it is looked for first to be called by its own name.
-    graph = dependency_graph(instance.nodes)
-    if not is_directed_acyclic_graph(graph):
-        raise Rejected("cyclic dependency", f"{[node for node, _ in find_cycle(graph)]}")
+    try:
+        TopologicalSorter({node.id: node.depends_on for node in instance.nodes}).prepare()
+    except CycleError as error:
+        raise Rejected("cyclic dependency", f"{error.args[1]}") from error
     for position, node in enumerate(instance.nodes):
         if late := sorted(set(node.depends_on) - set(ids[:position])):
             raise Rejected("dependency listed after its dependent", f"{node.id} depends on {late}")

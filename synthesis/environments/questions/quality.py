@@ -12,11 +12,7 @@ from synthesis.teacher.protocol import Teacher
 
 
 async def score_quality(teacher: Teacher, knowledge: Knowledge, instance: QAInstance, *, seed: int) -> QualityScore:
-    """Return QS(τ) of an instance that breaks no rule; there is no score without a judgement.
-
-    Raises:
-        BadReply: the teacher's judgement cannot be used.
-    """
+    """Return QS(τ) of an instance that breaks no rule; there is no score without a judgement."""
     check_dependencies(instance)
     return (await teacher.ask(JudgeDecomposition(knowledge=knowledge, instance=instance), seed=seed)).quality
 

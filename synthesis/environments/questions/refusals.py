@@ -43,7 +43,6 @@ async def omit_parameter(teacher: Teacher, knowledge: Knowledge, environment: En
     """Leave out of the question a value that a first call needs, which the user tells when asked for it.
 
     Raises:
-        BadReply: the teacher has no such question.
         Rejected: the new question still tells the value, or the value is no argument of the call; or it leaves out
             more than that, or tells an answer that the old one did not tell.
     """

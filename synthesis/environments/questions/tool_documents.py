@@ -9,6 +9,7 @@ implementation to each default that the scaled document promises.
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.tool_writing import ScaleToolDocument, WriteToolDocument
@@ -30,7 +31,6 @@ async def write_document(
     Within one environment equal documents stay equal.
 
     Raises:
-        BadReply: the teacher has no such document.
         Rejected: its schema cannot be used, it is described in another language, or the scaled document breaks a rule.
     """
 
@@ -45,17 +45,12 @@ async def write_document(
     # Drawn by name, not by sub-question: tools of one name are scaled alike, and can be merged.
     if random.Random(f"scaling/{knowledge.seed}/{document.name}").random() >= scaled:
         return document
-
-    def checked_scaled(reply: ToolDocument) -> ToolDocument:
-        check_scaled(document, reply)
-        return reply
-
     to_scale = ScaleToolDocument(knowledge=knowledge, document=document)
-    return await accepted_reply(teacher, to_scale, checked_scaled, seed=knowledge.seed)
+    return await accepted_reply(teacher, to_scale, partial(check_scaled, document), seed=knowledge.seed)
 
 
-def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
-    """Check that a scaled document only has optional parameters more, each with a default that its schema allows."""
+def check_scaled(document: ToolDocument, scaled: ToolDocument) -> ToolDocument:
+    """Return a scaled document if it only has optional parameters more, each with a default that its schema allows."""
     check_written(scaled)
     before, after = (item.parameters.get("properties", {}) for item in (document, scaled))
     if scaled.name != document.name or set(scaled.required) != set(document.required):
@@ -71,6 +66,7 @@ def check_scaled(document: ToolDocument, scaled: ToolDocument) -> None:
             raise Rejected("added parameter without default", name)
         if schema_fault(schema, schema["default"], name):
             raise Rejected("default breaks its schema", f"{name}: {schema}")
+    return scaled
 
 
 def documented_defaults(document: ToolDocument) -> dict[str, object]:

@@ -78,11 +78,7 @@ def shared_between(split_a: Path, split_b: Path) -> dict[str, int]:
 
 
 def contents_of(directories: Sequence[Path]) -> SplitContents:
-    """Read the contents of record directories of environments.
-
-    Raises:
-        RecordDirectoryError: a directory is missing, damaged or of another kind.
-    """
+    """Read the contents of record directories of environments."""
     contents = SplitContents()
     for directory in directories:
         for environment in RecordSource(directory, Environment):
@@ -94,11 +90,7 @@ class TakenValues:
     """Contents of other splits that may not occur in this one."""
 
     def __init__(self, directories: Sequence[Path], unseen: Unseen = "worlds"):
-        """Read the record directories of the other splits.
-
-        Raises:
-            RecordDirectoryError: a directory is missing, damaged or of another kind.
-        """
+        """Read the record directories of the other splits."""
         self.unseen: Unseen = unseen
         self._taken = contents_of(directories)
         self._values = self._taken.entities | self._taken.answers  # one split's answer may be another's entity

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from synthesis.diversity import Diversity, DiversityCounter
 from synthesis.questions.decomposition import DecompositionNode, depths
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
-from synthesis.records import Environment, JsonValue, SubQuestion
+from synthesis.records import Environment, SubQuestion
 
 PAPER: Final[Mapping[str, Any]] = {
     "environments": 6596,
@@ -28,7 +28,6 @@ PAPER: Final[Mapping[str, Any]] = {
     "scenarios": {"parallel_multi_hop": 0.478},
 }
 """Figures of ASTRA's (arXiv 2601.21558) 6,596 environments, under the names of `EnvironmentStatistics`."""
-
 
 Similarity = Literal["lexical", "local model"]
 
@@ -87,19 +86,11 @@ def environment_statistics(directory: Path) -> EnvironmentStatistics:
     source = RecordSource(directory, Environment)
     if not source:
         raise RecordDirectoryError(f"{directory} has no environment to count; name another directory")
-    similarity = similarity_of(read_card(directory).made_with)
-    return statistics_of(source).model_copy(update={"similarity": similarity})
-
-
-def similarity_of(made_with: Mapping[str, JsonValue]) -> Similarity | None:
-    """Return the kind of similarity of tools in a set, read from its settings; None if they do not say.
-
-    >>> similarity_of({"embedding": None}), similarity_of({"embedding": "1f"}), similarity_of({})
-    ('lexical', 'local model', None)
-    """
+    made_with, counted = read_card(directory).made_with, statistics_of(source)
     if "embedding" not in made_with:
-        return None
-    return "lexical" if made_with["embedding"] is None else "local model"
+        return counted
+    similarity: Similarity = "lexical" if made_with["embedding"] is None else "local model"
+    return counted.model_copy(update={"similarity": similarity})
 
 
 def statistics_of(environments: Iterable[Environment]) -> EnvironmentStatistics:

@@ -81,27 +81,27 @@ def drawn_environments() -> Iterator[Environment]:
 
 
 @pytest.fixture(scope="module")
-def environments() -> list[Environment]:
+def environments():
     drawn = list(islice(drawn_environments(), 200))
     operations = {environment.composition.operation for environment in drawn if environment.composition}
     assert len(drawn) >= 190
-    assert operations == set(Composition.model_fields["operation"].annotation.__args__)  # type: ignore[union-attr]
+    assert operations == set(Composition.model_fields["operation"].annotation.__args__)
     return drawn
 
 
-def test_every_gold_final_message_tells_the_gold_answer(environments: list[Environment]) -> None:
+def test_every_gold_final_message_tells_the_gold_answer(environments):
     missed = [each for each in environments if not is_answer_accurate(each, each.gold_messages()[-1].content)]
     assert missed == []
 
 
-def test_the_answer_to_another_question_is_not_the_answer_to_this_one(environments: list[Environment]) -> None:
+def test_the_answer_to_another_question_is_not_the_answer_to_this_one(environments):
     shifted = [environments[shift:] + environments[:shift] for shift in (1, 2, 3, 30, 100)]
     pairs = [pair for others in shifted for pair in zip(environments, others, strict=True)]
     wrong = [pair for pair in pairs if is_answer_accurate(pair[0], pair[1].gold_messages()[-1].content)]
     assert len(wrong) <= len(pairs) / 1000, [(a.question, b.gold_messages()[-1].content) for a, b in wrong[:5]]
 
 
-def test_all_that_the_tools_of_a_whole_chain_said_is_no_choice_among_them(environments: list[Environment]) -> None:
+def test_all_that_the_tools_of_a_whole_chain_said_is_no_choice_among_them(environments):
     """Every value of the environment, said without saying which: never an answer where the answer is one of them."""
     choosing = [each for each in environments if each.composition and "est" in each.composition.operation]
     assert len(choosing) > 10
@@ -117,7 +117,7 @@ def test_all_that_the_tools_of_a_whole_chain_said_is_no_choice_among_them(enviro
     st.sampled_from(["The answer is {}.", "答案是{}。", "{}", "**{}** km", "It costs {}元，谢谢", "= {}\n", "({})"]),
     st.booleans(),
 )
-def test_a_number_is_found_with_its_separators_and_unit(number: int, sentence: str, with_separators: bool) -> None:
+def test_a_number_is_found_with_its_separators_and_unit(number, sentence, with_separators):
     said = sentence.format(f"{number:,}" if with_separators else number)
     assert holds_answer(said, number)
     assert holds_answer(said, float(number))
@@ -129,7 +129,7 @@ def test_a_number_is_found_with_its_separators_and_unit(number: int, sentence: s
     st.sampled_from("0123456789"),
     st.sampled_from(["{d}{n}", "{n}{d}", "{n}.{d}5", "{d}.{n}", "W{n}", "{n}-{n}"]),
 )
-def test_a_number_is_not_found_inside_another_value(number: int, digit: str, form: str) -> None:
+def test_a_number_is_not_found_inside_another_value(number, digit, form):
     said = form.format(n=number, d=digit)
     with contextlib.suppress(ValueError):
         assume(float(said) != number)
@@ -137,14 +137,14 @@ def test_a_number_is_not_found_inside_another_value(number: int, digit: str, for
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=5, max_size=12, unique=True), st.data())
-def test_a_message_that_lists_many_numbers_answers_with_none(numbers: list[int], data: st.DataObject) -> None:
+def test_a_message_that_lists_many_numbers_answers_with_none(numbers, data):
     gold = data.draw(st.sampled_from(numbers))
     assert not holds_answer(f"It may be {', '.join(map(str, numbers))}.", gold)
     assert holds_answer(f"It may be {', '.join(map(str, numbers))}.", gold, question=f"Is it {numbers}?")
 
 
 @given(st.lists(st.one_of(st.integers(0, 10**6), st.sampled_from(["MK5118", "2015-07-24", "Amber Fox"])), min_size=1))
-def test_of_a_list_every_item_must_stand_there(items: list[object]) -> None:
+def test_of_a_list_every_item_must_stand_there(items):
     assert holds_answer("They are " + " and ".join(map(str, items)), items)
     others = [item for item in items if item != items[-1]]
     assert not holds_answer("They are " + " and ".join(map(str, others)), items)
@@ -171,7 +171,7 @@ def test_of_a_list_every_item_must_stand_there(items: list[object]) -> None:
         (False, "There is no such flat", False), (True, "答案是false。", False),
     ],
 )  # fmt: skip
-def test_a_text_that_stands_for_an_answer_is_chosen_narrowly(gold: object, text: str, holds: bool) -> None:
+def test_a_text_that_stands_for_an_answer_is_chosen_narrowly(gold, text, holds):
     assert holds_answer(text, gold) is holds
 
 
@@ -221,34 +221,34 @@ NOT_TOLD: list[tuple[JsonValue, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in TOLD for text in texts])
-def test_a_value_is_told_in_any_way_that_says_the_same(gold: object, text: str) -> None:
+def test_a_value_is_told_in_any_way_that_says_the_same(gold, text):
     assert holds_answer(text, gold)
 
 
 @pytest.mark.parametrize(("gold", "text"), [(gold, text) for gold, texts in NOT_TOLD for text in texts])
-def test_a_value_is_not_told_by_another_that_looks_alike(gold: object, text: str) -> None:
+def test_a_value_is_not_told_by_another_that_looks_alike(gold, text):
     assert not holds_answer(text, gold)
 
 
-def test_an_abbreviated_month_ends_no_sentence() -> None:
+def test_an_abbreviated_month_ends_no_sentence():
     days = ["2021-03-03", "2021-04-04"]
     assert holds_answer("Elm is of Apr. 4, 2021. So it is Mar. 3, 2021.", days[0], candidates=days)
     assert holds_answer("Elm is of Apr. 4, 2021. So it is Sept. 3, 2021.", "2021-09-03", candidates=[days[1]])
     assert not holds_answer("It is Mar. 3, 2021. No, Apr. 4, 2021.", days[0], candidates=days)
 
 
-def test_words_that_tell_the_answer_count_as_no_other_value() -> None:
+def test_words_that_tell_the_answer_count_as_no_other_value():
     assert holds_answer("5 km, 5,000 m: at 1, 2 and 3.", "5 km")
     assert not holds_answer("5 km, 5,000 m: at 1, 2, 3 and 4.", "5 km")
 
 
-def test_a_name_inside_a_longer_name_is_another_name() -> None:
+def test_a_name_inside_a_longer_name_is_another_name():
     asked = question_of("竹园", entities=("竹园", "竹园编钟"))
     assert is_answer_accurate(asked, "答案是竹园。")
     assert not is_answer_accurate(asked, "答案是竹园编钟。")
 
 
-def test_the_last_sentence_that_names_a_candidate_must_choose() -> None:
+def test_the_last_sentence_that_names_a_candidate_must_choose():
     asked = question_of(
         "Oak",
         question="Which is higher, Oak or Elm?",
@@ -262,6 +262,6 @@ def test_the_last_sentence_that_names_a_candidate_must_choose() -> None:
 
 
 @given(st.text(max_size=60), st.one_of(st.text(max_size=8), st.integers(), st.floats(allow_nan=False), st.booleans()))
-def test_any_message_and_any_answer_can_be_read(text: str, gold: object) -> None:
+def test_any_message_and_any_answer_can_be_read(text, gold):
     assert holds_answer(text, gold) in (True, False)
     assert not holds_answer("", gold)

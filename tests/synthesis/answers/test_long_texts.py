@@ -22,10 +22,9 @@ MARKS = ["a" + "\u0301" * 40_000 + "\u0316" * 40_000, "a" + "\u0f73" * 40_000, "
 
 
 @pytest.mark.parametrize(
-    "refusal",
-    ["I cannot " + "could not but " * 8_000 + "no", "I cannot could not" + " " * 100_000],
+    "refusal", ["I cannot " + "could not but " * 8_000 + "no", "I cannot could not" + " " * 100_000]
 )
-def test_a_refusal_is_told_in_a_sentence_of_any_length(refusal: str) -> None:
+def test_a_refusal_is_told_in_a_sentence_of_any_length(refusal):
     with at_most(20):
         assert meets_expectation("refuse", refusal)
 
@@ -34,21 +33,18 @@ def test_a_refusal_is_told_in_a_sentence_of_any_length(refusal: str) -> None:
     ("text", "refuses"),
     [
         ("I cannot " + "could not find it, but " * 8_000 + "have it", False),
-        (
-            "At first I could not find " + "an item, " * 40 + "in one register, but the second one has it: 42",
-            False,
-        ),
+        ("At first I could not find " + "an item, " * 40 + "in one register, but the second one has it: 42", False),
         ("I could not find the price, but I looked up " + "an item, " * 40 + "and it is not there", True),
         ("I could not find it, but here it is not. I could not find it but here it is", True),
     ],
 )
-def test_a_failure_that_recovers_is_no_refusal_at_any_length(text: str, refuses: bool) -> None:
+def test_a_failure_that_recovers_is_no_refusal_at_any_length(text, refuses):
     with at_most(20):
         assert meets_expectation("refuse", text) is refuses
 
 
 @pytest.mark.parametrize("text", MARKS)
-def test_marks_without_end_are_compared(text: str) -> None:
+def test_marks_without_end_are_compared(text):
     began = time.process_time()  # `normalize` hears no signal before it is done
     assert len(nfkc(text)) < 100
     assert not same_answer(text, "b")
@@ -58,34 +54,34 @@ def test_marks_without_end_are_compared(text: str) -> None:
     assert time.process_time() - began < 20
 
 
-def test_a_short_text_keeps_all_its_marks() -> None:
+def test_a_short_text_keeps_all_its_marks():
     assert len(nfkc("x" + "\u0316" * 900)) == 901
 
 
-def test_an_answer_said_over_and_over_is_one_answer() -> None:
+def test_an_answer_said_over_and_over_is_one_answer():
     with at_most(20):
         assert holds_answer("It is " + "5 " * 200_000, 5)
 
 
-def test_a_number_without_end_is_none() -> None:
+def test_a_number_without_end_is_none():
     with at_most(20):
         assert _NUMBER.search("1,1,1" * 60_000 + "a") is None
 
 
 @pytest.mark.parametrize("text", ["```" + "a" * 200_000, "```" + " " * 200_000])
-def test_a_fence_that_never_closes_holds_nothing(text: str) -> None:
+def test_a_fence_that_never_closes_holds_nothing(text):
     with at_most(20):
         assert list(json_values(text)) == []
 
 
-def test_a_word_without_end_is_no_address() -> None:
+def test_a_word_without_end_is_no_address():
     with at_most(20):
         foreign_passages("a" * 200_000, "en")
     assert foreign_passages("见 https://example.com/a?b=c 。", "zh") == []
 
 
 @pytest.mark.parametrize("text", ["5 mıllion", "5 bİllion"])
-def test_letters_that_only_look_like_an_i_are_no_scale(text: str) -> None:
+def test_letters_that_only_look_like_an_i_are_no_scale(text):
     assert value_of(text) != value_of(text.replace("ı", "i").replace("İ", "i"))
     assert not holds_answer(f"It is {text}.", 5_000_000)
     assert not same_answer(text, "7 km")

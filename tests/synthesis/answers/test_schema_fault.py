@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from synthesis.answers.schema_fault import schema_fault
-from synthesis.records import JsonObject, ToolDocument
+from synthesis.records import ToolDocument
 from synthesis.trajectories.tasks import argument_error
 
 
@@ -24,7 +24,7 @@ from synthesis.trajectories.tasks import argument_error
         {"$dynamicRef": "#nope"},
     ],
 )  # fmt: skip
-def test_a_schema_that_cannot_be_used_is_a_fault(schema: JsonObject) -> None:
+def test_a_schema_that_cannot_be_used_is_a_fault(schema):
     assert (schema_fault(schema, {"a": "x"}, "arguments") or "").startswith("arguments: ")
     document = ToolDocument(name="get_rent", description="Rent", parameters=schema)
     assert (argument_error(document, {"a": "x"}) or "").startswith("arguments: ")
@@ -33,7 +33,7 @@ def test_a_schema_that_cannot_be_used_is_a_fault(schema: JsonObject) -> None:
 @pytest.mark.filterwarnings("ignore:Automatically retrieving")  # which jsonschema says, and does it
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/x", "file:///etc/hostname"])
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-def test_nothing_is_fetched_for_a_schema(address: str, keyword: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fetched_for_a_schema(address, keyword, monkeypatch):
     opened: list[object] = []
     monkeypatch.setattr(urllib.request, "urlopen", lambda *asked, **_: opened.append(asked))
     assert schema_fault({"properties": {"a": {keyword: address}}}, {"a": 1}, "arguments") is not None

@@ -18,7 +18,6 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts import judges
 from synthesis.record_io import RecordDirectoryError, RecordSource, write_records
 from synthesis.records import RewardAxes, Trajectory
-from synthesis.teacher.protocol import Reply, Request
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.verification import check_calls, check_shape
@@ -27,7 +26,7 @@ NOTHING_ASKED = {"mean": 0.0, "every_axis": 0.0, "tool_call_status": 0.0}
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory):
     """Conversations of which none was rejected for its scores, on another seed and other shares than was tuned on."""
     out = tmp_path_factory.mktemp("trajectories") / "out"
     shares = {"follow_up_share": 0.3, "augmentation_share": 0.75, "reward_thresholds": NOTHING_ASKED}
@@ -39,7 +38,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trajectories(directory: Path) -> list[Trajectory]:
+def trajectories(directory):
     return list(RecordSource(directory, Trajectory))
 
 
@@ -75,8 +74,8 @@ def shares(directory: Path, judge: ProceduralTeacher) -> dict[str, float]:
 
 @pytest.mark.parametrize("other_words", [False, True])
 def test_the_unmodified_pass_and_each_kind_of_fault_does_not_in_any_words(
-    directory: Path, trajectories: list[Trajectory], tmp_path: Path, other_words: bool
-) -> None:
+    directory, trajectories, tmp_path, other_words
+):
     if other_words:
         said = [in_other_words(each, Random(each.id)) for each in trajectories]
         write_records(tmp_path / "out", [each for each in said if each is not None], kind="trajectory")
@@ -87,11 +86,11 @@ def test_the_unmodified_pass_and_each_kind_of_fault_does_not_in_any_words(
     assert max(passing.values()) <= 0.05, passing
 
 
-def test_a_judge_that_approves_of_everything_is_found_out(directory: Path) -> None:
+def test_a_judge_that_approves_of_everything_is_found_out(directory):
     class Approving(ProceduralTeacher):
-        async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+        async def ask(self, request, *, seed):
             if isinstance(request, judges.JudgeConversation):
-                return judges.Judgement(score=1.0, reason="so")  # type: ignore[return-value]
+                return judges.Judgement(score=1.0, reason="so")
             return await super().ask(request, seed=seed)
 
     passing = shares(directory, Approving())
@@ -100,7 +99,7 @@ def test_a_judge_that_approves_of_everything_is_found_out(directory: Path) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind: str, trajectories: list[Trajectory]) -> None:
+def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind, trajectories):
     elsewhere, num_planted = Elsewhere(trajectories), 0
     for sound in trajectories:
         bad = planted(kind, sound, elsewhere, Random(sound.id))
@@ -118,7 +117,7 @@ def test_a_planted_fault_is_a_whole_conversation_of_possible_calls(kind: str, tr
 
 
 @pytest.mark.parametrize("depth", [300, 900, 2000, 100_000])
-def test_a_response_that_nests_deeper_than_python_reads_is_a_text(depth: int) -> None:
+def test_a_response_that_nests_deeper_than_python_reads_is_a_text(depth):
     inner = '[1, {"price": 90}, '
     found = list(scalars(inner * depth + "2" + "]" * depth))
     assert found in ([], [value for _ in range(depth) for value in (("", 1), ("price", 90))] + [("", 2)])
@@ -126,9 +125,7 @@ def test_a_response_that_nests_deeper_than_python_reads_is_a_text(depth: int) ->
     assert list(scalars("[" * depth)) == []
 
 
-def test_the_command_prints_counts_and_auc_and_refuses_other_records(
-    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_counts_and_auc_and_refuses_other_records(directory, tmp_path, capsys):
     assert not main(["records", "audit", str(directory), "--count", "30", "--json"])
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     assert list(kinds) == ["unmodified", *KINDS]

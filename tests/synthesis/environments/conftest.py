@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sandbox.local import local_sandbox
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import WriteQAInstance
-from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, Language, Scenario
+from synthesis.records import Language, Scenario
 from tests.synthesis.environments.made import all_kept, read, tiny_config
 
 
 @pytest.fixture(scope="session")
-def sandbox_url() -> Iterator[str]:
+def sandbox_url():
     with local_sandbox(workers=2) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
-def training(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+def training(tmp_path_factory, sandbox_url):
     """A record directory of 24 environments, synthesised by the embedded teacher."""
     return all_kept(tiny_config(seed=0, count=24, out=tmp_path_factory.mktemp("training") / "out"), sandbox_url)
 
 
 @pytest.fixture(scope="session")
-def environments(training: Path) -> list[Environment]:
+def environments(training):
     return read(training)
 
 
 @pytest.fixture(scope="session")
-def instances() -> dict[str, QAInstance]:
+def instances():
     """A QA instance of each scenario, and one that ends in a computation, in both languages."""
     shapes: list[tuple[Scenario, int, bool]] = [
         ("single_hop", 1, False),
@@ -48,7 +45,7 @@ def instances() -> dict[str, QAInstance]:
     languages: tuple[Language, ...] = ("en", "zh")
     teacher = ProceduralTeacher()
 
-    async def write(language: Language, shape: tuple[Scenario, int, bool]) -> QAInstance:
+    async def write(language, shape):
         scenario, num_lookups, with_computation = shape
         request = WriteQAInstance(
             knowledge=Knowledge(domain="library", language=language, seed=3),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from astra_jax.testing import InProcessSandbox
-from sandbox.client import ExecuteReply, ExecuteRequest
 
 
 class InThisProcess:
     """Runs the calls of a batch one after the other."""
 
-    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+    async def execute_batch(self, requests):
         sandbox = InProcessSandbox()
         return [
             await sandbox.execute(request.source or "", request.function, request.arguments, state=request.state)

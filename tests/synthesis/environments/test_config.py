@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,12 +32,12 @@ from tests.synthesis.environments.made import tiny_config
         ),
     ],
 )
-def test_a_config_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_a_config_that_contradicts_itself_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         tiny_config(seed=0, count=1, out="out", **fields)
 
 
-def test_a_training_of_every_domain_or_of_hard_environments_has_no_held_out_splits() -> None:
+def test_a_training_of_every_domain_or_of_hard_environments_has_no_held_out_splits():
     training = tiny_config(seed=0, count=1, out=Path("out"))
     with pytest.raises(ValueError, match="every default domain is among"):
         held_out_configs(training)
@@ -52,14 +51,12 @@ class Elsewhere(ProceduralTeacher):
     name = "some model"
 
 
-def test_a_changed_prompt_changes_a_models_version_and_not_the_embedded_teachers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_changed_prompt_changes_a_models_version_and_not_the_embedded_teachers(monkeypatch):
     config = tiny_config(seed=0, count=2, out="out", scaled_documents=0.5)
     hard = Knowledge(domain="library", language="en", difficulty="hard", unseen="tools")
     plan = EnvironmentPlan(0, "multi_hop", "en", "library", 2, with_computation=False, variety="stateful")
 
-    def versions() -> list[str]:
+    def versions():
         return [prompt_version_of(config, plan, teacher, hard) for teacher in (ProceduralTeacher(), Elsewhere())]
 
     embedded, model = versions()

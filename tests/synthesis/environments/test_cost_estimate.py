@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.synthesis.environments.made import tiny_config
 
 
 @pytest.mark.slow
-def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path: Path, sandbox_url: str) -> None:
+def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path, sandbox_url):
     config = tiny_config(seed=0, count=90, out=tmp_path / "out")
     estimated = asyncio.run(estimate_environments(config, sandbox_url)).total
     assert not list(tmp_path.iterdir()), "an estimate leaves nothing behind"
@@ -28,7 +27,7 @@ def test_an_estimate_is_near_the_calls_of_the_whole_run(tmp_path: Path, sandbox_
     assert estimated.completion_tokens == pytest.approx(asked.completion_tokens, rel=0.1)
 
 
-def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_path: Path, sandbox_url: str) -> None:
+def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_path, sandbox_url):
     passage = {"text": "The lighthouse of Port Ellen was lit in 1832. " * 100, "domain": "lighthouses", "lang": "en"}
     (tmp_path / "passages.json").write_text(json.dumps([passage]))
     config = tiny_config(seed=0, count=6, out=tmp_path / "out")
@@ -40,9 +39,7 @@ def test_prose_that_only_a_language_model_reads_is_counted_in_the_prompts(tmp_pa
     assert prose["WriteToolImplementation"].calls == plain["WriteToolImplementation"].calls > 6
 
 
-def test_the_command_says_the_cost_without_a_key(
-    tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_the_cost_without_a_key(tmp_path, sandbox_url, monkeypatch, capsys):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     config = tmp_path / "config.toml"
     config.write_text('seed = 0\ncount = 8\nout = "out"\n[teacher]\nmodel = "m"\nbase_url = "http://127.0.0.1:9"\n')

@@ -6,14 +6,13 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 import pytest
 
 from astra_jax.testing import tiny_environment
-from sandbox.client import ExecuteReply, ExecuteRequest
+from sandbox.client import ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
 from synthesis.environments.proving.demonstrations import demonstrate, draw_habit, verify_demonstration
 from synthesis.records import (
@@ -95,7 +94,7 @@ def call_names(messages: tuple[Message, ...]) -> list[str]:
     return [call.name for message in messages for call in message.tool_calls]
 
 
-def test_a_distractor_is_asked_first_in_the_words_of_the_question() -> None:
+def test_a_distractor_is_asked_first_in_the_words_of_the_question():
     messages = demonstrated("calls_distractor").demonstrated_messages()
     assert (messages[0], *messages[3:]) == GOLD
     assert messages[1].tool_calls[0].arguments == {"flat": "Quartz Heron"}
@@ -103,7 +102,7 @@ def test_a_distractor_is_asked_first_in_the_words_of_the_question() -> None:
     assert messages[2].tool_call_id == messages[1].tool_calls[0].id
 
 
-def test_a_repeated_call_is_answered_as_before_and_a_missing_last_call_leaves_the_answer_before() -> None:
+def test_a_repeated_call_is_answered_as_before_and_a_missing_last_call_leaves_the_answer_before():
     repeated = demonstrated("repeats_call").demonstrated_messages()
     assert call_names(repeated) == ["find_flat", "find_flat", "get_rent"]
     assert repeated[4].content == repeated[2].content
@@ -112,7 +111,7 @@ def test_a_repeated_call_is_answered_as_before_and_a_missing_last_call_leaves_th
     assert stopped[-1].content == "The answer is Amber Falcon."
 
 
-def test_a_call_too_many_asks_for_any_other_row_and_leaves_the_answer_as_it_is() -> None:
+def test_a_call_too_many_asks_for_any_other_row_and_leaves_the_answer_as_it_is():
     told = set()
     for seed in range(20):
         (*before, call, response, last) = demonstrated("one_call_too_many", seed=seed).demonstrated_messages()
@@ -134,8 +133,8 @@ OTHER_ROWS: dict[str, tuple[JsonValue, JsonValue]] = {
 
 
 @pytest.mark.parametrize("kind", [*OTHER_ROWS, "no other row", "raises"])
-def test_there_is_no_room_for_a_call_too_many_that_is_told_an_answer_or_an_error(kind: str) -> None:
-    def change(tool: EnvironmentTool) -> JsonObject:
+def test_there_is_no_room_for_a_call_too_many_that_is_told_an_answer_or_an_error(kind):
+    def change(tool):
         if kind == "raises":
             return {"source": f"def {tool.document.name}(**arguments): raise KeyError('down')"}
         rows = tool.tables["rows"]
@@ -147,7 +146,7 @@ def test_there_is_no_room_for_a_call_too_many_that_is_told_an_answer_or_an_error
     assert demonstrated("one_call_too_many", with_tools(change)).demonstrated_messages() == GOLD
 
 
-def test_a_mistake_in_the_first_call_fails_and_is_followed_by_the_gold_episode_or_by_giving_up() -> None:
+def test_a_mistake_in_the_first_call_fails_and_is_followed_by_the_gold_episode_or_by_giving_up():
     messages = demonstrated("recovers").demonstrated_messages()
     assert (messages[0], *messages[3:]) == GOLD
     (call,) = messages[1].tool_calls
@@ -172,16 +171,14 @@ def test_a_mistake_in_the_first_call_fails_and_is_followed_by_the_gold_episode_o
         ({"floor": 3, "owner": 7}, {"floor": 3}),
     ],
 )
-def test_a_text_loses_its_last_word_or_letter_and_without_a_text_a_required_argument_is_left_out(
-    right: JsonObject, wrong: JsonObject
-) -> None:
+def test_a_text_loses_its_last_word_or_letter_and_without_a_text_a_required_argument_is_left_out(right, wrong):
     source = f"def find_flat(**given):\n    if given != {right!r}: raise ValueError(given)\n    return 'Amber Falcon'"
     messages = demonstrated("recovers", asked_first(right, source)).demonstrated_messages()
     assert messages[1].tool_calls[0].arguments == wrong
 
 
-def test_a_returned_error_is_a_failed_call_and_any_other_reply_to_a_mistake_leaves_no_room() -> None:
-    def told(value: str) -> Environment:
+def test_a_returned_error_is_a_failed_call_and_any_other_reply_to_a_mistake_leaves_no_room():
+    def told(value):
         return asked_first({"owner": "Quartz Heron"}, f"def find_flat(owner): return {value}")
 
     messages = demonstrated("recovers", told('{"error": "no such owner"}')).demonstrated_messages()
@@ -195,21 +192,21 @@ def test_a_returned_error_is_a_failed_call_and_any_other_reply_to_a_mistake_leav
 class Broken:
     """A sandbox in which every call crashes."""
 
-    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+    async def execute_batch(self, requests):
         (said,) = await InThisProcess().execute_batch([ExecuteRequest(source="def say(): pass", function="say")])
         crash = ToolError(kind=ErrorKind.CRASHED, message="killed")
         return [altered(said, status="error", error=crash) for _ in requests]
 
 
 @pytest.mark.parametrize("habit", ["one_call_too_many", "gives_up", "recovers"])
-def test_a_crash_is_neither_an_answer_nor_a_failed_call(habit: Habit) -> None:
+def test_a_crash_is_neither_an_answer_nor_a_failed_call(habit):
     assert asyncio.run(demonstrate(ENVIRONMENT, habit, Broken(), random.Random(0))) is None
     with pytest.raises(Rejected, match="no room for the demonstration"):
         asyncio.run(verify_demonstration(demonstrated(habit), Broken()))
 
 
 @pytest.mark.parametrize("habit", HABITS)
-def test_any_change_of_a_demonstration_is_caught(habit: Habit) -> None:
+def test_any_change_of_a_demonstration_is_caught(habit):
     environment = demonstrated(habit)
     verify(environment)
     found = shown_by(environment)
@@ -231,7 +228,7 @@ def test_any_change_of_a_demonstration_is_caught(habit: Habit) -> None:
         verify(altered(environment, sub_questions=()))
 
 
-def test_the_error_is_about_the_most_similar_episode() -> None:
+def test_the_error_is_about_the_most_similar_episode():
     environment = demonstrated("one_call_too_many", seed=0)
     (*before, told, last) = shown_by(environment).messages
     changed = (*before, altered(told, content="Nobody knows."), last)
@@ -239,7 +236,7 @@ def test_the_error_is_about_the_most_similar_episode() -> None:
         verify(environment, altered(shown_by(environment), messages=changed))
 
 
-def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sandbox_url: str) -> None:
+def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path, sandbox_url):
     config = tiny_config(seed=5, count=24, out=tmp_path / "records", demonstrations=dict.fromkeys(HABITS, 0.16))
     all_kept(config, sandbox_url)
     assert verdict(config.out, sandbox_url) == "verified 24/24"
@@ -251,7 +248,7 @@ def test_every_habit_is_run_in_the_sandbox_and_verified_there(tmp_path: Path, sa
         assert all("error" in told for told in failed)
 
 
-def test_habits_come_in_their_shares_and_only_where_there_is_room() -> None:
+def test_habits_come_in_their_shares_and_only_where_there_is_room():
     shares: Mapping[Habit, float] = {"calls_distractor": 0.5, "stops_early": 0.2}
     rng = random.Random(0)
     drawn = Counter(draw_habit(ENVIRONMENT, shares, rng) for _ in range(4000))

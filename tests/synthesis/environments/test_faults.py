@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("openai", reason="needs the extra `openai`")
@@ -15,8 +13,8 @@ from tests.synthesis.faults import SCORES, survive_faults
 
 @pytest.mark.slow
 async def test_with_thirty_percent_faults_no_environment_is_lost_and_every_score_is_one_that_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox_url: str
-) -> None:
+    tmp_path, monkeypatch, sandbox_url
+):
     config = tiny_config(seed=0, count=48, out=tmp_path / "out")
     report, rejected = await survive_faults(
         tmp_path, monkeypatch, lambda teacher: synthesize_environments(config, teacher, sandbox_url)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from astra_jax.testing import tiny_environment
@@ -15,7 +12,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeNaturalness, Naturalness
 from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, ToolDocument
+from synthesis.records import EnvironmentTool, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
@@ -26,7 +23,7 @@ COUNT = 24
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+def records(tmp_path_factory, sandbox_url):
     out = tmp_path_factory.mktemp("hard") / "out"
     config = tiny_config(
         seed=6,
@@ -41,11 +38,11 @@ def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environments(records: Path) -> list[Environment]:
+def environments(records):
     return read(records)
 
 
-def test_they_verify_and_count_as_hard(records: Path, environments: list[Environment], sandbox_url: str) -> None:
+def test_they_verify_and_count_as_hard(records, environments, sandbox_url):
     assert verdict(records, sandbox_url) == f"verified {COUNT}/{COUNT}"
     counted = statistics_of(environments)
     assert counted.difficulties == {"hard": 1.0}
@@ -55,9 +52,7 @@ def test_they_verify_and_count_as_hard(records: Path, environments: list[Environ
     assert counted.high_with_own_parameter_share >= 0.6
 
 
-def test_most_gold_replies_are_records_and_a_changed_one_does_not_verify(
-    environments: list[Environment], tmp_path: Path, sandbox_url: str
-) -> None:
+def test_most_gold_replies_are_records_and_a_changed_one_does_not_verify(environments, tmp_path, sandbox_url):
     tasks = [task for each in environments if not each.is_stateful for task in each.sub_tasks]
     assert sum(bool(task.path) for task in tasks) >= 0.6 * len(tasks)
     environment = next(each for each in environments if isinstance(each.sub_questions[0].reply, dict))
@@ -71,7 +66,7 @@ def test_most_gold_replies_are_records_and_a_changed_one_does_not_verify(
     assert found == ["another reply than recorded", "wrong answer", "another reply than recorded"]
 
 
-def test_a_stateful_task_is_hard_too_and_the_tool_that_reads_has_siblings(environments: list[Environment]) -> None:
+def test_a_stateful_task_is_hard_too_and_the_tool_that_reads_has_siblings(environments):
     stateful = [environment for environment in environments if environment.is_stateful]
     assert len(stateful) == COUNT / 4
     for environment in stateful:
@@ -82,7 +77,7 @@ def test_a_stateful_task_is_hard_too_and_the_tool_that_reads_has_siblings(enviro
         assert any(set(each.tool.document.required) == own for each in environment.irrelevant_tools)
 
 
-def test_distractors_beside_the_siblings_are_mostly_of_other_domains(environments: list[Environment]) -> None:
+def test_distractors_beside_the_siblings_are_mostly_of_other_domains(environments):
     domains: dict[str, set[str]] = {}
     for environment in environments:
         for tool in environment.tools:
@@ -96,7 +91,7 @@ def test_distractors_beside_the_siblings_are_mostly_of_other_domains(environment
     assert sum(beside) >= 0.6 * len(beside) > COUNT / 3
 
 
-async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call() -> None:
+async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_call():
     environment = tiny_environment(flat="Red Gate", rent=7)
     first, second = environment.sub_questions
     assert second.call is not None
@@ -117,7 +112,7 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
     ]
 
 
-async def test_a_distractor_that_tells_an_alias_answers() -> None:
+async def test_a_distractor_that_tells_an_alias_answers():
     environment = tiny_environment(flat="Red Gate")
     first, second = environment.sub_questions
     asked = altered(environment, sub_questions=(altered(first, aliases=("RG",)), second))
@@ -137,9 +132,7 @@ def twin_of(tool: EnvironmentTool) -> EnvironmentTool:
 
 
 @pytest.mark.parametrize("written", [twin_of, lambda tool: tool])
-async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
-    environments: list[Environment], written: Callable[[EnvironmentTool], EnvironmentTool]
-) -> None:
+async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(environments, written):
     environment = next(environment for environment in environments if len(environment.sub_tasks) == 1)
     teacher = ScriptedTeacher({WriteSiblingTools: [SiblingTools(tools=(written(environment.tools[0]),))]})
     with pytest.raises(Rejected, match="no sibling tool"):
@@ -147,8 +140,8 @@ async def test_a_sibling_that_answers_or_has_a_tools_name_is_left_out(
 
 
 async def test_a_question_below_the_threshold_of_naturalness_is_counted_and_the_score_of_others_is_kept(
-    tmp_path: Path, sandbox_url: str
-) -> None:
+    tmp_path, sandbox_url
+):
     script = {JudgeNaturalness: [Naturalness(reason="", naturalness=score) for score in (0.4, 0.9)]}
     teacher = ScriptedTeacher(script, otherwise=ProceduralTeacher())
     config = tiny_config(seed=6, count=2, out=tmp_path / "out", difficulty="hard", name_parts={}, concurrency=1)

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from astra_jax.testing import tiny_environment
 from synthesis.embeddings import EmbeddingModel, embed
@@ -37,7 +36,7 @@ def with_tools(environment: Environment, domain: str, documents: list[ToolDocume
 ALL = {"high": 5, "medium": 5, "low": 5}
 
 
-def test_a_distractor_has_a_known_call_needs_no_state_and_is_not_named_as_an_own_tool() -> None:
+def test_a_distractor_has_a_known_call_needs_no_state_and_is_not_named_as_an_own_tool():
     asked = with_tools(tiny_environment(), "housing", [document("get_rent", "Rent of an apartment")])
     shops = [document("sell", "Sell a shop"), document("get_rent", "Rent of a shop"), document("buy", "Buy a shop")]
     other = with_tools(tiny_environment(), "shops", shops)
@@ -47,7 +46,7 @@ def test_a_distractor_has_a_known_call_needs_no_state_and_is_not_named_as_an_own
     assert [(each.tool.document.name, each.arguments) for each in drawn] == [("sell", {"of": "sell"})]
 
 
-def test_rows_are_normalised_over_other_domains_alone(environments: list[Environment]) -> None:
+def test_rows_are_normalised_over_other_domains_alone(environments):
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
     other = with_tools(
         environments[0], "shops", [document("get_price", "Price of an apartment"), document("fly", "Book a flight")]
@@ -57,13 +56,13 @@ def test_rows_are_normalised_over_other_domains_alone(environments: list[Environ
     assert row[1:].tolist() == [1.0, 0.0]
 
 
-def test_one_domain_alone_has_no_distractors(environments: list[Environment]) -> None:
+def test_one_domain_alone_has_no_distractors(environments):
     own = with_tools(environments[0], "housing", [document("get_rent", "Rent of an apartment")])
     assert ToolPool([own]).draw(own, {"high": 1}, random.Random(0)) == ()
     assert ToolPool([]).draw(own, {"high": 1}, random.Random(0)) == ()
 
 
-def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_similarity_on_the_edge_of_two_bands_is_in_the_lower_one(monkeypatch):
     """As the paper has it: high above 0.85, medium above 0.4, low the rest."""
     row = {"own": np.nan, "a": 0.0, "b": 0.4, "c": 0.4001, "d": 0.85, "e": 0.8501, "f": 1.0}
     own, *others = (document(name, f"The {name} of it") for name in row)

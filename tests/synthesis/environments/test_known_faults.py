@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from synthesis.environments import worker
 from synthesis.environments.pipeline import synthesize_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeDecomposition
-from synthesis.records import Environment, JsonValue, SubQuestion, ToolCall
+from synthesis.records import Environment, SubQuestion, ToolCall
 from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import BadReply
 from tests.synthesis.altered import altered
@@ -22,27 +20,25 @@ from tests.synthesis.otherwise import Otherwise, raising
 
 
 @pytest.mark.parametrize("value", ["error code 1500", "5", "5 rooms", [5], {"rooms": 5}, True, None, ""])
-def test_the_answer_5_is_not_found_in_error_code_1500_nor_in_anything_but_5(value: JsonValue) -> None:
+def test_the_answer_5_is_not_found_in_error_code_1500_nor_in_anything_but_5(value):
     call = ToolCall(id="call_1", name="count_rooms", arguments={"house": "Amber"})
     asked = SubQuestion(id="q1", question="How many rooms has Amber?", answer=5, call=call)
     assert count_solved([asked], [("count_rooms", value)]) == 0
     assert count_solved([asked], [("count_rooms", 5)]) == 1
 
 
-def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environments: list[Environment]) -> None:
+def test_an_environment_with_two_tools_of_one_name_cannot_be_written(environments):
     mixed = next(environment for environment in environments if environment.irrelevant_tools)
     twin = altered(mixed.irrelevant_tools[0], tool=mixed.tools[0])
     with pytest.raises(ValueError, match="tool names must be unique"):
         Environment.model_validate({**mixed.model_dump(), "irrelevant_tools": [twin.model_dump()]})
 
 
-def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
-    tmp_path: Path, sandbox_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(tmp_path, sandbox_url, monkeypatch):
     replay = worker.replay_environment
     damaged: list[str] = []
 
-    async def replay_damaged(environment: Environment, *sandboxes: Any) -> None:
+    async def replay_damaged(environment, *sandboxes):
         if not damaged:
             damaged.append(environment.id)
             broken = [altered(tool, tables={}) for tool in environment.tools]
@@ -56,9 +52,7 @@ def test_an_environment_whose_finished_tools_no_longer_answer_is_not_written(
     assert damaged[0] not in {environment.id for environment in read(tmp_path / "out")}
 
 
-def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect_score(
-    tmp_path: Path, sandbox_url: str
-) -> None:
+def test_a_judgement_that_cannot_be_read_costs_its_environment_and_is_no_perfect_score(tmp_path, sandbox_url):
     bad = {JudgeDecomposition: raising(BadReply("no JSON in the reply"))}
     once = tiny_config(seed=0, count=5, out=tmp_path / "once")
     report = asyncio.run(synthesize_environments(once, Otherwise(bad, times=1), sandbox_url))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from astra_jax.chat.tokenizer import Tokenizer
 from synthesis.environments.proving.long_documents import lengthened
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.records import Environment, EnvironmentTool, Language, Message
+from synthesis.records import EnvironmentTool, Message
 from tests.shared_data import shared_data
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, document, read, tiny_config, verdict
@@ -26,7 +25,7 @@ SOURCES = (
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_the_code_takes_what_was_added_and_returns_the_same(source: str) -> None:
+async def test_the_code_takes_what_was_added_and_returns_the_same(source):
     tool = EnvironmentTool(document=document("get", "The a", a="string"), source=source, tables={"rows": {"x": 7}})
     longer = next(
         found for found in (lengthened(tool, "en", seed) for seed in range(20)) if found.document != tool.document
@@ -40,7 +39,7 @@ async def test_the_code_takes_what_was_added_and_returns_the_same(source: str) -
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_long_document_begins_with_its_own_words_keeps_its_name_and_passes_the_rules(language: Language) -> None:
+def test_a_long_document_begins_with_its_own_words_keeps_its_name_and_passes_the_rules(language):
     tool = EnvironmentTool(document=document("get", "The a of it", a="string"), source=SOURCES[0])
     sizes = set()
     for seed in range(40):
@@ -54,7 +53,7 @@ def test_a_long_document_begins_with_its_own_words_keeps_its_name_and_passes_the
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+def records(tmp_path_factory, sandbox_url):
     config = tiny_config(
         seed=3,
         count=60,
@@ -70,7 +69,7 @@ def records(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
     return all_kept(config, sandbox_url)
 
 
-def test_length_says_nothing_of_whether_a_tool_is_needed(records: Path, sandbox_url: str) -> None:
+def test_length_says_nothing_of_whether_a_tool_is_needed(records, sandbox_url):
     environments = read(records)
     own = [len(tool.model_dump_json()) for each in environments for tool in (t.document for t in each.tools)]
     offered = [len(t.tool.document.model_dump_json()) for each in environments for t in each.irrelevant_tools]
@@ -82,10 +81,10 @@ def test_length_says_nothing_of_whether_a_tool_is_needed(records: Path, sandbox_
     assert verdict(records, sandbox_url) == "verified 60/60"
 
 
-def test_prompts_have_five_thousand_tokens_and_more(records: Path) -> None:
+def test_prompts_have_five_thousand_tokens_and_more(records):
     tokenizer = Tokenizer.load(shared_data("qwen_tokenizer", "tokenizer.json").parent)
 
-    def tokens(environment: Environment) -> int:
+    def tokens(environment):
         tools = [tool.document for tool in environment.all_tools]
         return len(tokenizer.encode(render([Message(role="user", content=environment.question)], tools)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,16 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_merging import FindHomogeneousTool, HomogeneousTool, MergeTools
 from synthesis.prompts.tool_writing import ToolImplementation
 from synthesis.records import EnvironmentTool, JsonObject, SubQuestion, ToolCall, ToolDocument
-from synthesis.teacher.protocol import BadReply, Teacher, TeacherUnavailable
+from synthesis.teacher.protocol import BadReply, TeacherUnavailable
 from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import document
 
 ROWS = {"Calm Owl": 3050, "Red Hare": 1200}
+RENTS = {"rent": {**ROWS, "Amber Fox": 4210, "Blue Elk": 2875}}
 
 
-def sub_environment(
-    entity: str, value: int, *, name: str, parameter: str, description: str, table: str = "rent"
-) -> SubEnvironment:
+def sub_environment(entity, value, *, name, parameter, description, table="rent"):
     """A tool that looks a number up, documented in words of its own, and its gold call."""
     written = document(name, description, **{parameter: "string"})
     source = (
@@ -64,9 +62,7 @@ DEPOSIT = sub_environment(
 FLIGHT = sub_environment("ZX 81", 77, name="gate", parameter="number", description="Exit number", table="gates")
 
 
-def merged(
-    teacher: Teacher, items: Sequence[SubEnvironment]
-) -> tuple[tuple[SubQuestion, ...], tuple[EnvironmentTool, ...]]:
+def merged(teacher, items):
     return asyncio.run(merge_sub_environments(teacher, InThisProcess(), items, seed=1))
 
 
@@ -75,7 +71,7 @@ def says(tool: str | None, **arguments: str) -> HomogeneousTool:
 
 
 @pytest.mark.parametrize("other", [ELK, SAME_NAME])
-def test_tools_of_one_intent_in_other_words_become_one_that_answers_all(other: SubEnvironment) -> None:
+def test_tools_of_one_intent_in_other_words_become_one_that_answers_all(other):
     script = {FindHomogeneousTool: [says("get_flat_rent", flat="Blue Elk")]}
     sub_questions, tools = merged(ScriptedTeacher(script, otherwise=ProceduralTeacher()), [FOX, other])
     assert [tool.document.name for tool in tools] == ["get_flat_rent"]
@@ -85,7 +81,7 @@ def test_tools_of_one_intent_in_other_words_become_one_that_answers_all(other: S
     asyncio.run(prove(InThisProcess(), [(tools[0], sub_questions)]))
 
 
-def test_only_similar_tools_are_compared_and_equal_documents_without_a_question() -> None:
+def test_only_similar_tools_are_compared_and_equal_documents_without_a_question():
     teacher = ScriptedTeacher({FindHomogeneousTool: [says(None)]}, otherwise=ProceduralTeacher())
     again = sub_environment(
         "Dark Yak", 999, name="get_flat_rent", parameter="flat", description="Looks up the rent of a flat"
@@ -97,29 +93,20 @@ def test_only_similar_tools_are_compared_and_equal_documents_without_a_question(
     assert [candidate.name for candidate in asked.candidates] == ["get_flat_rent"]
 
 
-def test_a_tool_that_was_joined_in_error_stays_apart_and_its_gold_proven() -> None:
+def test_a_tool_that_was_joined_in_error_stays_apart_and_its_gold_proven():
     wrong = [
         says("get_flat_rent", flat="Amber Fox"),  # asks for another thing than the sub-question
         says("get_flat_rent", flat="Blue Elk"),
     ]
     for reply in wrong:
-        script = {FindHomogeneousTool: [reply], MergeTools: [ToolImplementation(source=source_of(FOX), tables=rents())]}
+        script = {FindHomogeneousTool: [reply], MergeTools: [ToolImplementation(source=FOX.tool.source, tables=RENTS)]}
         sub_questions, tools = merged(ScriptedTeacher(script), [FOX, DEPOSIT])
         assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_deposit"]
         for sub_question, tool in zip(sub_questions, tools, strict=True):
             asyncio.run(prove(InThisProcess(), [(tool, [sub_question])]))
 
 
-def source_of(item: SubEnvironment) -> str:
-    assert item.tool is not None
-    return item.tool.source
-
-
-def rents() -> JsonObject:
-    return {"rent": {**ROWS, "Amber Fox": 4210, "Blue Elk": 2875}}
-
-
-def test_an_unusable_verdict_costs_no_instance_and_an_outage_stops_the_run() -> None:
+def test_an_unusable_verdict_costs_no_instance_and_an_outage_stops_the_run():
     _, tools = merged(ScriptedTeacher({FindHomogeneousTool: [BadReply("no JSON")]}), [FOX, SAME_NAME])
     assert [tool.document.name for tool in tools] == ["get_flat_rent", "get_flat_rent_2"]
     with pytest.raises(TeacherUnavailable):
@@ -134,7 +121,7 @@ def test_an_unusable_verdict_costs_no_instance_and_an_outage_stops_the_run() -> 
         (says("get_flat_rent", flat="Blue Elk", year="2024"), r"found \['flat', 'year'\]"),
     ],
 )
-def test_a_verdict_names_a_candidate_and_arguments_that_it_takes(reply: HomogeneousTool, found: str) -> None:
+def test_a_verdict_names_a_candidate_and_arguments_that_it_takes(reply, found):
     assert FOX.tool is not None
     assert ELK.tool is not None
     request = FindHomogeneousTool(
@@ -146,11 +133,11 @@ def test_a_verdict_names_a_candidate_and_arguments_that_it_takes(reply: Homogene
     request.check(says(None))
 
 
-def test_the_embedding_of_the_config_says_which_tools_are_similar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedding_of_the_config_says_which_tools_are_similar(monkeypatch):
     named = EmbeddingModel(folder=Path("nowhere"))
     asked = []
 
-    def far_apart(documents: Sequence[ToolDocument], embedding: object) -> object:
+    def far_apart(documents, embedding):
         asked.append((embedding, threading.current_thread() is threading.main_thread()))
         return embed([ToolDocument(name=f"a{n}", description="", parameters={}) for n, _ in enumerate(documents)]) * 0.5
 

@@ -7,8 +7,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from sandbox.client import AsyncSandboxClient, PackagesMissing, SandboxClient
 from sandbox.local import local_sandbox
 from synthesis.environments.config import EnvironmentsConfig
 from synthesis.environments.pipeline import fingerprint_of
-from synthesis.environments.proving.needed_packages import PackageNotHere, packages_of_sandbox, with_needed_packages
-from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.proving.needed_packages import packages_of_sandbox, with_needed_packages
 from synthesis.environments.verification import verify_environments
+from synthesis.errors import InputUnusable
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.stateful import StatefulTask, WriteStatefulTask
 from synthesis.prompts.tool_merging import MergeTools
@@ -34,26 +34,21 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request
 from tests.sandbox.test_packages import distribution
 from tests.synthesis.altered import altered
-from tests.synthesis.environments.made import all_kept, document, read, tiny_config
+from tests.synthesis.environments import test_tool_source
+from tests.synthesis.environments.made import all_kept, read, tiny_config
 from tests.synthesis.otherwise import Otherwise
 from tests.synthesis.prompts.test_every_prompt import RENDERED
 
 NUMPY = NeededPackage(name="numpy", version="2.4.6", modules=("numpy",))
 CONFIGS = Path(__file__).parents[3] / "configs"
-DOCUMENT = document("look", "Looks", key="string")
-WRITES_CODE = (
-    WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask,
-)  # fmt: skip
+DOCUMENT = test_tool_source.DOCUMENT
+WRITES_CODE = (WriteToolImplementation, MergeTools, WriteSiblingTools, WriteStatefulTask)
 
 
 # The check of a tool's imports.
 
 
-def check(*lines: str, before: str = "", packages: tuple[NeededPackage, ...] = (NUMPY,)) -> None:
-    source = "\n".join([before, "def look(key):", *(f"    {line}" for line in lines), ""])
-    check_source(source, DOCUMENT, (), packages)
-
-
+check = partial(test_tool_source.check, packages=(NUMPY,))
 KITES = NeededPackage(name="kites", version="1", modules=("kites",))
 
 
@@ -77,7 +72,7 @@ def with_module(folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: 
         ("import numpy, math", "return math.pi"),
     ],
 )
-def test_allowed_modules_may_be_imported(before: str, line: str) -> None:
+def test_allowed_modules_may_be_imported(before, line):
     check(line, before=before)
     with pytest.raises(Rejected, match="import not allowed"):
         check(line, before=before, packages=())
@@ -100,7 +95,7 @@ def test_allowed_modules_may_be_imported(before: str, line: str) -> None:
         ("import numpy.nowhere", "return 1"),
     ],
 )
-def test_a_package_is_no_way_to_another_module(before: str, line: str) -> None:
+def test_a_package_is_no_way_to_another_module(before, line):
     with pytest.raises(Rejected, match="not allowed"):
         check(line, before=before)
 
@@ -114,36 +109,32 @@ def test_a_package_is_no_way_to_another_module(before: str, line: str) -> None:
         ("ModuleNotFoundError('no tests')", "import not allowed: there is no module 'kites.tests'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_rejected_after_any_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, reason: str
-) -> None:
+def test_a_module_that_cannot_be_imported_is_rejected_after_any_error(tmp_path, monkeypatch, raised, reason):
     with_module(tmp_path, monkeypatch, "kites/tests.py", f"raise {raised}\n")
     with pytest.raises(Rejected, match=reason):
         check("return 1", before="import kites.tests", packages=(KITES,))
 
 
-def test_an_attribute_that_a_package_cannot_give_is_rejected_after_any_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attribute_that_a_package_cannot_give_is_rejected_after_any_error(tmp_path, monkeypatch):
     lazy = "def __getattr__(name):\n    raise RuntimeError(name)\n"
     with_module(tmp_path, monkeypatch, "kites/__init__.py", lazy)
     with pytest.raises(Rejected, match=r"name not allowed: kites.fly in line 3 ends in RuntimeError"):
         check("return kites.fly(key)", before="import kites", packages=(KITES,))
 
 
-def test_an_interrupt_of_an_import_interrupts_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_an_import_interrupts_the_check(tmp_path, monkeypatch):
     with_module(tmp_path, monkeypatch, "kites/tests.py", "raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         check("return 1", before="import kites.tests", packages=(KITES,))
 
 
-def test_no_record_makes_a_module_of_the_standard_library_a_package() -> None:
+def test_no_record_makes_a_module_of_the_standard_library_a_package():
     false = NeededPackage(name="numpy", version="1", modules=("os", "subprocess"))
     with pytest.raises(Rejected, match="import not allowed: found 'os'"):
         check("return os.getcwd()", before="import os", packages=(false,))
 
 
-def test_a_tool_names_the_packages_that_its_code_imports() -> None:
+def test_a_tool_names_the_packages_that_its_code_imports():
     yaml = NeededPackage(name="pyyaml", version="6.0.3", modules=("yaml", "_yaml"))
     said = EnvironmentTool(document=DOCUMENT, source="def look(key):\n    import yaml\n", packages=(NUMPY,))
     assert with_needed_packages(said, (NUMPY, yaml)).packages == (yaml,)
@@ -156,20 +147,20 @@ def test_a_tool_names_the_packages_that_its_code_imports() -> None:
 def asked_with_packages(request: Request[Any]) -> Request[Any]:
     if isinstance(request, MergeTools):
         return altered(request, packages=(NUMPY,))
-    knowledge: Knowledge = request.knowledge  # type: ignore[attr-defined]
+    knowledge: Knowledge = request.knowledge
     return altered(request, knowledge=altered(knowledge, packages=(NUMPY,)))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("kind", WRITES_CODE)
-def test_each_request_for_code_names_the_packages(kind: type[Request], language: str) -> None:
-    request = RENDERED[language][kind]  # type: ignore[index]
+def test_each_request_for_code_names_the_packages(kind, language):
+    request = RENDERED[language][kind]
     before, after = (str(each.messages()[0]["content"]) for each in (request, asked_with_packages(request)))
     assert "numpy 2.4.6 (import numpy)" in after
     assert "packages" not in before
 
 
-def test_without_packages_nothing_is_another_byte() -> None:
+def test_without_packages_nothing_is_another_byte():
     tool = EnvironmentTool(document=DOCUMENT, source="")
     config = EnvironmentsConfig(seed=0, count=1, out=Path("x"))
     card = DatasetCard(kind="environment", schema_version=2, count=0, shards={}, config_hash="", rejected={})
@@ -186,7 +177,7 @@ def test_without_packages_nothing_is_another_byte() -> None:
     assert "packages" in fingerprint_of(named, ProceduralTeacher())
 
 
-async def test_records_without_packages_need_no_look_at_the_sandbox() -> None:
+async def test_records_without_packages_need_no_look_at_the_sandbox():
     async with AsyncSandboxClient("http://127.0.0.1:9") as client:  # no service listens there
         assert await packages_of_sandbox(client, ()) == ()
 
@@ -195,7 +186,7 @@ async def test_records_without_packages_need_no_look_at_the_sandbox() -> None:
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def services(tmp_path_factory):
     """Sandboxes with a package, with another version of it, and without it, by name; it is installed here as well."""
     folders = {version: tmp_path_factory.mktemp("shelf") for version in ("1.5", "1.6")}
     for version, folder in folders.items():
@@ -227,12 +218,12 @@ FLYER = Otherwise({WriteToolImplementation: flying})
 
 
 @pytest.fixture(scope="module")
-def records(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def records(services, tmp_path_factory):
     config = tiny_config(seed=3, count=4, out=tmp_path_factory.mktemp("flown") / "records", packages=("kites",))
     return all_kept(config, services["with"], FLYER)
 
 
-def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path) -> None:
+def test_a_record_says_which_packages_and_versions_its_tools_need(records):
     environments = read(records)
     kites = NeededPackage(name="kites", version="1.5", modules=("kites",))
     tools = [tool for environment in environments for tool in environment.all_tools]
@@ -243,7 +234,7 @@ def test_a_record_says_which_packages_and_versions_its_tools_need(records: Path)
     assert "packages-" in environments[0].provenance.prompt_version
 
 
-def test_a_teacher_that_is_told_of_none_writes_the_same_as_ever(services: dict[str, str], tmp_path: Path) -> None:
+def test_a_teacher_that_is_told_of_none_writes_the_same_as_ever(services, tmp_path):
     written = []
     for name, teacher in (("flyer", FLYER), ("plain", ProceduralTeacher())):
         out = all_kept(tiny_config(seed=3, count=4, out=tmp_path / name), services["without"], teacher)
@@ -253,9 +244,7 @@ def test_a_teacher_that_is_told_of_none_writes_the_same_as_ever(services: dict[s
     assert not any("packages" in text for text in written[0])
 
 
-def test_such_records_verify_where_the_package_is(
-    services: dict[str, str], records: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_such_records_verify_where_the_package_is(services, records, capsys):
     assert main(["records", "verify", str(records), "--sandbox", services["with"]]) == 0
     assert capsys.readouterr().out == "verified 4/4\n"
     assert main(["records", "verify", str(records), "--sandbox", services["other"]]) == 0
@@ -266,7 +255,7 @@ def test_such_records_verify_where_the_package_is(
     assert " lacks kites of the packages that tools may import" in capsys.readouterr().err
 
 
-def test_an_export_names_the_packages_of_its_rows(records: Path, tmp_path: Path) -> None:
+def test_an_export_names_the_packages_of_its_rows(records, tmp_path):
     for name in ("astra", "verl", "jsonl"):
         assert main(["records", "export", str(records), "--format", name, "--out", str(tmp_path / name)]) == 0
         card = (tmp_path / name / "README.md").read_text()
@@ -282,9 +271,7 @@ def calls_of(url: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("sandbox_calls_total{"))
 
 
-def test_a_sandbox_without_it_ends_in_one_line_before_any_call(
-    services: dict[str, str], records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sandbox_without_it_ends_in_one_line_before_any_call(services, records, tmp_path, capsys):
     told = [f"environments={records}", f"out={tmp_path / 'run'}"]
     synthesis = tmp_path / "synthesis.toml"
     synthesis.write_text(f'seed = 0\ncount = 1\nout = "{tmp_path / "out"}"\npackages = ["kites"]\n')
@@ -303,7 +290,7 @@ def test_a_sandbox_without_it_ends_in_one_line_before_any_call(
 
 
 @pytest.mark.parametrize("later", ["other", "without"])
-async def test_a_replica_that_comes_later_without_it_refuses_the_calls(services: dict[str, str], later: str) -> None:
+async def test_a_replica_that_comes_later_without_it_refuses_the_calls(services, later):
     source = "import kites\ndef f():\n    return kites.same(3)\n"
     with SandboxClient(services["with"]) as client:
         assert client.require_packages(["kites"])["kites"].modules == ("kites",)
@@ -318,14 +305,12 @@ async def test_a_replica_that_comes_later_without_it_refuses_the_calls(services:
             await asynchronous.execute(source, "f", {})
 
 
-async def test_where_code_is_checked_the_package_must_be_installed(
-    services: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_code_is_checked_the_package_must_be_installed(services, monkeypatch):
     async with AsyncSandboxClient(services["with"]) as client:
         await packages_of_sandbox(client, ["kites"])
         monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "kites.py").exists()])
         monkeypatch.delitem(sys.modules, "kites", raising=False)
-        with pytest.raises(PackageNotHere, match="the package kites must be installed here, too"):
+        with pytest.raises(InputUnusable, match="the package kites must be installed here, too"):
             await packages_of_sandbox(client, ["kites"])
 
 
@@ -336,9 +321,7 @@ async def test_where_code_is_checked_the_package_must_be_installed(
         (NeededPackage(name="kites", version="1.5", modules=("kites", "pip")), "package has other modules"),
     ],
 )
-def test_a_record_that_claims_other_packages_is_found(
-    services: dict[str, str], records: Path, tmp_path: Path, package: NeededPackage, line: str
-) -> None:
+def test_a_record_that_claims_other_packages_is_found(services, records, tmp_path, package, line):
     environment = read(records)[0]
     (tool, *others) = environment.tools
     false = altered(environment, tools=(altered(tool, packages=(package,)), *others), digest="")

@@ -11,11 +11,10 @@ import pytest
 
 from synthesis.environments.pipeline import EnvironmentsConfig
 from synthesis.environments.questions.qa_instances import write_qa_instance
-from synthesis.environments.selection.quotas import EnvironmentPlan, plan_environments
+from synthesis.environments.selection.quotas import plan_environments
 from synthesis.environments.selection.statistics import PAPER, num_parallel_calls
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.decompositions import JudgeDecomposition
-from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.tools.documents import language_of
 
@@ -24,7 +23,7 @@ POINTS = 0.01
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[tuple[EnvironmentPlan, QAInstance]]:
+def drawn():
     """A thousand questions as the paper's configuration plans them."""
     written = tomllib.loads(CONFIG.read_text())
     assert written["count"] == PAPER["environments"]
@@ -40,7 +39,7 @@ def drawn() -> list[tuple[EnvironmentPlan, QAInstance]]:
         varieties=config.varieties,
     )
 
-    async def draw(plan: EnvironmentPlan) -> QAInstance:
+    async def draw(plan):
         knowledge = Knowledge(domain=plan.domain, language=plan.language, seed=plan.index)
         return await write_qa_instance(
             ProceduralTeacher(), knowledge, plan, max_hops=config.max_hops, seed=config.seed + plan.index
@@ -50,15 +49,15 @@ def drawn() -> list[tuple[EnvironmentPlan, QAInstance]]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_languages_have_the_papers_shares(language: str, drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
+def test_languages_have_the_papers_shares(language, drawn):
     # Counted in the questions, since a plan alone has its shares in any case.
     share = sum(language_of(instance.question) == language for _, instance in drawn) / len(drawn)
     assert share == pytest.approx(PAPER["languages"][language], abs=2 * POINTS)
 
 
 @pytest.mark.parametrize("domain", PAPER["domains"])
-async def test_domains_have_the_papers_shares(domain: str, drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
-    async def is_answered_there(plan: EnvironmentPlan, instance: QAInstance) -> bool:
+async def test_domains_have_the_papers_shares(domain, drawn):
+    async def is_answered_there(plan, instance):
         there = Knowledge(domain=domain, language=language_of(instance.question), seed=plan.index)
         judged = await ProceduralTeacher().ask(JudgeDecomposition(knowledge=there, instance=instance), seed=0)
         return judged.atomicity == 1
@@ -71,7 +70,7 @@ async def test_domains_have_the_papers_shares(domain: str, drawn: list[tuple[Env
     assert share == pytest.approx(PAPER["domains"][domain], abs=2 * POINTS)
 
 
-def test_scenarios_hops_and_tool_calls_have_the_papers_figures(drawn: list[tuple[EnvironmentPlan, QAInstance]]) -> None:
+def test_scenarios_hops_and_tool_calls_have_the_papers_figures(drawn):
     instances = [instance for _, instance in drawn]
     parallel = sum(instance.scenario == "parallel_multi_hop" for instance in instances) / len(drawn)
     assert parallel == pytest.approx(PAPER["scenarios"]["parallel_multi_hop"], abs=2 * POINTS)

@@ -20,7 +20,6 @@ from synthesis.environments.pipeline import EnvironmentsConfig, synthesize_envir
 from synthesis.environments.selection.statistics import environment_statistics
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_merging import MergeTools
-from synthesis.records import Environment
 from synthesis.teacher.protocol import TeacherUnavailable
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import tiny_config, verdict
@@ -28,13 +27,11 @@ from tests.synthesis.journals import num_finished
 from tests.synthesis.otherwise import Otherwise, raising
 
 
-def test_every_gold_answer_replays_and_every_negative_test_holds(training: Path, sandbox_url: str) -> None:
+def test_every_gold_answer_replays_and_every_negative_test_holds(training, sandbox_url):
     assert verdict(training, sandbox_url) == "verified 24/24"
 
 
-def test_shares_are_as_configured_and_statistics_count_the_directory(
-    training: Path, environments: list[Environment]
-) -> None:
+def test_shares_are_as_configured_and_statistics_count_the_directory(training, environments):
     assert Counter(environment.scenario for environment in environments) == {
         "parallel_multi_hop": 12,
         "single_hop": 4,
@@ -51,7 +48,7 @@ def test_shares_are_as_configured_and_statistics_count_the_directory(
     assert counted.irrelevant_tools_by_band == {"high": 24, "low": 24, "medium": 24}
 
 
-def test_a_gold_episode_solves_everything_with_one_call_each(environments: list[Environment], sandbox_url: str) -> None:
+def test_a_gold_episode_solves_everything_with_one_call_each(environments, sandbox_url):
     with SandboxClient(sandbox_url) as sandbox:
         for environment in environments[:8]:
             sources = {tool.document.name: tool.module_source() for tool in environment.all_tools}
@@ -64,7 +61,7 @@ def test_a_gold_episode_solves_everything_with_one_call_each(environments: list[
             assert count_solved(environment.sub_tasks, outcomes) == len(environment.sub_tasks) == len(calls)
 
 
-def test_gold_reasoning_is_short_and_levels_are_called_together(environments: list[Environment]) -> None:
+def test_gold_reasoning_is_short_and_levels_are_called_together(environments):
     for environment in environments:
         turns = [message for message in environment.gold_messages() if message.role == "assistant"]
         assert len(turns) == environment.hops + 1
@@ -98,9 +95,7 @@ def _killed_and_resumed(config: EnvironmentsConfig, url: str, moments: list[tupl
     subprocess.run(command, check=True)
 
 
-def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(
-    training: Path, tmp_path: Path, sandbox_url: str
-) -> None:
+def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(training, tmp_path, sandbox_url):
     config = tiny_config(seed=0, count=24, out=tmp_path / "killed")
     down = Otherwise({MergeTools: raising(TeacherUnavailable("down"))})
     with pytest.raises(TeacherUnavailable):
@@ -111,7 +106,7 @@ def test_a_run_that_was_killed_and_lost_its_teacher_ends_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path: Path, sandbox_url: str) -> None:
+def test_kills_at_twenty_random_moments_resume_to_the_same_bytes(tmp_path, sandbox_url):
     rng = random.Random(20)
     moments = [(items, rng.uniform(0, 0.02)) for items in sorted(rng.sample(range(1, 330), 20))]
     killed = tiny_config(seed=0, count=128, out=tmp_path / "killed")

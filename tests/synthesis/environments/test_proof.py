@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 
 import pytest
 
-from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest
+from sandbox.client import AsyncSandboxClient, ExecuteReply
 from sandbox.protocol import ErrorKind, ToolError, Usage
 from synthesis.environments.proving.proof import (
     PROOF_LIMITS,
@@ -101,7 +100,7 @@ async def proof(url: str, source: str, sub_questions: list[SubQuestion]) -> None
         await prove(sandbox, [(altered(TOOL, source=source), sub_questions)])
 
 
-def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
+def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url):
     asyncio.run(proof(sandbox_url, GOOD, [rent_of("Amber Fox", 4210), rent_of("Calm Owl", 3050)]))
 
 
@@ -114,10 +113,8 @@ def test_a_tool_that_looks_its_answer_up_is_accepted(sandbox_url: str) -> None:
         {"rent": ["Amber Fox", "Calm Owl"], "answer": 4210},
     ],
 )
-def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold_them(
-    fault: str, tables: JsonObject
-) -> None:
-    def constant(arguments: JsonObject, _: int) -> JsonValue:
+def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold_them(fault, tables):
+    def constant(arguments, _):
         known = ["Amber Fox"] if fault == "knows one name" else ["Amber Fox", "Calm Owl"]
         return 4210 if arguments.get("apartment") in known else None
 
@@ -129,7 +126,7 @@ def test_a_tool_that_knows_names_and_no_data_is_rejected_however_its_tables_hold
 
 
 @pytest.mark.parametrize("gold", ["New York City", "NYC"])
-def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_gold(gold: str) -> None:
+def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_gold(gold):
     cities = {"Amber Fox": "New York City", "Calm Owl": "Oslo", "Dim Elk": "Rome"}
     tool = altered(TOOL, tables={"city": cities})
     asked = altered(rent_of("Amber Fox", 0), answer="New York City", aliases=("NYC",))
@@ -143,7 +140,7 @@ def test_a_tool_that_always_tells_an_alias_is_as_constant_as_one_that_tells_the_
         asyncio.run(prove(honest, [(carries, [asked])]))
 
 
-def test_a_row_that_stands_alone_proves_nothing() -> None:
+def test_a_row_that_stands_alone_proves_nothing():
     for rows in ({"Amber Fox": 4210}, {"Amber Fox": 4210, "Calm Owl": 4210}):
         tool = altered(TOOL, tables={"rent": rows})
         with pytest.raises(Rejected, match="no other row: get_rent: apartment='Amber Fox' stands beside no row"):
@@ -151,7 +148,7 @@ def test_a_row_that_stands_alone_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_rejected_under_its_reason(fault: str, sandbox_url: str) -> None:
+def test_a_planted_fault_is_rejected_under_its_reason(fault, sandbox_url):
     reason, source = PLANTED[fault]
     with pytest.raises(Rejected, match=f"^{reason}"):
         asyncio.run(proof(sandbox_url, source, [rent_of("Amber Fox", 4210)]))
@@ -169,10 +166,10 @@ def reply_of(value: JsonValue) -> ExecuteReply:
 class Answering:
     """A sandbox whose values are a function of arguments and seed; None is an exception of the tool."""
 
-    def __init__(self, value_of: Callable[[JsonObject, int], JsonValue]):
+    def __init__(self, value_of):
         self._value_of = value_of
 
-    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+    async def execute_batch(self, requests):
         return [reply_of(self._value_of(request.arguments, request.seed)) for request in requests]
 
 
@@ -188,7 +185,7 @@ def rents(arguments: JsonObject, seed: int) -> JsonValue:
         (lambda arguments, seed: 4210 if arguments else None, "ignores its arguments"),
     ],
 )
-def test_a_right_gold_call_alone_is_no_proof(value_of: Callable[[JsonObject, int], JsonValue], reason: str) -> None:
+def test_a_right_gold_call_alone_is_no_proof(value_of, reason):
     proofs = [(TOOL, [rent_of("Amber Fox", 4210)])]
     asyncio.run(prove(Answering(rents), proofs))
     with pytest.raises(Rejected, match=f"^{reason}"):
@@ -196,10 +193,10 @@ def test_a_right_gold_call_alone_is_no_proof(value_of: Callable[[JsonObject, int
     asyncio.run(replay_gold_calls(Answering(value_of), proofs))
 
 
-def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_rejected() -> None:
+def test_a_gold_call_that_gives_the_answer_of_another_sub_question_too_is_rejected():
     alike = {"Amber Fox": 4210, "Calm Owl": 4210.001, "Dim Elk": 1}
     tool = EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": alike})
-    sub_questions = [rent_of(name, rent) for name, rent in list(alike.items())[:2]]  # type: ignore[arg-type]
+    sub_questions = [rent_of(name, rent) for name, rent in list(alike.items())[:2]]
     sandbox = Answering(lambda arguments, _: alike.get(arguments.get("apartment", "")))
     for run in (prove, replay_gold_calls):
         with pytest.raises(Rejected, match="answers another sub-question"):
@@ -223,7 +220,7 @@ def the_trials(**options: JsonValue) -> list[Trial]:
     return list(trials(tool, altered(sub_question, call=call)))
 
 
-def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
+def test_a_call_is_tried_by_every_promise_the_gold_one_first():
     fox = {"apartment": "Amber Fox"}
     assert [(trial.promise, trial.arguments) for trial in the_trials(unit="one")] == [
         ("gold", {**fox, "unit": "one"}),
@@ -248,7 +245,7 @@ def test_a_call_is_tried_by_every_promise_the_gold_one_first() -> None:
         next(trials(the_trials()[0].tool, SubQuestion(id="q7", question="?", answer=1)))
 
 
-def test_an_argument_is_changed_to_a_stranger_of_its_type() -> None:
+def test_an_argument_is_changed_to_a_stranger_of_its_type():
     changed = {True: False, 0: -1_000_003, 2.5: -1_000_005.5, "Amber Fox": "xoF rebmA?", None: "?"}
     assert {value: changed_argument(value) for value in changed} == changed
     assert (changed_argument([1]), changed_argument({"a": 1})) == ([], {})
@@ -257,7 +254,7 @@ def test_an_argument_is_changed_to_a_stranger_of_its_type() -> None:
     assert other_settings({"type": "boolean"}, True) == other_settings({"type": "number"}, 0.5) == []
 
 
-def test_a_proof_names_the_call_the_expected_and_the_found_value() -> None:
+def test_a_proof_names_the_call_the_expected_and_the_found_value():
     proofs = [(TOOL, [rent_of("Amber Fox", 4210)])]
     messages = {
         17: "wrong answer: get_rent({'apartment': 'Amber Fox'}): expected 4210, found 17",
@@ -265,11 +262,11 @@ def test_a_proof_names_the_call_the_expected_and_the_found_value() -> None:
     }
     for value, message in messages.items():
         with pytest.raises(Rejected) as rejected:
-            asyncio.run(replay_gold_calls(Answering(lambda _, __, value=value: value), proofs))  # type: ignore[misc]
+            asyncio.run(replay_gold_calls(Answering(lambda _, __, value=value: value), proofs))
         assert str(rejected.value) == message
 
 
-def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
+def test_no_gold_of_any_sub_question_may_stand_in_the_code():
     careless = GOOD + "SPARE = 3050\n"
     tool = altered(TOOL, source=careless)
     for run in (prove, replay_gold_calls):
@@ -286,6 +283,6 @@ def test_no_gold_of_any_sub_question_may_stand_in_the_code() -> None:
         "import socket", "from . import sys",
     ],
 )  # fmt: skip
-def test_introspection_input_output_clock_chance_and_network_are_not_allowed_in_code(line: str) -> None:
+def test_introspection_input_output_clock_chance_and_network_are_not_allowed_in_code(line):
     with pytest.raises(Rejected, match="not allowed"):
         check_source(body(line), DOCUMENT, ())

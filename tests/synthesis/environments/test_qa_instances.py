@@ -17,7 +17,7 @@ from synthesis.environments.questions.quality import check_dependencies, score_q
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.questions.decomposition import CompositionError, DecompositionNode, QAInstance, compose
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Composition, JsonValue
+from synthesis.records import Composition
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 
@@ -26,7 +26,7 @@ NAMES = [
 ]
 
 
-def test_every_written_instance_is_sound(instances: dict[str, QAInstance]) -> None:
+def test_every_written_instance_is_sound(instances):
     for instance in instances.values():
         check_structure(instance)
         check_dependencies(instance)
@@ -109,7 +109,7 @@ def require_rejected(instances: dict[str, QAInstance], name: str, mutation: str,
     assert rejected.value.reason in MUTATIONS[mutation], (name, mutation, rejected.value)
 
 
-def test_ten_thousand_mutations_are_all_rejected_under_the_rule_they_break(instances: dict[str, QAInstance]) -> None:
+def test_ten_thousand_mutations_are_all_rejected_under_the_rule_they_break(instances):
     rng, mutations = random.Random(0), list(MUTATIONS)
     for _ in range(10_000):
         require_rejected(instances, rng.choice(NAMES), rng.choice(mutations), rng)
@@ -124,9 +124,7 @@ json_values = st.recursive(
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(
-    data: st.DataObject, instances: dict[str, QAInstance]
-) -> None:
+def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(data, instances):
     fields: dict[str, Any] = instances[data.draw(st.sampled_from(NAMES))].model_dump(mode="json")
     where: Any = fields
     while isinstance(where, dict | list) and where:
@@ -139,16 +137,14 @@ def test_arbitrary_damage_is_refused_or_harmless_and_never_a_crash(
         check_structure(QAInstance.model_validate(fields))
 
 
-def test_a_dependency_whose_answer_is_not_used_is_rejected(instances: dict[str, QAInstance]) -> None:
+def test_a_dependency_whose_answer_is_not_used_is_rejected(instances):
     instance = instances["en parallel_single_hop"]
     first, second = instance.nodes
     with pytest.raises(Rejected, match="dependency not needed"):
         check_dependencies(altered(instance, nodes=(first, altered(second, depends_on=(first.id,)))))
 
 
-def test_a_name_that_was_not_found_yet_cannot_be_used_and_such_an_instance_is_not_scored(
-    instances: dict[str, QAInstance],
-) -> None:
+def test_a_name_that_was_not_found_yet_cannot_be_used_and_such_an_instance_is_not_scored(instances):
     instance = instances["en multi_hop"]
     broken = altered(instance, nodes=tuple(altered(node, depends_on=()) for node in instance.nodes))
     knowledge = Knowledge(domain="library", language="en", seed=3)
@@ -173,9 +169,7 @@ HUGE = 10**4299
         ("times", [0.0], float("inf")),
     ],
 )
-def test_composing_too_large_numbers_is_an_error_that_is_told(
-    operation: Any, answers: list[JsonValue], operand: float | None
-) -> None:
+def test_composing_too_large_numbers_is_an_error_that_is_told(operation, answers, operand):
     nodes = tuple(
         DecompositionNode(id=f"q{place}", question=f"What is number {place}?", answer=answer)
         for place, answer in enumerate(answers)
@@ -191,6 +185,6 @@ def test_composing_too_large_numbers_is_an_error_that_is_told(
         check_structure(instance)
 
 
-def test_a_number_too_long_to_be_told_is_no_crash_of_the_message() -> None:
+def test_a_number_too_long_to_be_told_is_no_crash_of_the_message():
     with pytest.raises(CompositionError):
         compose(Composition(operation="sum", inputs=("q1", "q2")), {"q1": 10 * HUGE, "q2": "a text"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -44,7 +43,7 @@ FOX, OWL = asked("Amber Fox", 4210), asked("Calm Owl", 3050)
 GOOD = f"{FOUND} if flat in TABLES['rent'] else {EMPTY}"
 
 
-def test_a_record_is_proven_at_its_path() -> None:
+def test_a_record_is_proven_at_its_path():
     asyncio.run(prove(InThisProcess(), [(tool(GOOD), [FOX, OWL])]))
     bare = [altered(each, reply=None, path=()) for each in (FOX, OWL)]
     assert asyncio.run(with_replies(InThisProcess(), tool(GOOD), [altered(each, path=PATH) for each in bare])) == [
@@ -73,13 +72,13 @@ def test_a_record_is_proven_at_its_path() -> None:
         ),
     ],
 )
-def test_a_fault_of_a_record_has_its_reason(reason: str, source: str, question: SubQuestion) -> None:
+def test_a_fault_of_a_record_has_its_reason(reason, source, question):
     others = [OWL] if reason == "answers another sub-question" else []
     with pytest.raises(Rejected, match=reason):
         asyncio.run(prove(InThisProcess(), [(tool(source), [question, *others])]))
 
 
-def test_only_the_value_at_the_path_solves_and_only_for_one_sub_task() -> None:
+def test_only_the_value_at_the_path_solves_and_only_for_one_sub_task():
     elsewhere: JsonValue = {"items": [{"rent": 1}], "note": 4210}
     for reply, solved in ((FOX.reply, 1), (4210, 0), (elsewhere, 0), ([], 0), (None, 0)):
         assert count_solved([FOX, OWL], [("get_rent", reply)]) == solved
@@ -95,7 +94,7 @@ def test_only_the_value_at_the_path_solves_and_only_for_one_sub_task() -> None:
         (lambda reply: {**reply, "open": True}, True),
     ],
 )
-def test_no_reply_tells_another_answer(change: Callable[[JsonValue], JsonValue], apart: bool) -> None:
+def test_no_reply_tells_another_answer(change, apart):
     told = altered(FOX, reply=change(FOX.reply))
     if apart:
         check_apart([told, OWL])
@@ -104,11 +103,11 @@ def test_no_reply_tells_another_answer(change: Callable[[JsonValue], JsonValue],
             check_apart([told, OWL])
 
 
-def test_the_name_that_a_call_asks_about_may_stand_in_its_reply() -> None:
+def test_the_name_that_a_call_asks_about_may_stand_in_its_reply():
     check_apart([SubQuestion(id="q0", question="Which flat?", answer="Amber Fox", call=OWL.call), FOX])
 
 
-def test_merging_records_the_replies_of_the_joined_tool() -> None:
+def test_merging_records_the_replies_of_the_joined_tool():
     counted = GOOD.replace("'total': 1", "'total': len(TABLES['rent'])")
     halves = [
         SubEnvironment(
@@ -123,7 +122,7 @@ def test_merging_records_the_replies_of_the_joined_tool() -> None:
     assert [each.reply["total"] for each in questions] == [2, 2]
 
 
-def test_gold_messages_show_the_record_and_exports_its_path() -> None:
+def test_gold_messages_show_the_record_and_exports_its_path():
     first, second = tiny_environment().sub_questions
     reply = {"flats": [first.answer]}
     environment = altered(tiny_environment(), sub_questions=(altered(first, path=("flats", 0), reply=reply), second))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,7 @@ TOKEN = "t0ken-of-this-test"
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def guarded(tmp_path_factory):
     """A service with a token, and records that were made in it by callers with the token."""
     config = tiny_config(seed=3, count=3, out=tmp_path_factory.mktemp("guarded") / "made")
     with pytest.MonkeyPatch.context() as patch:
@@ -34,13 +32,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 
 @pytest.mark.parametrize(("token", "words"), [("wr0ng-token", "refuses the token"), ("", "wants a token")])
-def test_a_wrong_or_missing_token_ends_the_command_at_once_in_one_line(
-    guarded: tuple[str, Path],
-    token: str,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_or_missing_token_ends_the_command_at_once_in_one_line(guarded, token, words, monkeypatch, capfd):
     monkeypatch.setenv("ASTRA_SANDBOX_TOKEN", TOKEN)
     assert main(["records", "verify", str(guarded[1]), "--sandbox", guarded[0]]) == 0
     assert capfd.readouterr().out == "verified 3/3\n"
@@ -56,9 +48,7 @@ def test_a_wrong_or_missing_token_ends_the_command_at_once_in_one_line(
     assert "wr0ng-token" not in err
 
 
-def test_the_token_is_in_no_record_and_is_sent_to_no_worker(
-    guarded: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_is_in_no_record_and_is_sent_to_no_worker(guarded, monkeypatch):
     files = [path for path in guarded[1].rglob("*") if path.is_file()]
     assert files
     assert not any(TOKEN.encode() in path.read_bytes() for path in files)

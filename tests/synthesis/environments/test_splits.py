@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,6 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.record_io import write_records
 from synthesis.records import Demonstration, Environment, Message
 from synthesis.stage import Rejected
-from synthesis.teacher.protocol import Reply, Request
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.made import all_kept, read, tiny_config, verdict
 
@@ -35,14 +33,10 @@ VARIETIES: Mapping[Variety, float] = {"plain": 0.8, "stateful": 0.2}
 
 
 @pytest.fixture(scope="module")
-def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapping[str, Path]:
+def held_out(tmp_path_factory, sandbox_url):
     """A training split of every variety of tool, and a few environments of three splits that are held out from it."""
     training = tiny_config(
-        seed=0,
-        count=24,
-        out=tmp_path_factory.mktemp("held_out") / "training",
-        domains=DOMAINS,
-        varieties=VARIETIES,
+        seed=0, count=24, out=tmp_path_factory.mktemp("held_out") / "training", domains=DOMAINS, varieties=VARIETIES
     )
     further = held_out_configs(training)
     for config in (training, further["rl_environments"], further["heldout_tools"], further["heldout_domains"]):
@@ -59,16 +53,14 @@ def held_out(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Mapp
         *(("heldout_domains", other, ("domains", *TOOLS)) for other in ("training", "rl_environments")),
     ],
 )
-def test_a_split_shares_nothing_of_its_level_with_another(
-    held_out: Mapping[str, Path], split: str, other: str, levels: tuple[str, ...]
-) -> None:
+def test_a_split_shares_nothing_of_its_level_with_another(held_out, split, other, levels):
     shared = shared_between(held_out[split], held_out[other])
     assert not any(shared[level] for level in levels)
     assert shared["domains"] == (0 if "domains" in levels else len(DOMAINS))
     assert any(shared[level] for level in TOOLS) is (split == "rl_environments")
 
 
-def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, Path], sandbox_url: str) -> None:
+def test_held_out_splits_are_environments_like_any_other(held_out, sandbox_url):
     for name in ("heldout_tools", "heldout_domains"):
         assert verdict(held_out[name], sandbox_url) == "verified 12/12"
         found = read(held_out[name])
@@ -82,7 +74,7 @@ def test_held_out_splits_are_environments_like_any_other(held_out: Mapping[str, 
 class HabitualTeacher(ProceduralTeacher):
     """Has one way to name tools for every request."""
 
-    async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
+    async def ask(self, request, *, seed):
         knowledge = getattr(request, "knowledge", None)
         if knowledge is not None:
             seen = altered(knowledge, unseen="worlds")
@@ -93,13 +85,7 @@ class HabitualTeacher(ProceduralTeacher):
 @pytest.mark.parametrize(
     ("unseen", "reason"), [("tools", "tool of another split"), ("domains", "domain of another split")]
 )
-def test_an_environment_that_would_share_is_rejected(
-    unseen: str,
-    reason: str,
-    held_out: Mapping[str, Path],
-    tmp_path: Path,
-    sandbox_url: str,
-) -> None:
+def test_an_environment_that_would_share_is_rejected(unseen, reason, held_out, tmp_path, sandbox_url):
     config = tiny_config(
         seed=5,
         count=4,
@@ -117,9 +103,7 @@ def test_an_environment_that_would_share_is_rejected(
     assert not any(shared[level] for level in TOOLS)
 
 
-async def test_tools_that_are_known_late_are_checked_when_they_are_known(
-    held_out: Mapping[str, Path], tmp_path: Path, sandbox_url: str
-) -> None:
+async def test_tools_that_are_known_late_are_checked_when_they_are_known(held_out, tmp_path, sandbox_url):
     """A document that is written with the proof, and a distractor that comes with the mixing."""
     config = tiny_config(seed=9, count=1, out=tmp_path / "out")
     plan = EnvironmentPlan(0, "single_hop", "en", "healthcare", 1, with_computation=False, variety="plain")
@@ -151,7 +135,7 @@ def taken_from(folder: Path, environment: Environment) -> TakenValues:
     return TakenValues([folder])
 
 
-def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_case(tmp_path: Path) -> None:
+def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_case(tmp_path):
     taken = taken_from(tmp_path / "other", tiny_environment())  # about the owner of Amber Falcon, which costs 2150
     for asked, shared in (
         (question(7, entities=("Nobody",)), set()),
@@ -163,7 +147,7 @@ def test_entities_and_answers_of_another_split_are_taken_whether_upper_or_lower_
         assert taken.shared_with(asked) == shared
 
 
-def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_errors(tmp_path: Path) -> None:
+def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_errors(tmp_path):
     environment = tiny_environment()
     gold = environment.gold_messages()
     asks = altered(gold[1].tool_calls[0], id="habit", arguments={"owner": "Misty Lynx"})
@@ -178,13 +162,13 @@ def test_values_in_calls_and_responses_of_a_demonstration_are_taken_but_no_error
     assert taken.shared_with(asked) == {"misty lynx", "blue door", "green gate"}
 
 
-def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path: Path) -> None:
+def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path):
     other = tiny_environment()
     write_records(tmp_path / "other", [other], kind="environment")
     renamed = altered(other.tools[0].document, name="seek_flat")
     found = {}
     for unseen in ("worlds", "tools", "domains"):
-        taken = TakenValues([tmp_path / "other"], unseen)  # type: ignore[arg-type]
+        taken = TakenValues([tmp_path / "other"], unseen)
         found[unseen] = (taken.shared_tools([renamed]), taken.has_domain("Real Estate"), taken.has_domain("travel"))
     wording = {"find the flat of an owner.", "owner"}
     assert found == {
@@ -194,8 +178,8 @@ def test_tools_and_domains_are_taken_if_they_must_be_unseen(tmp_path: Path) -> N
     }
 
 
-def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain() -> None:
-    def words(types_by_domain: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def test_the_embedded_teacher_has_other_words_for_the_tools_of_every_domain():
+    def words(types_by_domain):
         types = [(name, fields) for listed in types_by_domain.values() for name, fields in listed.items()]
         english = [word for name, fields in types for word in (name, *fields.attributes)]
         chinese = [label for _, fields in types for label in (fields.zh, *(zh for zh, _ in fields.attributes.values()))]

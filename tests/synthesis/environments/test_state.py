@@ -60,9 +60,7 @@ def with_an_idle_tool(reply: Any) -> Any:
         (lambda reply: altered(reply, calls=reply.calls[1:]), "calls do not match sub-questions"),
     ],
 )
-def test_a_task_that_breaks_a_promise_is_rejected_and_the_failure_goes_back(
-    spoil: Callable[[Any], Any], reason: str
-) -> None:
+def test_a_task_that_breaks_a_promise_is_rejected_and_the_failure_goes_back(spoil, reason):
     teacher = spoiling(WriteStatefulTask, spoil, times=1)
     assert written(teacher) == written(ProceduralTeacher())
     assert reason in teacher.asked_for(WriteStatefulTask)[1].failure
@@ -70,7 +68,7 @@ def test_a_task_that_breaks_a_promise_is_rejected_and_the_failure_goes_back(
         written(spoiling(WriteStatefulTask, spoil))
 
 
-def test_conditions_that_are_wrong_reject_the_task() -> None:
+def test_conditions_that_are_wrong_reject_the_task():
     for spoil, reason in (
         (lambda reply: StateConditions(conditions=()), "no condition"),
         (lambda reply: StateConditions(conditions=reply.conditions[1:]), "state is not as the task asks"),
@@ -79,20 +77,20 @@ def test_conditions_that_are_wrong_reject_the_task() -> None:
             written(spoiling(WriteStateConditions, spoil))
 
 
-def test_conditions_that_miss_a_tampered_state_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_that_miss_a_tampered_state_are_found(monkeypatch):
     # Every relation pins its value, so that only conditions of another kind could miss one.
     monkeypatch.setattr(stateful, "meets_conditions", lambda conditions, before, after: before is not after)
     with pytest.raises(Rejected, match="conditions miss a change"):
         written(ProceduralTeacher())
 
 
-def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name() -> None:
+def test_a_state_with_a_number_that_cannot_be_written_is_rejected_by_name():
     conditions = (StateCondition(path=("level",), relation="equals", value=2),)
     with pytest.raises(Rejected, match=r"state is not as the task asks: .* a value with a number of more than 4300"):
         check_conditions(conditions, {"level": 1}, {"level": 10**4301})
 
 
-def test_the_writer_of_the_conditions_sees_neither_code_nor_last_state() -> None:
+def test_the_writer_of_the_conditions_sees_neither_code_nor_last_state():
     teacher = Otherwise()
     task = written(teacher)
     (request,) = teacher.asked_for(WriteStateConditions)
@@ -103,14 +101,14 @@ def test_the_writer_of_the_conditions_sees_neither_code_nor_last_state() -> None
 
 
 @pytest.mark.parametrize("said", ["New York City", "NYC", "Oslo"])
-def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(said: str) -> None:
-    def tool(name: str, returned: str) -> EnvironmentTool:
+def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(said):
+    def tool(name, returned):
         body = f"    if kite not in state['kites']:\n        raise ValueError(kite)\n    {returned}\n"
         return EnvironmentTool(
             document=document(name, kite="string"), source=f"def {name}(kite: str, state: dict):\n{body}"
         )
 
-    def asked(name: str, answer: str, tool: str, *depends_on: str, aliases: tuple[str, ...] = ()) -> SubQuestion:
+    def asked(name, answer, tool, *depends_on, aliases=()):
         call = ToolCall(id=name, name=tool, arguments={"kite": "K"})
         return SubQuestion(id=name, question="?", answer=answer, aliases=aliases, depends_on=depends_on, call=call)
 
@@ -121,7 +119,7 @@ def test_a_call_that_tells_an_alias_from_the_start_does_not_depend_on_the_state(
     sub_questions = (asked("q1", "P-4", "paint"), asked("q2", "New York City", "where", "q1", aliases=("NYC",)))
     state = {"kites": {"K": said}, "after": "New York City", "receipt": "P-4"}
 
-    def proven() -> None:
+    def proven():
         asyncio.run(prove_stateful(InThisProcess(), tools, sub_questions, state))
 
     if said == "Oslo":

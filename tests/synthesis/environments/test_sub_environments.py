@@ -22,7 +22,7 @@ from synthesis.teacher.scripted import ScriptedTeacher
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.test_proof import DOCUMENT, GOOD, PLANTED, rent_of
-from tests.synthesis.otherwise import Change, Otherwise, raising
+from tests.synthesis.otherwise import Otherwise, raising
 
 RENTS = {"Amber Fox": 4210, "Calm Owl": 3050}
 KNOWLEDGE = Knowledge(domain="library", language="en", seed=3)
@@ -34,7 +34,7 @@ def learning(patience: int) -> Otherwise:
     """A teacher whose implementations fail until it has been shown `patience` failures."""
     shown: list[str] = []
 
-    def change(request: WriteToolImplementation, reply: ToolImplementation, seed: int) -> ToolImplementation:
+    def change(request, reply, seed):
         shown.extend([request.failure] if request.failure else [])
         return (
             altered(reply, source=reply.source.replace("return rows", "return 0 and rows"))
@@ -49,7 +49,7 @@ def build(teacher: ProceduralTeacher, instance: QAInstance) -> list[SubEnvironme
     return asyncio.run(build_sub_environments(teacher, InThisProcess(), KNOWLEDGE, instance, seed=1))
 
 
-def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(instances: dict[str, QAInstance]) -> None:
+def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(instances):
     teacher = learning(patience=4)
     (built,) = build(teacher, instances["en single_hop"])
     assert built.tool is not None
@@ -59,8 +59,8 @@ def test_a_teacher_that_learns_from_the_failure_it_is_shown_is_accepted(instance
     assert len(teacher.asked) == 2 + 5
 
 
-def test_a_record_without_the_path_to_its_answer_is_asked_for_again(instances: dict[str, QAInstance]) -> None:
-    def in_a_record(request: WriteToolImplementation, reply: ToolImplementation, seed: int) -> ToolImplementation:
+def test_a_record_without_the_path_to_its_answer_is_asked_for_again(instances):
+    def in_a_record(request, reply, seed):
         source = reply.source.replace("return rows", "return {'found': 1, 'items': [rows").rstrip() + "]}\n"
         return altered(reply, source=source, path=("items", 0) if request.failure else ())
 
@@ -71,9 +71,7 @@ def test_a_record_without_the_path_to_its_answer_is_asked_for_again(instances: d
 
 
 @pytest.mark.parametrize("kind", ["lookup", "computation"])
-def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
-    kind: str, instances: dict[str, QAInstance]
-) -> None:
+def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(kind, instances):
     instance = instances["en single_hop"]
     (node,) = instance.nodes
     asked = altered(instance, nodes=(altered(node, kind=kind),))
@@ -87,7 +85,7 @@ def test_a_teacher_that_never_learns_is_asked_twelve_times_and_no_more(
     assert len(teacher.asked) == 12
 
 
-def test_a_computation_at_a_leaf_gets_no_tool(instances: dict[str, QAInstance]) -> None:
+def test_a_computation_at_a_leaf_gets_no_tool(instances):
     instance = instances["en parallel_multi_hop computed"]
     built = build(ProceduralTeacher(), instance)
     assert [item.tool is None for item in built] == [node.kind == "computation" for node in instance.nodes]
@@ -104,9 +102,7 @@ def without_the_new_row(request: MergeTools, reply: ToolImplementation, seed: in
 
 
 @pytest.mark.parametrize("spoil", [raising(BadReply("not JSON")), all_answers_at_once, without_the_new_row])
-async def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(
-    spoil: Change, instances: dict[str, QAInstance]
-) -> None:
+async def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(spoil, instances):
     teacher, sandbox = Otherwise({MergeTools: spoil}), InThisProcess()
     built = await build_sub_environments(teacher, sandbox, KNOWLEDGE, instances[ALIKE], seed=1)
     name = built[0].tool.document.name
@@ -116,14 +112,14 @@ async def test_tools_that_cannot_be_merged_stay_apart_under_distinct_names(
         await prove(sandbox, [(tool, [sub_question])])
 
 
-def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same() -> None:
+def test_a_joined_tool_that_replays_every_gold_call_is_proven_whole_all_the_same():
     """It gives a stranger an answer, which no gold call shows."""
     tools = [
         EnvironmentTool(document=DOCUMENT, source=GOOD, tables={"rent": {name: rent}}) for name, rent in RENTS.items()
     ]
     apart = [SubEnvironment(rent_of(name, rent), tool) for (name, rent), tool in zip(RENTS.items(), tools, strict=True)]
 
-    async def merge(source: str) -> int:
+    async def merge(source):
         joined = ToolImplementation(source=source, tables={"rent": RENTS})
         teacher = ScriptedTeacher({MergeTools: [joined]})
         _, merged = await merge_sub_environments(teacher, InThisProcess(), apart, seed=1)

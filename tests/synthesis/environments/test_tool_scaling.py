@@ -11,7 +11,6 @@ from synthesis.environments.proving.proof import prove
 from synthesis.environments.questions.tool_documents import check_scaled, write_document
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_writing import ScaleToolDocument
-from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
 from synthesis.records import EnvironmentTool, SubQuestion, ToolCall, ToolDocument
 from synthesis.stage import Rejected
@@ -42,14 +41,14 @@ def document(**properties: object) -> ToolDocument:
         ),
     ],
 )
-def test_a_document_that_is_scaled_badly_is_rejected_under_its_rule(scaled: ToolDocument, reason: str) -> None:
+def test_a_document_that_is_scaled_badly_is_rejected_under_its_rule(scaled, reason):
     check_scaled(document(), document(unit=UNIT))
     with pytest.raises(Rejected) as rejected:
         check_scaled(document(), scaled)
     assert rejected.value.reason == reason
 
 
-async def test_a_badly_scaled_document_gets_a_second_try_and_is_then_rejected(instances: dict[str, QAInstance]) -> None:
+async def test_a_badly_scaled_document_gets_a_second_try_and_is_then_rejected(instances):
     (node,) = instances["en single_hop"].nodes
     knowledge = Knowledge(domain="library", language="en", seed=3)
     good = await write_document(ProceduralTeacher(), knowledge, node, seed=1, scaled=0.0)
@@ -91,7 +90,7 @@ async def proof(url: str, source: str, written: ToolDocument, **options: object)
         await prove(sandbox, [(tool, [SubQuestion(id="q1", question="?", answer=4210, call=call)])])
 
 
-def test_a_tool_is_accepted_only_if_its_documented_defaults_behave(sandbox_url: str) -> None:
+def test_a_tool_is_accepted_only_if_its_documented_defaults_behave(sandbox_url):
     asyncio.run(proof(sandbox_url, GOOD, document(unit=UNIT), unit="one"))
     for reason, source in PLANTED.items():
         with pytest.raises(Rejected) as rejected:
@@ -109,12 +108,12 @@ def test_a_tool_is_accepted_only_if_its_documented_defaults_behave(sandbox_url: 
         (PAGED, "ignores its arguments"),
     ],
 )
-def test_a_page_that_the_call_leaves_out_is_held_to_its_default_too(source: str, reason: str, sandbox_url: str) -> None:
+def test_a_page_that_the_call_leaves_out_is_held_to_its_default_too(source, reason, sandbox_url):
     with pytest.raises(Rejected, match=reason):
         asyncio.run(proof(sandbox_url, source, document(page={"type": "integer", "default": 1})))
 
 
-async def test_the_embedded_teacher_has_no_options_for_plain_tools(instances: dict[str, QAInstance]) -> None:
+async def test_the_embedded_teacher_has_no_options_for_plain_tools(instances):
     (node,) = instances["en single_hop"].nodes
     knowledge = Knowledge(domain="library", language="en", seed=3)
     with pytest.raises(BadReply, match="give a \\[teacher\\]"):

@@ -31,7 +31,7 @@ from tests.synthesis.environments.made import all_kept, faults, read, tiny_confi
 
 
 @pytest.fixture(scope="module")
-def varied(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+def varied(tmp_path_factory, sandbox_url):
     out = tmp_path_factory.mktemp("varied") / "out"
     varieties = {"plain": 0.25, "stateful": 0.25, "withheld_tool": 0.25, "missing_parameter": 0.25}
     config = tiny_config(seed=4, count=16, out=out, varieties=varieties)
@@ -39,17 +39,13 @@ def varied(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stateful(varied: Path) -> Environment:
+def stateful(varied):
     return next(environment for environment in read(varied) if environment.state is not None)
 
 
-def test_every_variety_comes_in_its_share_and_verifies(varied: Path, sandbox_url: str) -> None:
+def test_every_variety_comes_in_its_share_and_verifies(varied, sandbox_url):
     environments = read(varied)
-    assert Counter(environment.expectation for environment in environments) == {
-        "answer": 8,
-        "refuse": 4,
-        "ask_back": 4,
-    }
+    assert Counter(environment.expectation for environment in environments) == {"answer": 8, "refuse": 4, "ask_back": 4}
     assert statistics_of(environments).stateful_share == 0.25
     assert verdict(varied, sandbox_url) == "verified 16/16"
 
@@ -60,12 +56,12 @@ def gold_counts(environment: Environment, *, said: str, final_state: object) -> 
         environment,
         outcomes,
         num_tool_calls=len(outcomes),
-        final_state=final_state,  # type: ignore[arg-type]
+        final_state=final_state,
         met_expectation=environment.expectation != "answer" and meets_expectation(environment.expectation, said),
     )
 
 
-def test_the_gold_ending_is_one_more_sub_task_and_another_ending_solves_the_others_alone(varied: Path) -> None:
+def test_the_gold_ending_is_one_more_sub_task_and_another_ending_solves_the_others_alone(varied):
     for environment in read(varied):
         # The first message asks back, the last one refuses.
         said = [message.content for message in environment.gold_messages() if message.role == "assistant"]
@@ -77,7 +73,7 @@ def test_the_gold_ending_is_one_more_sub_task_and_another_ending_solves_the_othe
             assert other_end == (subtasks - 1, subtasks, calls)
 
 
-def test_without_a_withheld_tool_the_other_sub_tasks_remain_and_the_refusal_tells_them(varied: Path) -> None:
+def test_without_a_withheld_tool_the_other_sub_tasks_remain_and_the_refusal_tells_them(varied):
     refusals = [each for each in read(varied) if each.expectation == "refuse"]
     assert sum(bool(each.sub_tasks) for each in refusals) > 0
     for environment in refusals:
@@ -98,7 +94,7 @@ def asks_back(varied: Path) -> Environment:
     return next(each for each in read(varied) if each.expectation == "ask_back")
 
 
-def test_an_agent_that_asks_back_is_told_the_missing_value_and_goes_on_to_the_answer(varied: Path) -> None:
+def test_an_agent_that_asks_back_is_told_the_missing_value_and_goes_on_to_the_answer(varied):
     for environment in read(varied):
         assert (environment.left_out is not None) == (environment.expectation == "ask_back")
         if environment.left_out is not None:
@@ -113,8 +109,8 @@ def test_an_agent_that_asks_back_is_told_the_missing_value_and_goes_on_to_the_an
 
 
 def test_the_missing_part_the_remaining_part_and_the_last_state_of_a_record_are_verified(
-    varied: Path, stateful: Environment, tmp_path: Path, sandbox_url: str
-) -> None:
+    varied, stateful, tmp_path, sandbox_url
+):
     asking = asks_back(varied)
     partial = next(each for each in read(varied) if each.expectation == "refuse" and each.sub_tasks)
     lies = [altered(each, answer="Nobody") if each.call is not None else each for each in partial.sub_questions]
@@ -171,7 +167,7 @@ def test_the_value_left_out_is_one_whose_argument_no_other_first_call_has() -> N
     assert omitted(question, argument="house", value="Jade Otter").left_out == "Jade Otter"
 
 
-def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_more_and_then_rejected() -> None:
+def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_more_and_then_rejected():
     too_short, right = "What do the two flats cost together?", "What do that flat and Jade Otter cost together?"
     assert omitted(too_short, right).question == right
     with pytest.raises(Rejected, match="more left out than one value"):
@@ -182,7 +178,7 @@ def test_a_question_that_leaves_out_more_than_the_user_tells_is_asked_for_once_m
         check_shape(altered(asking, question=too_short))
 
 
-def test_sft_learns_the_question_back_and_the_rest_in_a_sample_each(varied: Path, tmp_path: Path) -> None:
+def test_sft_learns_the_question_back_and_the_rest_in_a_sample_each(varied, tmp_path):
     asking = asks_back(varied)
     write_records(tmp_path / "records", [asking], kind="environment")
     tokenizer = tiny_tokenizer()
@@ -196,7 +192,7 @@ def test_sft_learns_the_question_back_and_the_rest_in_a_sample_each(varied: Path
     assert rest[-1].content in learnt[1]
 
 
-def test_more_stateful_environments_than_multi_hop_places_are_refused(tmp_path: Path) -> None:
+def test_more_stateful_environments_than_multi_hop_places_are_refused(tmp_path):
     config = tiny_config(
         seed=0, count=4, out=tmp_path / "out", scenarios={"single_hop": 1.0}, varieties={"stateful": 1.0}
     )

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from astra_jax.testing import tiny_environment
-from sandbox.client import ExecuteReply, ExecuteRequest
 from sandbox.protocol import ErrorKind, ToolError
 from synthesis.environments.verification import (
     ExecutableTools,
@@ -21,12 +17,7 @@ from synthesis.environments.verification import (
     verify_environments,
 )
 from synthesis.record_io import RecordDirectoryError, write_records
-from synthesis.records import (
-    Composition,
-    Environment,
-    EnvironmentTool,
-    IrrelevantTool,
-)
+from synthesis.records import Composition, Environment, EnvironmentTool, IrrelevantTool
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
@@ -38,7 +29,7 @@ ENVIRONMENT = tiny_environment()
 class CrashingWeather(InThisProcess):
     """Runs everything but `weather`, which crashes."""
 
-    async def execute_batch(self, requests: Sequence[ExecuteRequest]) -> list[ExecuteReply]:
+    async def execute_batch(self, requests):
         replies = await super().execute_batch(requests)
         crash = {"status": "error", "value": None, "error": ToolError(kind=ErrorKind.CRASHED, message="gone")}
         return [
@@ -64,13 +55,13 @@ def with_weather(source: str) -> Environment:
     return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
-def test_a_sound_environment_holds_all_its_promises() -> None:
+def test_a_sound_environment_holds_all_its_promises():
     for whole in (True, False):
         check(with_weather(RAIN), whole=whole)
     check(altered(ENVIRONMENT, composition=None, answer="told by a passage"))
 
 
-def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> None:
+def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays():
     find_flat, get_rent = ENVIRONMENT.tools
     careless = altered(
         get_rent, source="def get_rent(flat: str):\n    return TABLES['rows'].get(flat, max(TABLES['rows'].values()))\n"
@@ -82,7 +73,7 @@ def test_a_tool_that_answers_strangers_fails_though_its_gold_call_replays() -> N
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
+def test_a_distractor_must_be_allowed_and_run(whole):
     with pytest.raises(Rejected, match="import not allowed"):
         check(with_weather(f"import os\n\n{RAIN}"), whole=whole)
     with pytest.raises(Rejected, match="distractor does not run: weather: crashed"):
@@ -118,13 +109,13 @@ def test_a_distractor_must_be_allowed_and_run(whole: bool) -> None:
         ({"sub_questions": (), "expectation": "refuse", "missing": "get_rent"}, "withheld tool is there"),
     ],
 )
-def test_a_record_that_contradicts_itself_fails(changes: dict[str, Any], reason: str) -> None:
+def test_a_record_that_contradicts_itself_fails(changes, reason):
     for whole in (True, False):
         with pytest.raises(Rejected, match=reason):
             check(ENVIRONMENT.model_copy(update=changes), whole=whole)
 
 
-def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay() -> None:
+def test_an_environment_that_withholds_a_tool_has_no_gold_call_to_replay():
     withheld = {"sub_questions": (), "expectation": "refuse", "missing": "get_owner"}
     environment = with_weather(RAIN).model_copy(update=withheld)
     assert proofs_of(environment) == []
@@ -146,7 +137,7 @@ def twin_of_find_flat(answers: str) -> Environment:
     return altered(ENVIRONMENT, irrelevant_tools=(distractor,))
 
 
-def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
+def test_only_a_hard_environment_promises_that_no_distractor_answers():
     answers, tells_else = twin_of_find_flat("[owner]"), twin_of_find_flat("[owner][::-1]")
     check(answers)
     check(altered(tells_else, difficulty="hard"))
@@ -156,7 +147,7 @@ def test_only_a_hard_environment_promises_that_no_distractor_answers() -> None:
     check(hard, whole=False)
 
 
-def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_shows_it() -> None:
+def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_shows_it():
     sandbox = CrashingWeather()
     executable = ExecutableTools(sandbox)
     environment = with_weather(RAIN)
@@ -165,7 +156,7 @@ def test_a_distractor_that_was_found_not_to_run_fails_every_environment_that_sho
             asyncio.run(verify_environment(environment, sandbox, executable))
 
 
-def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path, sandbox_url: str) -> None:
+def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path, sandbox_url):
     sound = [tiny_environment(rent=3000 + number) for number in range(35)]
     broken = {0: ({"hops": 3}, "wrong hops: expected 2, found 3"), 34: ({"sub_questions": ()}, "no sub-task")}
     written = [
@@ -178,12 +169,12 @@ def test_of_many_records_each_that_fails_is_named_with_its_reason(tmp_path: Path
     assert (report.read, report.closing_line()) == (35, "verified 33/35")
 
 
-def test_a_change_that_no_replay_shows_is_found_by_the_digest(tmp_path: Path, sandbox_url: str) -> None:
+def test_a_change_that_no_replay_shows_is_found_by_the_digest(tmp_path, sandbox_url):
     asked = altered(ENVIRONMENT.sealed(), question=f"{ENVIRONMENT.question} Answer for the year before.")
     assert faults(tmp_path / "out", sandbox_url, asked) == ["changed after it was written"]
 
 
-def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path: Path, sandbox_url: str) -> None:
+def test_records_whose_bytes_are_not_those_of_their_card_are_not_verified(tmp_path, sandbox_url):
     write_records(tmp_path / "out", [ENVIRONMENT], kind="environment")
     assert verdict(tmp_path / "out", sandbox_url) == "verified 1/1"
     card = tmp_path / "out" / "dataset.json"

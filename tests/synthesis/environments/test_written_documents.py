@@ -18,7 +18,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tool_writing import SiblingTools, WriteSiblingTools, WriteToolDocument
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, ToolCall, ToolDocument
+from synthesis.records import EnvironmentTool, IrrelevantTool, JsonObject, ToolCall, ToolDocument
 from synthesis.stage import Rejected, StageReport
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.track.journal import Journal, run_stage
@@ -49,7 +49,7 @@ async def built(teacher: ScriptedTeacher, instance: QAInstance, folder: Path, *,
     """Build the sub-environments of one instance as a run does: as an item of a stage, with its journal."""
     report = StageReport("environments")
 
-    async def work(item: QAInstance) -> JsonValue:
+    async def work(item):
         sandbox = InThisProcess()
         parts = await build_sub_environments(teacher, sandbox, KNOWLEDGE, item, seed=1, scaled_documents=scaled)
         return len(parts)
@@ -60,9 +60,7 @@ async def built(teacher: ScriptedTeacher, instance: QAInstance, folder: Path, *,
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(
-    kind: str, instances: dict[str, QAInstance], tmp_path: Path
-) -> None:
+async def test_a_written_document_gets_a_second_try_and_then_the_item_goes(kind, instances, tmp_path):
     instance = instances["en single_hop"]
     request = WriteToolDocument(knowledge=KNOWLEDGE, node=instance.nodes[0], language="en")
     good = await ProceduralTeacher().ask(request, seed=1)
@@ -89,7 +87,7 @@ def look_up(name: str, parameters: JsonObject | None = None) -> EnvironmentTool:
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_stay(kind: str) -> None:
+async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_stay(kind):
     reply = SiblingTools(tools=(look_up("get_size", UNUSABLE[kind]), look_up("get_floor")))
     teacher = ScriptedTeacher({WriteSiblingTools: [reply, SiblingTools(tools=())]})
     kept = await write_siblings(teacher, InThisProcess(), KNOWLEDGE, tiny_environment(), seed=0)
@@ -97,7 +95,7 @@ async def test_one_sibling_with_an_unusable_schema_is_left_out_and_the_others_st
 
 
 @pytest.mark.parametrize("kind", UNUSABLE)
-async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> None:
+async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind):
     tool, sandbox = look_up("get_floor", UNUSABLE[kind]), InThisProcess()
     call = ToolCall(id="call_1", name="get_floor", arguments={"flat": "Amber Falcon"})
     environment = tiny_environment()
@@ -111,6 +109,6 @@ async def test_every_proof_rejects_a_tool_with_an_unusable_schema(kind: str) -> 
         await verify_environment(shown, sandbox, ExecutableTools(sandbox))
 
 
-async def test_a_distractor_whose_argument_may_be_null_is_tried_with_a_stranger_too() -> None:
+async def test_a_distractor_whose_argument_may_be_null_is_tried_with_a_stranger_too():
     tool = look_up("get_floor", {"properties": {"flat": {"type": ["string", "null"]}}, "required": ["flat"]})
     await ExecutableTools(InThisProcess()).check([tool], [])

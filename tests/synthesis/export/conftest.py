@@ -1,7 +1,5 @@
 """Record directories of each kind, for the tests of every format."""
 
-from pathlib import Path
-
 import pytest
 
 from synthesis.record_io import write_records
@@ -9,7 +7,7 @@ from tests.synthesis.export.test_export import RECORDS
 
 
 @pytest.fixture
-def directories(tmp_path: Path) -> dict[str, Path]:
+def directories(tmp_path):
     for kind, records in RECORDS.items():
         made_with = {"seed": 3, "count": len(records)}
         write_records(tmp_path / kind, records, kind=kind, config_hash="c0ffee", made_with=made_with)

@@ -57,9 +57,7 @@ def converted(value: Any, feature: Any, convert_json: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_a_file_of_the_card_s_types_holds_every_value_in_its_own_type(
-    directories: dict[str, Path], tmp_path: Path, kind: str, name: str
-) -> None:
+def test_a_file_of_the_card_s_types_holds_every_value_in_its_own_type(directories, tmp_path, kind, name):
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `tables`")
     folder, row_type = exported(directories[kind], tmp_path / "out", name), FORMATS[name].row_types[kind]
     columns, rows = head(folder)["dataset_info"]["features"], rows_of(folder)
@@ -71,9 +69,7 @@ def test_a_file_of_the_card_s_types_holds_every_value_in_its_own_type(
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(
-    directories: dict[str, Path], tmp_path: Path, kind: str, name: str
-) -> None:
+def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(directories, tmp_path, kind, name):
     first, second = (exported(directories[kind], tmp_path / out, name) for out in ("first", "second"))
     contents = {path.name: path.read_bytes() for path in first.iterdir()}
     assert sorted(contents) == [".astra.json", "README.md", "train.jsonl"]
@@ -83,7 +79,7 @@ def test_the_same_records_give_the_same_bytes_and_replace_an_earlier_export(
     assert str(tmp_path) not in contents["README.md"].decode()
 
 
-def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_the_card_counts_its_rows_and_says_how_they_were_made(directories, tmp_path):
     folder = exported(directories["environment"], tmp_path / "out", "openai", licence="mit")
     card = head(folder)
     assert card["license"] == "mit"
@@ -101,13 +97,11 @@ def test_the_card_counts_its_rows_and_says_how_they_were_made(directories: dict[
     assert "licence was not stated" in (other / "README.md").read_text()
 
 
-def test_an_export_that_fails_half_way_leaves_the_earlier_one(
-    directories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_fails_half_way_leaves_the_earlier_one(directories, tmp_path, monkeypatch):
     out = exported(directories["trajectory"], tmp_path / "out", "openai")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
-    def fail(*_: object, **__: object) -> str:
+    def fail(*_, **__):
         raise OSError("disk full")
 
     monkeypatch.setattr(export, "data_card", fail)
@@ -117,7 +111,7 @@ def test_an_export_that_fails_half_way_leaves_the_earlier_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environment", "out", "server_document", "trajectory"]
 
 
-def test_records_that_a_format_has_no_form_for_are_refused(directories: dict[str, Path], tmp_path: Path) -> None:
+def test_records_that_a_format_has_no_form_for_are_refused(directories, tmp_path):
     for kind, name in (("trajectory", "verl"), ("server_document", "openai"), ("trajectory", "astra")):
         with pytest.raises(ExportImpossible, match=f"for the format {name}, found {kind}"):
             exported(directories[kind], tmp_path / "out", name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ RECORDS = [trajectory(*conversation()), *environments()]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.id)
-def test_every_row_fits_openai_s_own_types(record: Any) -> None:
+def test_every_row_fits_openai_s_own_types(record):
     chat = pytest.importorskip("openai.types.chat", reason="needs openai")
     row = openai_row(record).model_dump()
     messages = [{key: value for key, value in m.items() if key != "reasoning_content"} for m in row["messages"]]
@@ -31,7 +30,7 @@ def test_every_row_fits_openai_s_own_types(record: Any) -> None:
     TypeAdapter(list[chat.ChatCompletionToolParam]).validate_python(row["tools"])
 
 
-def test_a_row_has_the_words_the_thoughts_and_the_arguments_of_its_record() -> None:
+def test_a_row_has_the_words_the_thoughts_and_the_arguments_of_its_record():
     row = openai_row(trajectory(*conversation()))
     call, answer = row.messages[2], row.messages[3]
     assert call.reasoning_content == "Both."
@@ -45,9 +44,7 @@ def test_a_row_has_the_words_the_thoughts_and_the_arguments_of_its_record() -> N
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True), max_size=5), st.booleans())
-def test_ids_are_unique_over_the_conversation_and_every_answer_has_that_of_its_call(
-    turns: list[list[str]], has_ids: bool
-) -> None:
+def test_ids_are_unique_over_the_conversation_and_every_answer_has_that_of_its_call(turns, has_ids):
     messages = [Message(role="user", content="?")]
     for turn in turns:
         calls = tuple(ToolCall(id=name, name=name, arguments={}) for name in turn)
@@ -77,12 +74,10 @@ TWICE = Message(role="assistant", tool_calls=CALL.tool_calls * 2)
         ((TWICE,), "a message has two calls 'a'"),
     ],
 )
-def test_a_conversation_that_cannot_be_paired_is_refused_with_the_record_s_name(
-    messages: tuple[Message, ...], message: str
-) -> None:
+def test_a_conversation_that_cannot_be_paired_is_refused_with_the_record_s_name(messages, message):
     with pytest.raises(ExportImpossible, match=f"^trajectory-1: .*{message}"):
         openai_row(trajectory(*messages))
 
 
-def test_a_conversation_that_was_cut_off_at_its_last_call_has_a_row() -> None:
+def test_a_conversation_that_was_cut_off_at_its_last_call_has_a_row():
     assert len(openai_row(trajectory(Message(role="user", content="?"), CALL)).messages) == 2

@@ -64,10 +64,15 @@ def test_a_key_without_a_column_is_refused_and_not_dropped(tmp_path):
         write_parquet(tmp_path, "a", ToolCall, [TimedCall(id="1", name="f", arguments={})])
 
 
-def test_without_pyarrow_one_line_names_the_extra(directories, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tables\]'"):
-        exported(directories["trajectory"], tmp_path / "out", "parquet")
+@pytest.mark.parametrize(
+    ("module", "extra", "name"), [("pyarrow", "tables", "parquet"), ("tensorflow_datasets", "tfds", "tfds")]
+)
+def test_without_its_package_a_format_names_the_extra_in_one_line(
+    directories, tmp_path, monkeypatch, module, extra, name
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ExportImpossible, match=rf"pip install 'astra-jax\[{extra}\]'"):
+        exported(directories["trajectory"], tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
 
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from synthesis.export.openai_rows import ExportImpossible
 from synthesis.records import Environment, Trajectory
 from tests.synthesis.export.test_export import RECORDS, exported, head
 
@@ -27,10 +26,3 @@ def test_a_data_source_gives_every_record_back_by_name_and_index_without_tensorf
     assert "tensorflow" not in sys.modules
     assert "configs" not in head(folder)
     assert f"`astra_{kind}`" in (folder / "README.md").read_text()
-
-
-def test_without_the_package_one_line_names_the_extra(directories, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ExportImpossible, match=r"pip install 'astra-jax\[tfds\]'"):
-        exported(directories["trajectory"], tmp_path / "out", "tfds")
-    assert not (tmp_path / "out").exists()

@@ -191,7 +191,7 @@ def test_the_example_of_a_question_is_sound_and_has_the_shape_that_it_says(langu
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_question_is_asked_for_with_its_source_shape_and_language(language):
-    def shown(**knowledge) -> str:
+    def shown(**knowledge):
         source = Knowledge(domain="kites", language=language, **knowledge)
         return str(WriteQAInstance(knowledge=source, **SHAPE).messages()[1]["content"])
 

@@ -154,7 +154,7 @@ def test_a_file_of_the_users_beside_an_earlier_result_is_not_replaced_with_it(tm
     write_table(tmp_path / "out", "first")
     notes = tmp_path / "out" / "notes.txt"
 
-    def replace() -> None:
+    def replace():
         if not is_meanwhile:
             notes.write_text("mine")
         with whole_folder(tmp_path / "out", TABLE) as folder:

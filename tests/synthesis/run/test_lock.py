@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, str]:
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
 def test_every_command_that_makes_or_trains_is_refused_while_another_does(tmp_path, capsys, command, lock):
-    def named(argument: str) -> str:
+    def named(argument):
         return argument.replace("OUT", f"{tmp_path}/out").replace("SRC", f"{tmp_path}/source")
 
     with run_lock(Path(named(lock))):
@@ -148,7 +148,7 @@ def test_a_file_in_the_place_of_a_folder_is_not_waited_for(tmp_path, is_link, lo
 
 
 def test_a_file_system_without_locks_is_told_of_and_used(tmp_path, monkeypatch, capsys):
-    def flock(*_: object) -> None:
+    def flock(*_):
         raise OSError(code, os.strerror(code))
 
     code = errno.ENOSYS

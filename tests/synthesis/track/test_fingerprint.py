@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch) -> Path:
+def tree(tmp_path, monkeypatch):
     """A copy of the source that fingerprints are taken of, to edit."""
     for package in ("synthesis", "sandbox"):
         shutil.copytree(ROOT / package, tmp_path / "tree" / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -43,7 +43,7 @@ def edit(tree: Path, name: str) -> None:
 class Outage(ProceduralTeacher):
     """Answers so many questions, then none; the same teacher otherwise."""
 
-    def __init__(self, answers: int):
+    def __init__(self, answers):
         self.answers = answers
 
     async def ask(self, request, *, seed):
@@ -146,7 +146,7 @@ def test_a_journal_without_an_item_is_taken_over(tmp_path):
         Journal(path, "drafted", {"seed": 3})
 
 
-def test_tables_beside_the_modules_and_in_folders_of_tables_are_among_the_sources() -> None:
+def test_tables_beside_the_modules_and_in_folders_of_tables_are_among_the_sources():
     named = source_of("synthesis.environments.pipeline", "synthesis.procedural.teacher")
     for table in ("domains.toml", "hard_frames.toml", "lexicons/library.toml"):
         assert f"source of synthesis/procedural/{table}" in named
