@@ -191,7 +191,7 @@ def _optional(document: ToolDocument) -> dict[str, JsonObject]:
 
 def _numeric(document: ToolDocument) -> list[str]:
     properties = document.parameters.get("properties", {})
-    return [name for name in document.required if properties[name].get("type") in ("integer", "number")]
+    return [name for name in document.required if properties.get(name, {}).get("type") in ("integer", "number")]
 
 
 def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, JsonValue]) -> Calls:

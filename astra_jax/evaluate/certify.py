@@ -81,10 +81,8 @@ async def certify(
             attacked = _Attacked(sandbox, token)
             for program in programs:
                 episode = await run_program(program, start, attacked, max_turns=_MAX_TURNS)
-                replies = (outcome.response for outcome in episode.outcomes)
-                num_leaks += any(
-                    token in text for text in (episode.final_text, canonical_json(episode.state), *replies)
-                )
+                said = [episode.final_text, canonical_json(episode.state), *(o.response for o in episode.outcomes)]
+                num_leaks += any(token in text for text in said)
                 is_solved = episode.counts.num_solved == episode.counts.num_subtasks
                 found.append((episode_reward(episode), is_solved, episode.is_answer_accurate))
         num_done += 1

@@ -1,4 +1,4 @@
-"""The demand on environments that RL learns from: a whole certificate without a fault, and a bound on its attacks."""
+"""The demand on environments that RL learns from: a whole certificate, and a bound on attacks."""
 
 from __future__ import annotations
 
