@@ -89,10 +89,10 @@ def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
 
     def program(seen: Seen) -> Calls | str:
         chosen = choose(seen.documents)
-        changing = (
+        moves = [
             call for tool in chosen if _numeric(tool) for n in seen.names for call in _filled(tool, n, seen, usual)
-        )
-        if calls := seen.without_made(list(changing)):
+        ]
+        if calls := seen.without_made(moves):
             return calls
         kinds: dict[str, list[ToolDocument]] = defaultdict(list)
         for tool in chosen:
