@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from astra_jax.benchmarks.harness_process import run_harness
 from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
-from astra_jax.errors import first_fault
 from astra_jax.evaluate.attacks import QUESTION_BACK, REFUSAL
 from astra_jax.evaluate.certify import attack_code, attack_figures
 from synthesis.records import Certificate
@@ -51,8 +50,7 @@ async def foreign_certificate(name: str, *, python: Path, count: int) -> Certifi
         except ProgramFailed as error:  # its message names the log, which is removed
             raise ProgramFailed(f"{name} does not run: {error.said}; run it by itself first", error.said) from None
         except (OSError, ValidationError) as error:
-            fault = first_fault(error) if isinstance(error, ValidationError) else str(error.strerror)
-            raise BenchmarkFailed(f"{name} gave no rewards: {fault}; run it by itself first") from None
+            raise BenchmarkFailed(f"{name} gave no finite rewards; run it by itself first") from error
     right = {policy: [reward >= 1 for reward in rewards] for policy, rewards in found.rewards.items()}
     figures = {name: attack_figures(rewards, right[name], right[name]) for name, rewards in found.rewards.items()}
     if (gold := figures.pop("gold", None)) is not None and gold.f1 <= 0:

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from astra_jax.report.page import is_page, page_environment
 from synthesis.record_io import CERTIFICATE
 from synthesis.records import Certificate
 from synthesis.run.destination import require_file_destination, whole_file
 
-_PAGE: Final = "certificate.html"
 
-
-def require_place(out: Path) -> None:
-    """Refuse a folder in which no certificate can be written.
+def places(out: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate and its card in a folder.
 
     Raises:
-        DestinationRefused: nothing can be written there, or another file is in the place of one of the two.
+        DestinationRefused: nothing can be written there, or another file is in the place of one of them.
     """
-    require_file_destination(out / CERTIFICATE, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
-    require_file_destination(out / _PAGE, "card of a certificate", is_page)
+    file, page = out / CERTIFICATE, out / "certificate.html"
+    require_file_destination(file, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
+    require_file_destination(page, "card of a certificate", is_page)
+    return file, page
 
 
 def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None:
     """Write a certificate and its card into a folder; an earlier one is replaced. `name` is that of the set.
 
     Raises:
-        DestinationRefused: as `require_place`.
+        DestinationRefused: as `places`.
         OSError: the disk is full or not writable.
     """
-    require_place(out)
-    out.mkdir(parents=True, exist_ok=True)
+    files = places(out)
     template = page_environment().get_template("certificate.html.jinja")
     html = template.render(title="Certificate of environments", name=name, certificate=certificate)
-    for path, text in ((out / CERTIFICATE, certificate.model_dump_json(indent=2) + "\n"), (out / _PAGE, html)):
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "\n", html), strict=True):
         with whole_file(path) as file:
             file.write_text(text, encoding="utf-8")

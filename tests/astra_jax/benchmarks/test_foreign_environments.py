@@ -100,7 +100,7 @@ def test_attacks_that_call_no_tool_act_in_environments_of_others(in_this_process
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ('{"prompts": ["?"], "rewards": {"empty": [NaN]}}', "gave no rewards: .*finite"),
+        ('{"prompts": ["?"], "rewards": {"empty": [NaN]}}', "gave no finite rewards"),
         ('{"prompts": ["?"], "rewards": {"empty": [0], "gold": [0]}}', "gold answers of verifiers:adds earn no reward"),
         (None, "verifiers:adds does not run: No module named 'adds'; run it by itself first"),
     ],
