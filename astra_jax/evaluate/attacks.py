@@ -197,8 +197,8 @@ def _numeric(document: ToolDocument) -> list[str]:
 def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, JsonValue]) -> Calls:
     """Return the calls of a tool with a name as its first argument; the question gives all others.
 
-    A tool without numbers takes years. Numbers go to the names in order, but to the name that is told last: that one
-    receives them ("Move 5 from A and 2 from B to C. What has C then?").
+    A tool without a number takes years. Other tools take the numbers, one for each name in order, and the name that is
+    mentioned last: "Move 5 from A and 2 from B to C. What has C then?" gives (A, C, 5) and (B, C, 2).
     """
     if not document.required:
         return []
@@ -207,7 +207,7 @@ def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, J
     if numeric := _numeric(document):
         last = max(seen.names, key=seen.question.rindex, default="")
         numbers = [float(text) if "." in text else int(text) for text in _NUMBER.findall(seen.question)]
-        # One number alone is of all names.
+        # A number that is told once is of all names: "Move 2 each from A and B".
         number_of = dict(zip((each for each in seen.names if each != last), cycle(numbers)))
         texts = dict.fromkeys((each for each in document.required if each not in numeric), last)
         named = texts | dict.fromkeys(list(texts)[:1], name) | settings
