@@ -1,4 +1,4 @@
-"""The makers of a certificate: all attacks, and the gold policy, act in each environment of a set.
+"""How a certificate is made: all attacks, and the gold policy, act in each environment of a set.
 
 F1 is the reward of `episodes/rewards.py`. All distractors are shown. A token is planted in the sources of all tools,
 and every reply of every episode is searched for it: no policy may read the sources.
