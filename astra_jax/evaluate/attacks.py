@@ -31,7 +31,6 @@ _HEDGE: Final = f"{REFUSAL} {QUESTION_BACK}"
 """Last message of programs that call tools: F1 rewards a refusal or a question back wherever one is due."""
 _MOST_CALLS: Final = 100
 """Calls after which a program that calls everything ends an episode; its F1 is near 0 long before."""
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _CHARACTERS: Final = (("[A-Z]+", "A"), ("[a-z]+", "a"), (r"\d+", "0"), ("[\u4e00-\u9fff]+", "C"))
 
 
@@ -206,11 +205,12 @@ def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, J
     settings = {key: value for key, value in usual.items() if key in optional and value != optional[key].get("default")}
     if numeric := _numeric(document):
         last = max(seen.names, key=seen.question.rindex, default="")
-        numbers = [float(text) if "." in text else int(text) for text in _NUMBER.findall(seen.question)]
+        found = re.findall(r"\b[1-9]\d*(?:,\d{3})*(?:\.\d+)?", seen.question, re.ASCII)
+        numbers = [json.loads(text.replace(",", "")) for text in found]
         # A number that is told once is of all names: "Move 2 each from A and B".
         number_of = dict(zip((each for each in seen.names if each != last), cycle(numbers)))
-        texts = dict.fromkeys((each for each in document.required if each not in numeric), last)
-        named = texts | dict.fromkeys(list(texts)[:1], name) | settings
+        texts = [each for each in document.required if each not in numeric]
+        named = dict.fromkeys(texts[1:], last) | dict.fromkeys(texts[:1], name) | settings
         return [(document.name, dict.fromkeys(numeric, number_of[name]) | named)] if name in number_of else []
     rest = product(years_in(seen.question) or [""], repeat=len(document.required) - 1)
     return [(document.name, dict(zip(document.required, (name, *of_rest), strict=True)) | settings) for of_rest in rest]

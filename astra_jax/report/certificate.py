@@ -11,11 +11,7 @@ from synthesis.run.destination import require_file_destination, whole_file
 
 
 def places(out: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate and its card in a folder.
-
-    Raises:
-        DestinationRefused: nothing can be written there, or another file is in the place of one of them.
-    """
+    """Return the files of a certificate and its card in a folder; a `DestinationRefused` says that it is not free."""
     file, page = out / CERTIFICATE, out / "certificate.html"
     require_file_destination(file, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
     require_file_destination(page, "card of a certificate", is_page)
@@ -26,7 +22,7 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
     """Write a certificate and its card into a folder; an earlier one is replaced. `name` is that of the set.
 
     Raises:
-        DestinationRefused: as `places`.
+        DestinationRefused: another file is in the place of one of them.
         OSError: the disk is full or not writable.
     """
     files = places(out)

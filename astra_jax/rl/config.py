@@ -135,8 +135,7 @@ class RLConfig(TrainingConfig):
     optimizer_waits_on_host: bool = False
     """Whether the optimiser's state lies in the host's memory while episodes are rolled out."""
     max_attack_f1: float | None = Field(default=None, ge=0, le=1)
-    """Highest F1 of an attack in the certificate of `environments` (`astra records attack`); without it they need no
-    certificate."""
+    """Highest attack F1 in the certificate of `environments` (`astra records attack`); without it they need none."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
     """Updates between two checkpoints."""
     log_episodes_every_steps: int = Field(default=10, gt=0)

@@ -9,9 +9,8 @@ from pydantic import Field, computed_field
 from synthesis.records.tools import Language, Record
 
 SILENT_ATTACKS: Final = ("empty", "refuse", "ask_back", "copy", "constant")
-"""Attacks that call no tool."""
 ATTACKS: Final = (*SILENT_ATTACKS, "lexical", "everything", "told_names", "style", "schema")
-"""All attacks on environments of ours."""
+"""All attacks on environments of ours; silent ones call no tool."""
 
 
 class AttackFigures(Record):

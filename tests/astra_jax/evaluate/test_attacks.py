@@ -100,8 +100,8 @@ def test_names_are_followed_into_nested_replies():
     ("question", "moved"),
     [
         (
-            "Move 5 from Old Mill, 1902 from Red Barn to New Inn. What has New Inn then?",
-            {"Old Mill": 5, "Red Barn": 1902},
+            "Move 5,000 from Old Mill, 1902 from Red Barn to New Inn. What has New Inn then?",
+            {"Old Mill": 5000, "Red Barn": 1902},
         ),
         (
             "Move 7.5 each from Old Mill and Red Barn to New Inn. What has New Inn then?",
