@@ -101,7 +101,7 @@ class Conversation:
         """
         for kind in ("", "possible_answer/"):
             name = f"data_all/data_{self.language}/{kind}data_agent_{self.category}.json"
-            lines = (source / name).read_text(encoding="utf-8").splitlines()
+            lines = (source / name).read_text(encoding="utf-8").split("\n")
             wanted = [line for line in lines if re.search(rf'"id": *"{self.id}"', line)]
             if len(wanted) != 1:
                 raise BenchmarkFailed(

@@ -169,7 +169,7 @@ def read_problems(path: Path) -> list[Problem]:
     """
     form = 'a JSON line {"id", "problem", "answer"}'
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise BenchmarkFailed(f"{path} cannot be read: {error}; bring the problems of that year, each {form}") from None
     problems: dict[str, Problem] = {}

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field, ValidationError
 
 from astra_jax.benchmarks.harness_process import run_harness
-from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
 from astra_jax.evaluate.attacks import QUESTION_BACK, REFUSAL
 from astra_jax.evaluate.certify import attack_code, attack_figures
 from synthesis.records import Certificate
@@ -34,7 +34,7 @@ async def foreign_certificate(name: str, *, python: Path, count: int) -> Certifi
 
     Raises:
         ProgramFailed: the environment does not run.
-        BenchmarkFailed: this machine cannot confine it, or its rewards are no numbers.
+        BenchmarkFailed: this machine cannot confine it, its rewards are no numbers, or its gold answers earn nothing.
     """
     kind, _, rest = name.partition(":")
     asked = json.dumps({"kind": kind, "name": rest, "count": count, "texts": _TEXTS})
@@ -44,19 +44,22 @@ async def foreign_certificate(name: str, *, python: Path, count: int) -> Certifi
         folder, log = Path(place) / "folder", Path(place) / "log"
         folder.mkdir()
         command = [str(python.absolute()), "-I", str(_PROGRAM)]
-        await run_harness(command, folder=folder, log=log, variables={}, readable=readable, said=asked)
         try:
+            await run_harness(command, folder=folder, log=log, variables={}, readable=readable, said=asked)
             found = _Rewards.model_validate_json((folder / "rewards.json").read_bytes())
+        except ProgramFailed as error:  # its message names the log, which is removed
+            raise ProgramFailed(f"{name} does not run: {error.said}; run it by itself first", error.said) from None
         except (OSError, ValidationError) as error:
-            raise BenchmarkFailed(f"{name} gave no rewards: {error}; run it by itself first") from error
+            raise BenchmarkFailed(f"{name} gave no finite rewards; run it by itself first") from error
     right = {policy: [reward >= 1 for reward in rewards] for policy, rewards in found.rewards.items()}
     figures = {name: attack_figures(rewards, right[name], right[name]) for name, rewards in found.rewards.items()}
-    gold = figures.pop("gold", None)
+    if (gold := figures.pop("gold", None)) is not None and gold.f1 <= 0:
+        raise BenchmarkFailed(f"the gold answers of {name} earn no reward; run it by itself, and mend its rubric")
     return Certificate(
         source=name,
         digest=digest(found.prompts),
         num_environments=len(found.prompts),
         attack_code=attack_code(),
-        gold=gold if gold is not None and gold.f1 > 0 else None,  # an `answer` that earns nothing is no gold answer
+        gold=gold,
         attacks=figures,
     )

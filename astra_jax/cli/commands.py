@@ -95,11 +95,11 @@ def _add_records(commands: Commands) -> None:
         help="run policies that must not succeed, and write the certificate of a set of environments",
         description="Lets policies without skill act in every environment, and the gold policy, which must have F1 1. "
         "DIR may be a file of JSON lines with the columns of ASTRA's published data, or the name of an environment "
-        "that is installed: verifiers:MODULE or openenv:MODULE:FUNCTION, which runs confined. Writes certificate.json "
-        "and certificate.html. `records verify` computes the certificate again, and "
-        "max_attack_f1 in the config of a training run refuses a set that an attack solves.",
+        "that is installed: verifiers:MODULE or openenv:MODULE:FUNCTION, which runs confined. `records verify` "
+        "computes the certificate again; max_attack_f1 in the config of an RL run bounds the F1 of the best attack.",
     )
-    attack.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the certificate; default: DIR")
+    text = "folder for certificate.json and certificate.html; default: DIR, or ./certificate if DIR is no folder"
+    attack.add_argument("--out", type=Path, metavar="FOLDER", help=text)
     attack.add_argument("--json", action="store_true", help="end with one machine-readable line")
     text = "interpreter that has a foreign environment; default: this one"
     attack.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help=text)

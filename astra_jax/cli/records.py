@@ -93,10 +93,11 @@ def attack(options: argparse.Namespace) -> int | None:
     from astra_jax.benchmarks.foreign_environments import KINDS, foreign_certificate
     from astra_jax.evaluate.astra_rows import read_astra_rows
     from astra_jax.evaluate.certify import certify, verdict
-    from astra_jax.report.certificate import write_certificate
+    from astra_jax.report.certificate import places, write_certificate
 
     directory: Path = options.directory
     out = options.out or (directory if directory.is_dir() else Path("certificate"))
+    places(out)  # refuses another's files before the attacks run
     if str(directory).startswith(KINDS):
         certificate = asyncio.run(foreign_certificate(str(directory), python=options.python, count=options.count))
     else:

@@ -12,6 +12,6 @@ replay        Samples a logged episode again with the same policy, seed and slot
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.
 astra_rows    Rows of ASTRA's published RL data, read as environments that attacks can act in.
 attacks       Policies that must not succeed in an environment, as pure functions of what they have seen so far.
-certify       The certificate of a set of environments: all attacks, and the gold policy, act in each of them.
+certify       How a certificate is made: all attacks, and the gold policy, act in each environment of a set.
 tool_style    Blind classifiers of tools: is a tool an environment's own, or a distractor? They see no question.
 """

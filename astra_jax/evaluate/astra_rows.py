@@ -7,12 +7,13 @@ names no gold call, so there is no gold policy; tools without a sub-answer are t
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from astra_jax.errors import UsageError
+from pydantic import BaseModel, Field, Json, ValidationError
+
+from astra_jax.errors import UsageError, first_fault
 from synthesis.records import Environment, JsonObject
 
 _QUOTED: Final = re.compile(r'"([^"\\]{2,60})"')
@@ -25,28 +26,35 @@ def {name}(**arguments):
 """Code behind a tool's module: sub-answers of a row are texts, so a tool returns text."""
 
 
+class _Row(BaseModel):
+    prompt: list[dict[str, Any]]
+    tool_schema: Json[list[dict[str, Any]]]
+    tool_dict: Json[dict[str, str]]
+    sub_qa_dict: Json[Annotated[dict[str, Annotated[list[str], Field(min_length=1)]], Field(min_length=1)]]
+
+
 def read_astra_rows(path: Path) -> list[Environment]:
-    """Read a file of JSON lines with the columns `prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict`.
+    """Read JSON lines with the columns `prompt`, `tool_schema`, `tool_dict` and `sub_qa_dict`.
 
     Raises:
         UsageError: a line is no such row; the message names it.
         OSError: the file cannot be read.
     """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # `splitlines` also cuts at U+2028, inside of a text.
+    for number, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
         try:
-            found.append(Environment.model_validate(_fields(json.loads(line), f"row-{number}")))
+            found.append(Environment.model_validate(_fields(_Row.model_validate_json(line), f"row-{number}")))
         except (ValueError, KeyError, TypeError, SyntaxError) as error:
-            raise UsageError(
-                f"line {number} of {path} is no row of ASTRA's data: {error!r}; name another file"
-            ) from error
+            fault = first_fault(error) if isinstance(error, ValidationError) else repr(error)
+            raise UsageError(f"line {number} of {path} is no row of ASTRA's data: {fault}; name another file") from None
     return found
 
 
-def _fields(row: dict[str, Any], name: str) -> JsonObject:
-    question, *_ = [message["content"] for message in row["prompt"] if message["role"] == "user"]
-    sources, answers = json.loads(row["tool_dict"]), json.loads(row["sub_qa_dict"])
-    documents = {each["function"]["name"]: each["function"] for each in json.loads(row["tool_schema"])}
+def _fields(row: _Row, name: str) -> JsonObject:
+    question, *_ = [message["content"] for message in row.prompt if message["role"] == "user"]
+    sources, answers = row.tool_dict, row.sub_qa_dict
+    documents = {each["function"]["name"]: each["function"] for each in row.tool_schema}
     tools = {
         tool: {"document": document, "source": sources[tool] + _AS_TEXT.format(name=tool)}
         for tool, document in documents.items()

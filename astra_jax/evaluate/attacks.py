@@ -1,8 +1,8 @@
 """Policies that must not succeed in an environment, as pure functions of what they have seen so far.
 
-A set of environments teaches a skill if no policy without it solves them. Each program here lacks one: it reads no
-question, or no documents, or calls no tool. Programs that call tools are told the names in the question, and follow
-names in replies to further calls; they differ in the tools that they choose.
+A set of environments teaches a skill if no policy without it solves them. Each program here lacks one: it calls no
+tool, or it matches words (`lexical`), or it reads only the names, numbers and years of the question. Programs of the
+last sort follow names in replies to further calls; they differ in the tools that they choose.
 
 Decided: docs/decisions/figures.md, “A program that learns nothing stands beside every policy”.
 """
@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from typing import Final
 
 from astra_jax.episodes.episode import ToolOutcome
@@ -79,35 +79,37 @@ def everything(seen: Seen) -> Calls | str:
 
 
 def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
-    """Return a program that calls the chosen tools with names, and follows names in replies; no other word is read.
+    """Return a program that calls the chosen tools with names, and follows names in replies.
 
-    Tools with the same first parameter take the same names. So a name is tried on one tool of each such kind, and once
-    one answers, on all tools of its kind. Optional parameters get their `usual` settings.
+    Tools that take a number change a state, so they are called first. Tools with the same first parameter take the same
+    names. So a name is tried on one tool of each such kind, and once one answers, on all tools of its kind. Optional
+    parameters get their `usual` settings.
     """
 
     def program(seen: Seen) -> Calls | str:
-        kinds: dict[tuple[str, ...], list[ToolDocument]] = defaultdict(list)
-        for document in choose(seen.documents):
-            kinds[document.required[:1]].append(document)
-        kind_of = {document.name: document.required[:1] for document in seen.documents}
-        answered: dict[JsonValue, set[tuple[str, ...]]] = defaultdict(set)
-        refused: dict[JsonValue, set[str]] = defaultdict(set)
-        for outcome in seen.outcomes:
-            (parameter,) = kind = kind_of[outcome.name]
-            if _has_answer(outcome):
-                answered[outcome.arguments[parameter]].add(kind)
-            else:
-                refused[outcome.arguments[parameter]].add(outcome.name)
-        entered = set().union(*answered.values())
-        calls: Calls = []
+        chosen = choose(seen.documents)
+        moves = [
+            call for tool in chosen if _numeric(tool) for n in seen.names for call in _filled(tool, n, seen, usual)
+        ]
+        if calls := seen.without_made(moves):
+            return calls
+        kinds: dict[str, list[ToolDocument]] = defaultdict(list)
+        for tool in chosen:
+            if not _numeric(tool):
+                kinds[tool.required[0]].append(tool)
+        kind_of = {tool.name: tool.required[0] for tool in chosen}
+        made = [(outcome.arguments[kind_of[outcome.name]], outcome) for outcome in seen.outcomes]
+        answered = {(name, kind_of[outcome.name]) for name, outcome in made if _has_answer(outcome)}
+        entered = {kind for _, kind in answered}
         for name, source in names_known(seen).items():
-            tools = [tool for kind in kinds if kind in answered[name] for tool in kinds[kind]]
+            tools = [tool for kind in kinds if (name, kind) in answered for tool in kinds[kind]]
             if not tools:
                 # A returned name is mostly of a kind that no name was found for yet. A name told is of some kind.
                 ranked = sorted(kinds, key=lambda kind: (bool(source) and kind in entered, -len(kinds[kind])))
                 ranks = range(1 if source else max(map(len, kinds.values()), default=0))
                 others = [tool for rank in ranks for kind in ranked for tool in kinds[kind][rank : rank + 1]]
-                known = {*refused[name], *(tool.name for tool in kinds.get(kind_of.get(source, ()), ()))}
+                known = {tool.name for tool in kinds.get(kind_of.get(source, ""), ())}
+                known |= {outcome.name for tried, outcome in made if tried == name}
                 tools = [tool for tool in others if tool.name not in known][:1]
             calls += [call for tool in tools for call in _filled(tool, name, seen, usual)]
         return seen.without_made(calls) or _HEDGE
@@ -116,13 +118,14 @@ def told_the_names(choose: Choose, usual: Mapping[str, JsonValue]) -> Program:
 
 
 def sharing_a_parameter(documents: Sequence[ToolDocument]) -> list[ToolDocument]:
-    """Choose the tools whose first parameter another one has, too; all if there are none, or no parameter at all.
+    """Choose the tools whose first parameter another one has, too, and those that take a number.
 
-    Own tools and their rivals share one, distractors of other domains do not.
+    Own tools and their rivals share a parameter, distractors of other domains do not. If no two tools share one, all
+    that have a parameter are chosen.
     """
-    counts = Counter(document.required[:1] for document in documents)
     named = [document for document in documents if document.required]
-    return [document for document in named if counts[document.required[:1]] > 1] or named
+    shared = {first for first, count in Counter(document.required[0] for document in named).items() if count > 1}
+    return [each for each in named if not shared or each.required[0] in shared or _numeric(each)]
 
 
 def most_believed(beliefs: Beliefs) -> Choose:
@@ -185,11 +188,29 @@ def _optional(document: ToolDocument) -> dict[str, JsonObject]:
     return {name: schema for name, schema in properties.items() if name not in document.required}
 
 
+def _numeric(document: ToolDocument) -> list[str]:
+    properties = document.parameters.get("properties", {})
+    return [name for name in document.required if properties.get(name, {}).get("type") in ("integer", "number")]
+
+
 def _filled(document: ToolDocument, name: str, seen: Seen, usual: Mapping[str, JsonValue]) -> Calls:
-    """Return the calls of a tool with a name as its first argument, and years of the question as all others."""
+    """Return the calls of a tool with a name as its first argument; the question gives all others.
+
+    A tool without a number takes years. Other tools take the numbers, one for each name in order, and the name that is
+    mentioned last: "Move 5 from A and 2 from B to C. What has C then?" gives (A, C, 5) and (B, C, 2).
+    """
     if not document.required:
         return []
     optional = _optional(document)
     settings = {key: value for key, value in usual.items() if key in optional and value != optional[key].get("default")}
+    if numeric := _numeric(document):
+        last = max(seen.names, key=seen.question.rindex, default="")
+        found = re.findall(r"\b[1-9]\d*(?:,\d{3})*(?:\.\d+)?", seen.question, re.ASCII)
+        numbers = [json.loads(text.replace(",", "")) for text in found]
+        # A number that is told once is of all names: "Move 2 each from A and B".
+        number_of = dict(zip((each for each in seen.names if each != last), cycle(numbers)))
+        texts = [each for each in document.required if each not in numeric]
+        named = dict.fromkeys(texts[1:], last) | dict.fromkeys(texts[:1], name) | settings
+        return [(document.name, dict.fromkeys(numeric, number_of[name]) | named)] if name in number_of else []
     rest = product(years_in(seen.question) or [""], repeat=len(document.required) - 1)
     return [(document.name, dict(zip(document.required, (name, *of_rest), strict=True)) | settings) for of_rest in rest]

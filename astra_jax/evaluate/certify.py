@@ -1,4 +1,4 @@
-"""The certificate of a set of environments: all attacks, and the gold policy, act in each of them.
+"""How a certificate is made: all attacks, and the gold policy, act in each environment of a set.
 
 F1 is the reward of `episodes/rewards.py`. All distractors are shown. A token is planted in the sources of all tools,
 and every reply of every episode is searched for it: no policy may read the sources.
@@ -9,11 +9,10 @@ Decided: docs/decisions/figures.md, “A program that learns nothing stands besi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from astra_jax.episodes.episode import all_or_none
 from astra_jax.episodes.rewards import episode_reward
@@ -25,8 +24,9 @@ from astra_jax.evaluate.baselines import EPISODES_AT_ONCE, Program, run_program
 from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
 from astra_jax.evaluate.tool_style import BLIND, blind_accuracy, blind_beliefs
 from sandbox.client import AsyncSandboxClient
+from sandbox.protocol import ExecuteReply
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, EnvironmentTool, SimilarityBand, canonical_json
+from synthesis.records import AttackFigures, Certificate, Environment, SimilarityBand, canonical_json
 from synthesis.run.code import digest_of_code
 from synthesis.run.fingerprint import differences, flattened
 from synthesis.run.fingerprint import digest as digest_of
@@ -34,6 +34,21 @@ from synthesis.run.fingerprint import digest as digest_of
 _MAX_TURNS: Final = 32  # the paper's
 _BANDS: Final[Sequence[SimilarityBand]] = ("high", "medium", "low")
 _CODE: Final = ("attacks.py", "baselines.py", "certify.py", "tool_style.py")
+_ENVIRONMENTS_A_LINE: Final = 50
+
+
+class _Attacked(AsyncSandboxClient):
+    """A sandbox that plants a token in every source, and runs equal calls once: those of one source in one state."""
+
+    def __init__(self, sandbox: AsyncSandboxClient, token: str):
+        self._sandbox, self._planted = sandbox, f"\n_CANARY = {token!r}\n"
+        self._replies: dict[tuple[str, str, str], ExecuteReply] = {}
+
+    async def execute(self, source: str, function: str, arguments: Mapping[str, Any], **given: Any) -> ExecuteReply:
+        key = source, function, repr((arguments, given))
+        if key not in self._replies:
+            self._replies[key] = await self._sandbox.execute(source + self._planted, function, arguments, **given)
+        return self._replies[key]
 
 
 async def certify(
@@ -47,7 +62,7 @@ async def certify(
     """Let every attack, and the gold policy, act in every environment; `digest` names the records.
 
     A foreign `source` names no gold calls and no domains, so it has neither gold policy nor blind models.
-    `say` is given a line after each policy.
+    `say` is given a line after each fifty environments.
 
     Raises:
         SandboxUnavailable: the sandbox is down.
@@ -56,30 +71,30 @@ async def certify(
     solvable = list(filter(has_sub_task, environments))
     if not solvable:
         raise UsageError(f"none of {len(environments)} environments has anything to solve; name another set")
-    token, free, num_leaks = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE), 0
+    token, free, num_leaks, num_done = f"canary-{digest}", asyncio.Semaphore(EPISODES_AT_ONCE), 0, 0
 
-    def start_in(environment: Environment) -> Start:
-        planted, most = _with_canary(environment, token), len(environment.irrelevant_tools)
-        return Start(planted, mix_tools(planted, irrelevant_per_band=dict.fromkeys(_BANDS, most), seed=0))
-
-    async def run(program: Program, start: Start) -> tuple[float, bool, bool]:
-        nonlocal num_leaks
+    async def run(environment: Environment, *programs: Program) -> list[tuple[float, bool, bool]]:
+        nonlocal num_leaks, num_done
+        most, found = dict.fromkeys(_BANDS, len(environment.irrelevant_tools)), []
+        start = Start(environment, mix_tools(environment, irrelevant_per_band=most, seed=0))
         async with free:
-            episode = await run_program(program, start, sandbox, max_turns=_MAX_TURNS)
-        seen = [episode.final_text, canonical_json(episode.state), *(outcome.response for outcome in episode.outcomes)]
-        num_leaks += any(token in text for text in seen)
-        is_solved = episode.counts.num_solved == episode.counts.num_subtasks
-        return episode_reward(episode), is_solved, episode.is_answer_accurate
+            attacked = _Attacked(sandbox, token)
+            for program in programs:
+                episode = await run_program(program, start, attacked, max_turns=_MAX_TURNS)
+                said = [episode.final_text, canonical_json(episode.state), *(o.response for o in episode.outcomes)]
+                num_leaks += any(token in text for text in said)
+                is_solved = episode.counts.num_solved == episode.counts.num_subtasks
+                found.append((episode_reward(episode), is_solved, episode.is_answer_accurate))
+        num_done += 1
+        if num_done % _ENVIRONMENTS_A_LINE == 0:
+            say(f"attack: {num_done} of {len(solvable)} environments")
+        return found
 
-    starts = list(map(start_in, solvable))
     is_ours = source == "environments"
     beliefs = {name: blind_beliefs(solvable, features) for name, features in BLIND.items()} if is_ours else {}
     policies = ({"gold": list(map(gold, solvable))} if is_ours else {}) | attacks_on(solvable, beliefs)
-    figures: dict[str, AttackFigures] = {}
-    for name, programs in policies.items():
-        began = monotonic()
-        figures[name] = attack_figures(*zip(*await all_or_none(map(run, programs, starts)), strict=True))
-        say(f"attack: {_in_words(name, figures[name])} [{monotonic() - began:.1f} s]")
+    by_policy = zip(*await all_or_none(map(run, solvable, *policies.values())), strict=True)
+    figures = {name: attack_figures(*zip(*of, strict=True)) for name, of in zip(policies, by_policy, strict=True)}
     return Certificate(
         source=source,
         digest=digest,
@@ -119,28 +134,17 @@ def attack_figures(f1s: Sequence[float], solved: Sequence[bool], right: Sequence
 
 
 def verdict(certificate: Certificate) -> str:
-    """Return the closing line of `astra records attack`: the gap, and where the set is refused."""
-    best = _in_words(certificate.best_attack, certificate.attacks[certificate.best_attack])
+    """Return the closing line of `astra records attack`: best attack, gap, and when training refuses the set."""
+    found = certificate.attacks[certificate.best_attack]
+    interval = f"F1 {found.f1:.2f} ({found.low:.2f}–{found.high:.2f})"
+    best = f"best attack {certificate.best_attack} {interval}, solved whole {found.solved:.0%}"
     if certificate.fault is not None:
-        return f"best attack {best}; not fit to train on: {certificate.fault}"
+        return f"{best}; not fit to train on: {certificate.fault}"
     gap = "no gold policy" if certificate.gap is None else f"gold F1 1, gap {certificate.gap:.2f}"
-    return f"best attack {best}; {gap}; refused where max_attack_f1 < {certificate.best_attack_f1:g}"
+    return f"{best}; {gap}; training refuses this set if max_attack_f1 is below {certificate.best_attack_f1:g}"
 
 
 def attack_code() -> str:
     """Name the code of the attacks, by its syntax trees."""
     texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _CODE)
     return digest_of(list(map(digest_of_code, texts)))
-
-
-def _in_words(name: str, figures: AttackFigures) -> str:
-    return f"{name} F1 {figures.f1:.2f} ({figures.low:.2f}–{figures.high:.2f}), solved whole {figures.solved:.0%}"
-
-
-def _with_canary(environment: Environment, token: str) -> Environment:
-    def planted(tool: EnvironmentTool) -> EnvironmentTool:
-        return tool.model_copy(update={"source": f"{tool.source}\n_CANARY = {token!r}\n"})
-
-    distractors = tuple(each.model_copy(update={"tool": planted(each.tool)}) for each in environment.irrelevant_tools)
-    own = tuple(map(planted, environment.tools))
-    return environment.model_copy(update={"tools": own, "irrelevant_tools": distractors})

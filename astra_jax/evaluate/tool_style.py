@@ -1,18 +1,15 @@
 """Blind classifiers of tools: is a tool an environment's own, or a distractor? They see no question.
 
-A linear model reads features of a tool's document, and learns from the environments of all other domains which tools
-are own. An environment of a fair set gives it no hold: own tools and distractors are written alike. Its accuracy is
-counted among tools that share a required parameter, since other domains' distractors are told apart by their words.
-
-Weights are those of ridge regression to 1 (own) and -1 (distractor); the model without a domain is the sum over all
-domains less that one, so leaving one out costs one solution and no second pass.
+A linear model reads features of a tool's document. It learns from all other domains of a language which tools are own.
+In a fair set own tools and distractors are written alike, so it picks own tools as often as chance does. Its accuracy
+is counted among tools that share a required parameter: distractors of other domains are told apart by their words.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -79,7 +76,7 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
             if own & {each.name for each in rivals(document, documents)}:
                 example = rows[text], 1.0 if document.name in own else -1.0
                 examples[environment.language, environment.domain].append(example)
-    terms = {}
+    terms = {}  # of ridge regression to 1 (own) and -1 (distractor); their sums leave a domain out in one pass
     for key, pairs in examples.items():
         seen, targets = map(np.array, zip(*pairs, strict=True))
         terms[key] = seen.T @ seen, seen.T @ targets
@@ -101,7 +98,12 @@ def blind_beliefs(environments: Sequence[Environment], features: Features) -> li
 def blind_accuracy(
     environments: Sequence[Environment], beliefs: Sequence[Mapping[str, float]]
 ) -> dict[Language, BlindAccuracy]:
-    """Return the accuracy of beliefs by language; a language without a group of rivals is left out."""
+    """Return the accuracy of beliefs by language.
+
+    A language is left out if it has no group of rivals, or a single domain, since nothing can be learnt there.
+    """
+    domains = {(environment.language, environment.domain) for environment in environments}
+    num_domains = Counter(language for language, _ in domains)
     shares: dict[Language, list[tuple[float, float]]] = defaultdict(list)
     for environment, believed in zip(environments, beliefs, strict=True):
         documents, own = _documents(environment), _own(environment)
@@ -112,7 +114,7 @@ def blind_accuracy(
                 chance = sum(name in own for name in names) / len(names)
                 shares[environment.language].append((sum(picked) / len(picked), chance))
     found = {}
-    for language, pairs in sorted(shares.items()):
+    for language, pairs in sorted((each, shares[each]) for each in shares if num_domains[each] > 1):
         accuracy, chance = (round(sum(column) / len(pairs), 4) for column in zip(*pairs, strict=True))
         found[language] = BlindAccuracy(accuracy=accuracy, chance=chance, num_tools=len(pairs))
     return found

@@ -10,6 +10,14 @@ from synthesis.records import Certificate
 from synthesis.run.destination import require_file_destination, whole_file
 
 
+def places(out: Path) -> tuple[Path, Path]:
+    """Return the files of a certificate and its card in a folder; a `DestinationRefused` says that it is not free."""
+    file, page = out / CERTIFICATE, out / "certificate.html"
+    require_file_destination(file, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
+    require_file_destination(page, "card of a certificate", is_page)
+    return file, page
+
+
 def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None:
     """Write a certificate and its card into a folder; an earlier one is replaced. `name` is that of the set.
 
@@ -17,12 +25,10 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
         DestinationRefused: another file is in the place of one of them.
         OSError: the disk is full or not writable.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    page = out / "certificate.html"
-    require_file_destination(out / CERTIFICATE, "certificate", lambda path: b'"attack_code"' in path.read_bytes())
-    require_file_destination(page, "card of a certificate", is_page)
+    files = places(out)
     template = page_environment().get_template("certificate.html.jinja")
     html = template.render(title="Certificate of environments", name=name, certificate=certificate)
-    for path, text in ((out / CERTIFICATE, certificate.model_dump_json(indent=2) + "\n"), (page, html)):
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "\n", html), strict=True):
         with whole_file(path) as file:
             file.write_text(text, encoding="utf-8")

@@ -134,6 +134,8 @@ class RLConfig(TrainingConfig):
     `data`."""
     optimizer_waits_on_host: bool = False
     """Whether the optimiser's state lies in the host's memory while episodes are rolled out."""
+    max_attack_f1: float | None = Field(default=None, ge=0, le=1)
+    """Highest attack F1 in the certificate of `environments` (`astra records attack`); without it they need none."""
     checkpoint_every_steps: int = Field(default=20, gt=0)
     """Updates between two checkpoints."""
     log_episodes_every_steps: int = Field(default=10, gt=0)
@@ -164,7 +166,8 @@ class RLConfig(TrainingConfig):
 def open_rl_run(config: RLConfig) -> RunManifest:
     """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
     held_out = config.held_out
-    require_certified([config.environments], config.max_attack_f1)
+    if config.max_attack_f1 is not None:
+        require_certified(config.environments, config.max_attack_f1)
     return open_run(
         RL_RUN,
         config,
@@ -177,7 +180,7 @@ def open_rl_run(config: RLConfig) -> RunManifest:
         },
         may_change=(
             *(*MAY_CHANGE, "accumulation", "episodes_per_row", "packing", "rollout_mesh"),
-            *("optimizer_waits_on_host", "log_episodes_every_steps"),
+            *("optimizer_waits_on_host", "log_episodes_every_steps", "max_attack_f1"),
         ),
         stage="astra_jax.rl.stage",
         own_modules=own_modules(config.reward, config.objective, config.curriculum),

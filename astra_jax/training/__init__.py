@@ -11,5 +11,5 @@ wandb_run     A Weights & Biases run that follows `metrics.jsonl`: lines that W&
               resumes.
 run_record    The folder of a training run or an evaluation, on which all hosts agree before any of them writes.
 termination   Ctrl-C and SIGTERM end every command with one line and no traceback; nothing finished is lost.
-certified     The demand on environments to learn from: a certificate in which no attack comes too far.
+certified     The demand on environments that RL learns from: a whole certificate, and a bound on attacks.
 """

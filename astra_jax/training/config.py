@@ -40,9 +40,6 @@ class TrainingConfig(Frozen):
     """Updates between two checkpoints."""
     keep_weights: int | None = Field(default=None, gt=0)
     """Newest checkpoints whose weights are kept; without it all. Optimiser state is kept for the newest two."""
-    max_attack_f1: float | None = Field(default=None, ge=0, le=1)
-    """Highest F1 of an attack in the certificates of the environments that are learnt from (`astra records attack`);
-    without it they need no certificate."""
     wandb: WandbConfig | None = None
     """Weights & Biases project that shows the run live; without it none. Needs the extra `astra-jax[wandb]`."""
 
@@ -61,7 +58,6 @@ MAY_CHANGE: Final = (
     "max_not_finite_steps",
     "logprob_chunk_tokens",
     "model_overrides.remat",
-    "max_attack_f1",
     "wandb",
 )
-"""Keys that may change when a run resumes: they decide devices, memory, kept files and refusals, not the result."""
+"""Keys that may change when a run resumes: they decide devices, memory and kept files, not the result."""

@@ -1,4 +1,4 @@
-"""The certificate of a set of environments: how far policies come that must not succeed, and one that must."""
+"""The certificate of a set of environments: figures of policies that must not succeed, and one that must."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field, computed_field
 from synthesis.records.tools import Language, Record
 
 SILENT_ATTACKS: Final = ("empty", "refuse", "ask_back", "copy", "constant")
-"""Attacks that call no tool."""
+ATTACKS: Final = (*SILENT_ATTACKS, "lexical", "everything", "told_names", "style", "schema")
+"""All attacks on environments of ours; silent ones call no tool."""
 
 
 class AttackFigures(Record):
@@ -89,8 +90,13 @@ class Certificate(Record):
         return None if self.gold is None else round(self.gold.f1 - self.best_attack_f1, 4)
 
     @property
+    def policies(self) -> dict[str, AttackFigures]:
+        """Figures of all policies by their names, the gold policy first."""
+        return ({} if self.gold is None else {"gold": self.gold}) | self.attacks
+
+    @property
     def fault(self) -> str | None:
         """A fault of the environments themselves, in words; None if there is none."""
         if self.canary_leaks:
-            return f"sources of tools can be read in {self.canary_leaks} episodes"
-        return "the gold policy has not F1 1" if self.gold is not None and self.gold.f1 < 1 else None
+            return f"policies read the source of a tool in {self.canary_leaks} episodes"
+        return None if self.gold_f1 in (None, 1) else f"the gold policy must have F1 1, and has {self.gold_f1:g}"

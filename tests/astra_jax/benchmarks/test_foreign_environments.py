@@ -13,17 +13,18 @@ import pytest
 
 from astra_jax.benchmarks import foreign_environments, foreign_tasks
 from astra_jax.benchmarks.foreign_environments import foreign_certificate
-from astra_jax.benchmarks.results import BenchmarkFailed
+from astra_jax.benchmarks.results import BenchmarkFailed, ProgramFailed
 from astra_jax.errors import UsageError
 from astra_jax.evaluate.astra_rows import read_astra_rows
 from astra_jax.evaluate.certify import certify
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.export.astra_rows import astra_row
 
+SOUND = json.loads(astra_row(tiny_environment()).model_dump_json())
+
 
 def test_rows_of_astra_are_attacked_without_gold_calls(tmp_path):
-    row = json.loads(astra_row(tiny_environment()).model_dump_json())
-    del row["environment"]  # as published
+    row = {column: value for column, value in SOUND.items() if column != "environment"}  # as published
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     (found,) = read_astra_rows(tmp_path / "rows.jsonl")
     assert found.entities == ("Quartz Heron",)  # of all names in the tools' data, that of the question
@@ -33,10 +34,21 @@ def test_rows_of_astra_are_attacked_without_gold_calls(tmp_path):
     assert "style" not in certificate.attacks
 
 
-@pytest.mark.parametrize("line", ["{}", "[]", '{"prompt": []}', "no JSON"])
-def test_a_line_that_is_no_row_is_named(tmp_path, line):
-    (tmp_path / "rows.jsonl").write_text(line)
-    with pytest.raises(UsageError, match=r"line 1 of .* is no row"):
+@pytest.mark.parametrize(
+    "line",
+    ["{}", "[]", '{"prompt": []}', "no JSON", ""]
+    + [
+        json.dumps(SOUND | {column: text})
+        for column in ("tool_dict", "sub_qa_dict", "tool_schema")
+        for text in ("{}", "[]")
+    ]
+    + [json.dumps(SOUND | {"sub_qa_dict": text}) for text in ('{"find_flat": "Mill"}', '{"find_flat": []}')],
+)
+def test_a_line_that_is_no_row_is_named_in_one_line(tmp_path, line):
+    # U+2028 may stand inside of a text, and ends no line.
+    sound = json.dumps(SOUND | {"prompt": [{"role": "user", "content": "About\u2028Mill?"}]}, ensure_ascii=False)
+    (tmp_path / "rows.jsonl").write_text(f"{sound}\n{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"^line 2 of .*rows.jsonl is no row of ASTRA's data: .+; name another file$"):
         read_astra_rows(tmp_path / "rows.jsonl")
 
 
@@ -85,10 +97,20 @@ def test_attacks_that_call_no_tool_act_in_environments_of_others(in_this_process
     assert (certificate.source, certificate.num_environments) == (name, 3)
 
 
-def test_rewards_that_are_no_numbers_are_refused(monkeypatch):
-    async def run(command, *, folder, **_):
-        (folder / "rewards.json").write_text('{"prompts": ["?"], "rewards": {"empty": [NaN]}}')
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('{"prompts": ["?"], "rewards": {"empty": [NaN]}}', "gave no finite rewards"),
+        ('{"prompts": ["?"], "rewards": {"empty": [0], "gold": [0]}}', "gold answers of verifiers:adds earn no reward"),
+        (None, "verifiers:adds does not run: No module named 'adds'; run it by itself first"),
+    ],
+)
+def test_an_environment_without_sound_rewards_gets_no_certificate(monkeypatch, written, said):
+    async def run(command, *, folder, log, **_):
+        if written is None:
+            raise ProgramFailed(f"python ended with exit code 1; see {log}", "No module named 'adds'")
+        (folder / "rewards.json").write_text(written)
 
     monkeypatch.setattr(foreign_environments, "run_harness", run)
-    with pytest.raises(BenchmarkFailed, match="gave no rewards"):
+    with pytest.raises(BenchmarkFailed, match=f"^.*{said}[^\n]*$"):
         asyncio.run(foreign_certificate("verifiers:adds", python=Path(sys.executable), count=1))

@@ -10,12 +10,12 @@ from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Start
 from astra_jax.errors import UsageError
 from astra_jax.evaluate.attacks import attacks_on, gold, sharing_a_parameter, told_the_names, usual_settings
-from astra_jax.evaluate.baselines import run_program
-from astra_jax.evaluate.certify import certificate_fault, certify
+from astra_jax.evaluate.baselines import Seen, run_program
+from astra_jax.evaluate.certify import certify
 from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.answers.expectation import meets_expectation
-from synthesis.records import EnvironmentTool, IrrelevantTool, SubQuestion, ToolCall, ToolDocument
+from synthesis.records import ATTACKS, EnvironmentTool, IrrelevantTool, SubQuestion, ToolCall, ToolDocument
 
 NOTHING_BELIEVED = {"find_flat": 0.0, "get_rent": 0.0}
 
@@ -57,21 +57,17 @@ def test_two_registers_are_told_apart_in_a_domain_that_was_never_seen(language, 
     assert (found.accuracy, found.chance, found.num_tools) == (1.0, 0.3333, len(environments))
 
 
-def test_tools_with_one_schema_are_picked_by_chance():
-    environments = set_of(lambda name: tool(name, "a"), lambda name: tool(name, "b"))
-    found = blind_accuracy(environments, blind_beliefs(environments, of_schema))["en"]
-    assert found.accuracy == found.chance
+@pytest.mark.parametrize(("unit", "accuracy"), [({}, 0.3333), ({"unit": {"type": "string", "default": "one"}}, 1.0)])
+def test_own_tools_are_found_if_they_alone_have_a_schema_and_else_by_chance(unit, accuracy):
+    environments = set_of(lambda name: tool(name, "a", optional=unit), lambda name: tool(name, "a"))
+    assert blind_accuracy(environments, blind_beliefs(environments, of_schema))["en"].accuracy == accuracy
 
 
-def test_without_another_domain_nothing_is_believed():
+def test_without_another_domain_nothing_is_believed_and_no_accuracy_is_told():
     environments = set_of(lambda name: tool(name, "a b"), lambda name: tool(name, "c"), domains="a")
-    assert {value for each in blind_beliefs(environments, of_style) for value in each.values()} == {0.0}
-
-
-def test_a_schema_that_only_own_tools_have_is_found():
-    with_unit = {"unit": {"type": "string", "default": "one"}}
-    environments = set_of(lambda name: tool(name, "a", optional=with_unit), lambda name: tool(name, "a"))
-    assert blind_accuracy(environments, blind_beliefs(environments, of_schema))["en"].accuracy == 1.0
+    beliefs = blind_beliefs(environments, of_style)
+    assert {value for each in beliefs for value in each.values()} == {0.0}
+    assert blind_accuracy(environments, beliefs) == {}
 
 
 def test_the_setting_that_other_domains_ask_for_is_usual():
@@ -100,6 +96,29 @@ def test_names_are_followed_into_nested_replies():
     assert ("get_rent", "A-1") not in [(each.name, *each.arguments.values()) for each in episode.outcomes]
 
 
+@pytest.mark.parametrize(
+    ("question", "moved"),
+    [
+        (
+            "Move 5,000 from Old Mill, 1902 from Red Barn to New Inn. What has New Inn then?",
+            {"Old Mill": 5000, "Red Barn": 1902},
+        ),
+        (
+            "Move 7.5 each from Old Mill and Red Barn to New Inn. What has New Inn then?",
+            {"Old Mill": 7.5, "Red Barn": 7.5},
+        ),
+    ],
+)
+def test_a_tool_that_changes_a_state_is_called_first_with_the_numbers_of_the_question(question, moved):
+    texts, number = {key: {"type": "string"} for key in ("origin", "recipient")}, {"quantity": {"type": "integer"}}
+    parameters = {"type": "object", "properties": texts | number, "required": ["origin", "recipient", "quantity"]}
+    moving = ToolDocument(name="move", description="a", parameters=parameters)
+    documents = [*(tool(name, "a").document for name in ("own", "sibling")), moving]
+    seen = Seen(question, documents, names=("Old Mill", "Red Barn", "New Inn"))
+    given = [{"origin": name, "recipient": "New Inn", "quantity": number} for name, number in moved.items()]
+    assert told_the_names(sharing_a_parameter, {})(seen) == [("move", each) for each in given]
+
+
 def test_gold_solves_all_and_the_silent_attacks_nothing():
     known = tiny_environment()
     assert episode_reward(act(gold(known), known)) == pytest.approx(1, abs=1e-5)
@@ -125,7 +144,7 @@ def test_a_tool_that_tells_its_source_is_a_fault():
     ]
     assert [certificate.canary_leaks > 0 for certificate in certificates] == [False, True]
     assert certificates[0].fault is None
-    assert "sources" in certificates[1].fault
+    assert "source of a tool" in certificates[1].fault
     wrong = sound.model_copy(update={"sub_questions": (sound.sub_questions[0].model_copy(update={"answer": 2}),)})
     assert "gold policy" in asyncio.run(certify([wrong], InProcessSandbox(), digest="0f")).fault
 
@@ -137,15 +156,14 @@ def test_a_set_with_nothing_to_solve_is_refused_and_single_ones_are_counted():
         asyncio.run(certify([idle], InProcessSandbox(), digest="0f"))
 
 
-def test_a_changed_figure_and_other_attacks_are_told_in_one_line():
-    sound = [tiny_environment()]
-    certificate = asyncio.run(certify(sound, InProcessSandbox(), digest="0f"))
-    assert asyncio.run(certificate_fault(certificate, sound, InProcessSandbox())) is None
-    better = certificate.attacks | {"everything": certificate.attacks["everything"].model_copy(update={"f1": 0.01})}
-    for changes, said in (
-        ({"attacks": better}, "attacks.everything.f1: 0.01 before"),
-        ({"attack_code": "0f"}, "other attacks"),
-        ({"num_environments": 3}, "num_environments: 3 before, 1 now"),
-    ):
-        changed = certificate.model_copy(update=changes)
-        assert said in asyncio.run(certificate_fault(changed, sound, InProcessSandbox()))
+def test_the_certificate_has_all_attacks_and_equal_calls_of_an_environment_run_once():
+    class Noting(InProcessSandbox):
+        async def execute(self, source, function, arguments, **given):
+            made.append((source, repr(arguments), repr(given)))
+            return await super().execute(source, function, arguments, **given)
+
+    made = []
+    stateful = tiny_environment().model_copy(update={"state": {}})
+    certificate = asyncio.run(certify([stateful], Noting(), digest="0f"))
+    assert sorted(certificate.attacks) == sorted(ATTACKS)
+    assert len(made) == len(set(made)) > 0

@@ -10,7 +10,9 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
+from astra_jax.recipes.data_sets import describe
 from astra_jax.rl.config import open_rl_run
+from astra_jax.training import certified
 from astra_jax.training.certified import require_certified
 from synthesis.record_io import RecordDirectoryError, RecordSource, read_certificate, write_records
 from synthesis.records import Environment
@@ -43,7 +45,9 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, 
     directory, certificate = attacked
     assert certificate["gold_f1"] == 1
     assert certificate["canary_leaks"] == 0
-    assert certificate["best_attack_f1"] == max(each["f1"] for each in certificate["attacks"].values())
+    assert certificate["best_attack_f1"] == max(each["f1"] for each in certificate["attacks"].values()) <= 0.2
+    assert certificate["attacks"]["lexical"]["f1"] <= 0.05
+    assert "difficulty hard" in describe(directory).table()
     assert {"f1", "low", "high"} <= certificate["attacks"]["told_names"].keys()
     assert certificate["gap"] == pytest.approx(1 - certificate["best_attack_f1"])
     assert json.loads((directory / "certificate.json").read_text()) == certificate
@@ -56,7 +60,7 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, 
     assert json.loads((tmp_path / "rows" / "certificate.json").read_text()) == certificate
     assert "| told_names |" in (tmp_path / "rows" / "README.md").read_text()
     assert main(["records", "attack", str(directory)]) == 0  # an earlier certificate is replaced
-    assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; refused where", capsys.readouterr().out)
+    assert re.search(r"best attack \w+ F1 .*; gold F1 1, gap 0\.\d\d; training refuses", capsys.readouterr().out)
     assert json.loads((directory / "certificate.json").read_text()) == certificate
 
 
@@ -67,13 +71,42 @@ def test_a_changed_certificate_does_not_hold(attacked, capsys):
         attack["f1"] = 0.0
     file.write_text(json.dumps(certificate))
     with pytest.raises(RecordDirectoryError, match="do not agree"):  # with the best attack that it says
-        require_certified([directory], 0.15)
+        require_certified(directory, 0.15)
     file.write_text(json.dumps(certificate | {"best_attack": "empty", "best_attack_f1": 0.0, "gap": 1.0}))
-    require_certified([directory], 0.15)  # a careful forgery, which only computing finds
+    require_certified(directory, 0.15)  # a careful forgery, which only computing finds
     assert main(["records", "verify", str(directory)]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("certificate.json:")]
-    assert len(said) == 1
-    assert "f1: 0.0 before" in said[0]
+    (said,) = re.findall("^certificate.json: (.*)", capsys.readouterr().err, re.MULTILINE)
+    assert "f1: 0.0 before" in said
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"attack_code": "0f"}))
+    assert main(["records", "verify", str(directory)]) == 1
+    assert "other attacks than this version's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda found: {"source": "rows"},
+        lambda found: {"attacks": {"empty": found.attacks["empty"]}},
+        lambda found: {"attacks": found.attacks | {"empty": found.gold.model_copy(update={"f1": -1.0})}},
+        lambda found: {"attacks": found.attacks | {"empty": found.gold.model_copy(update={"solved": float("nan")})}},
+        lambda found: {"num_environments": 3},
+        lambda found: {"gold": None},
+        lambda found: {"gold": found.attacks["empty"]},
+        lambda found: {"canary_leaks": None},
+        lambda found: {"canary_leaks": 1},
+    ],
+)
+def test_a_certificate_that_is_not_whole_or_at_fault_is_refused(monkeypatch, hard, changes):
+    found = read_certificate(hard)
+    monkeypatch.setattr(certified, "read_certificate", lambda _: found.model_copy(update=changes(found)))
+    with pytest.raises(ConfigError, match=r"all attacks on all of it|source of a tool in 1 episodes|must have F1 1"):
+        require_certified(hard, 1.0)
+
+
+def test_the_destination_is_checked_before_an_attack_runs(hard, tmp_path, capsys):
+    (tmp_path / "certificate.json").write_text("{}")
+    assert main(["records", "attack", str(hard), "--out", str(tmp_path), "--sandbox", "http://127.0.0.1:9"]) == 2
+    assert "not an earlier certificate" in capsys.readouterr().err
 
 
 def test_a_certificate_of_other_records_does_not_hold(attacked, tmp_path):
@@ -84,26 +117,28 @@ def test_a_certificate_of_other_records_does_not_hold(attacked, tmp_path):
     assert read_certificate(directory) is None  # it went with the records that it is of
     (directory / "certificate.json").write_bytes(certificate)
     with pytest.raises(RecordDirectoryError, match=r"of other records.*astra records attack"):
-        require_certified([directory], 0.15)
+        require_certified(directory, 0.15)
+    next(directory.glob("*.array_record")).write_bytes(b"tampered under the same card")
+    with pytest.raises(RecordDirectoryError, match="SHA-256"):
+        require_certified(directory, 0.15)
 
 
 def test_a_run_refuses_environments_before_it_begins(tmp_path, untrained):
     config = tiny_rl_config(tmp_path, untrained, steps=1, max_attack_f1=0.15)
-    with pytest.raises(ConfigError, match="has no certificate"):
+    with pytest.raises(ConfigError, match="has no certificate of all"):
         open_rl_run(config)
     assert not config.out.exists()
     open_rl_run(config.model_copy(update={"max_attack_f1": None}))
 
 
 def test_a_plain_set_is_solved_by_words_and_refused_for_training(plain, tmp_path, capsys):
-    with pytest.raises(ConfigError, match="no certificate; make it by `astra records attack"):
-        require_certified([plain], 0.15)
-    require_certified([plain], None)
+    with pytest.raises(ConfigError, match=r"no certificate of all .* run `astra records attack"):
+        require_certified(plain, 0.15)
     assert main(["records", "attack", str(plain), "--json"]) == 0
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["gold_f1"] == 1  # states, refusals and questions back are among them
     assert certificate["attacks"]["lexical"]["f1"] > 0.4
     assert certificate["floor_f1"] > 0  # a refusal is right somewhere
     with pytest.raises(ConfigError, match="solved without skill"):
-        require_certified([plain], 0.15)
-    require_certified([plain], 1.0)
+        require_certified(plain, 0.15)
+    require_certified(plain, 1.0)
