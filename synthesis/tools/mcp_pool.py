@@ -20,7 +20,7 @@ from synthesis.tools.mcp_confinement import is_confined, started
 from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_servers import ORIGIN, McpServerConfig, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
-from synthesis.tools.tools_list import mcp_tool
+from synthesis.tools.tools_list import listed_tool
 
 _RECONNECT_SECONDS: Final = 2.0
 _PREPARE_SECONDS: Final = 120.0
@@ -147,7 +147,7 @@ class McpPool:
         return SourceServer(
             name=self.config.name,
             origin=ORIGIN,
-            tools=[mcp_tool(tool) for tool in tools],
+            tools=[listed_tool(tool) for tool in tools],
             domain=self.config.domain,
             language=self.config.language,
             argument_values={name: list(values) for name, values in self.config.argument_values.items()},

@@ -17,8 +17,8 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.stage import Rejected
-from synthesis.tools.documents import SourceServer, clean_text, object_in, objects_in
-from synthesis.tools.tools_list import mcp_tool
+from synthesis.tools.documents import SourceServer, clean_text, object_in, objects_in, tools_in
+from synthesis.tools.tools_list import listed_tool
 
 NO_TOOLS: Final = "listed without tools"
 LISTING_HEAD: Final = (
@@ -26,12 +26,12 @@ LISTING_HEAD: Final = (
 )
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 _HTTP: Final = ("http", "streamable-http", "streamable")
-# The command that runs a package, and the mark between its name and its version.
 _COMMANDS: Final = {
     "npm": (("npx", "-y"), "@"),
     "pypi": (("uvx",), "@"),
     "oci": (("docker", "run", "-i", "--rm"), ":"),
 }
+"""Kind of a package to the command that runs it, and the mark between its name and its version."""
 
 
 def read_registry(document: JsonValue) -> list[SourceServer | Rejected] | None:
@@ -58,16 +58,15 @@ def _server(entry: JsonObject) -> SourceServer | Rejected:
         return Rejected("withdrawn from the registry", name)
     # A publisher may state the tools in a part of its own.
     places = [described, *map(object_in, meta.values())]
-    tools = next((tools for place in places if (tools := objects_in(place.get("tools")))), [])
+    tools = next(filter(None, (tools_in(place.get("tools"), listed_tool) for place in places)), [])
     if not tools:
-        if not (address := _address(name, described)):
-            return Rejected(NO_TOOLS, f"{name}: no address that can be reached")
-        stated = {key: value for key, value in address.items() if value}
-        return Rejected(NO_TOOLS, f"{name}: ask the server itself", {"mcp_server": stated})
+        address = {key: value for key, value in _address(name, described).items() if value}
+        what = "ask the server itself" if address else "no address that can be reached"
+        return Rejected(NO_TOOLS, f"{name}: {what}", {"mcp_server": address} if address else {})
     return SourceServer(
         name=str(described.get("displayName") or described.get("title") or name),
         origin="mcp_registry",
-        tools=[mcp_tool(tool) for tool in tools],
+        tools=tools,
         description=str(described.get("description") or ""),
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import Final
 
 from synthesis.python_source import syntax_tree
-from synthesis.records import JsonObject
+from synthesis.records import JsonObject, canonical_json
 from synthesis.tools.documents import SourceServer, SourceTool
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -22,37 +23,39 @@ def read_python_functions(source: str, name: str) -> SourceServer:
     """
     module = syntax_tree(source)
     functions = [node for node in module.body if isinstance(node, Function) and not node.name.startswith("_")]
-    tools = [_tool(function) for function in functions if _is_typed(function)]
+    tools = [_tool(function) for function in functions if _is_typed(function.args)]
     return SourceServer(name=name, origin="python", tools=tools, description=ast.get_docstring(module) or "")
 
 
-def _is_typed(function: Function) -> bool:
-    arguments = function.args
+def _is_typed(arguments: ast.arguments) -> bool:
     named = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
-    return arguments.vararg is None and arguments.kwarg is None and all(argument.annotation for argument in named)
+    return not arguments.vararg and not arguments.kwarg and all(argument.annotation for argument in named)
 
 
 def _tool(function: Function) -> SourceTool:
     arguments = function.args
     positional = arguments.posonlyargs + arguments.args
     # The syntax tree lists only the defaults that there are: they belong to the last parameters.
-    defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    pairs = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults + arguments.kw_defaults
     properties: JsonObject = {}
-    for argument, default in pairs:
-        assert argument.annotation is not None
+    required = []
+    for argument, default in zip(positional + arguments.kwonlyargs, defaults, strict=True):
         properties[argument.arg] = annotation_schema(argument.annotation)
-        # A default of None says only that the argument may be left out, and `...` is no JSON.
-        if isinstance(default, ast.Constant) and default.value is not None and default.value is not ...:
-            properties[argument.arg]["default"] = default.value
-    required = [argument.arg for argument, default in pairs if default is None]
+        if default is None:
+            required.append(argument.arg)
+            continue
+        with suppress(ValueError, TypeError):  # a default that is computed, or is no JSON
+            value = ast.literal_eval(default)
+            canonical_json(value)
+            # A default of None says only that the argument may be left out.
+            properties[argument.arg] |= {} if value is None else {"default": value}
     docstring = (ast.get_docstring(function) or "").split("\n\n")[0]  # the summary, without sections on arguments
     returns = annotation_schema(function.returns) if function.returns else None
     parameters = {"type": "object", "properties": properties, "required": required}
     return SourceTool(function.name, docstring, parameters, returns)
 
 
-def annotation_schema(annotation: ast.expr) -> JsonObject:
+def annotation_schema(annotation: ast.expr | None) -> JsonObject:
     """Return the JSON Schema of an annotation; an annotation with no counterpart is "anything".
 
     >>> annotation_schema(ast.parse("list[int] | None", mode="eval").body)
@@ -70,7 +73,7 @@ def annotation_schema(annotation: ast.expr) -> JsonObject:
         case ast.Name(id="dict"):
             return {"type": "object"}
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return {"anyOf": [annotation_schema(part) for part in (left, right)]}
+            return {"anyOf": [annotation_schema(left), annotation_schema(right)]}
         case ast.Subscript(value=ast.Name(id="list" | "List" | "Sequence" | "set"), slice=item):
             return {"type": "array", "items": annotation_schema(item)}
         case ast.Subscript(value=ast.Name(id="dict" | "Dict" | "Mapping"), slice=ast.Tuple(elts=[_, value])):

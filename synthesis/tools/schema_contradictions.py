@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Set
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,46 +35,48 @@ def settled(schema: Any, account: Account, *, dropped: str) -> Any:
     account.step()
     if schema is False:
         return False
-    if "anyOf" in schema:
-        return _alternatives(schema, account, dropped)
-    schema = dict(schema)
-    for keyword in ("items", "additionalProperties"):
-        if isinstance(schema.get(keyword), dict):
-            schema[keyword] = settled(schema[keyword], account, dropped=dropped)
+
+    def inner(each: Any) -> Any:
+        return settled(each, account, dropped=dropped) if isinstance(each, dict) else each
+
+    if "anyOf" in schema:  # each alternative, together with the keywords beside it
+        notes = {keyword: value for keyword, value in schema.items() if keyword in ANNOTATIONS}
+        beside = {keyword: value for keyword, value in schema.items() if keyword not in (*notes, "anyOf")}
+        whole = [inner(both(beside, each, account)) for each in schema["anyOf"]]
+        possible = [each for each in whole if each is not False]
+        if len(possible) < len(whole):
+            account.rules.add("impossible_dropped")
+        if len(possible) > 1:
+            return {**notes, "anyOf": possible}
+        return inner({**possible[0], **notes}) if possible else False
+    schema = {
+        keyword: inner(value) if keyword in ("items", "additionalProperties") else value
+        for keyword, value in schema.items()
+    }
+    if "prefixItems" in schema:
+        schema["prefixItems"] = [inner(each) for each in schema["prefixItems"]]
     if schema.get("items") is False:
         schema["items"] = {}
         schema["maxItems"] = min(schema.get("maxItems", math.inf), len(schema.get("prefixItems", ())))
     if "array" in as_list(schema.get("type")) and not schema.keys() & {"items", "prefixItems"}:
         account.rules.add("items_mended")
         schema["items"] = {}
-    if not _has_its_names(schema, account, dropped):
+    found = schema.get("properties", {})
+    written = {name: each for name, each in found.items() if each is False or not each.get(dropped)}
+    if len(written) < len(found):
+        account.rules.add("read_only_dropped")
+    if not _settle_names(
+        schema, found.keys() - written, {name: inner(each) for name, each in written.items()}, account
+    ):
         return False
     _settle_values(schema, account)
     _settle_limits(schema, account)
     return schema
 
 
-def _alternatives(schema: JsonObject, account: Account, dropped: str) -> Any:
-    """Return a schema with those of its alternatives that hold together with the keywords beside them."""
-    notes = {keyword: value for keyword, value in schema.items() if keyword in ANNOTATIONS}
-    beside = {keyword: value for keyword, value in schema.items() if keyword not in (*notes, "anyOf")}
-    whole = [settled(both(beside, each, account), account, dropped=dropped) for each in schema["anyOf"]]
-    possible = [each for each in whole if each is not False]
-    if len(possible) < len(whole):
-        account.rules.add("impossible_dropped")
-    if len(possible) > 1:
-        return {**notes, "anyOf": possible}
-    return settled({**possible[0], **notes}, account, dropped=dropped) if possible else False
-
-
-def _has_its_names(schema: JsonObject, account: Account, dropped: str) -> bool:
-    """Settle the properties of a schema and their names in `required`; say whether each required one is possible."""
-    found, required = schema.get("properties", {}), schema.pop("required", [])
-    written = {name: each for name, each in found.items() if each is False or not each.get(dropped)}
-    if len(written) < len(found):
-        account.rules.add("read_only_dropped")
-        required = [name for name in required if name in written or name not in found]
-    inner = {name: settled(each, account, dropped=dropped) for name, each in written.items()}
+def _settle_names(schema: JsonObject, dropped: Set[str], inner: JsonObject, account: Account) -> bool:
+    """Write settled properties and their names in `required`; say whether each required one is possible."""
+    required = [name for name in schema.pop("required", []) if name not in dropped]
     properties = {name: each for name, each in inner.items() if each is not False}
     if len(properties) < len(inner):
         account.rules.add("impossible_dropped")
@@ -128,21 +130,19 @@ def _settle_limits(schema: JsonObject, account: Account) -> None:
     """Drop limits that nothing is between, and those that none of the choices keeps."""
     limits = {keyword: schema[keyword] for keyword in _LIMITS if keyword in schema}
     is_valid = Draft202012Validator(limits | {key: schema[key] for key in ("type",) if key in schema}).is_valid
-    impossible: list[Iterable[str]] = [
-        pair for pair in _RANGES if limits.get(pair[0], 0) > limits.get(pair[1], math.inf)
-    ]
-    low, high = (
-        [limits[keyword] for keyword in keywords if keyword in limits]
-        for keywords in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
-    )
-    if low and high:
+    impossible = {
+        keyword for low, high in _RANGES if limits.get(low, 0) > limits.get(high, math.inf) for keyword in (low, high)
+    }
+    low = max((limits[keyword] for keyword in ("minimum", "exclusiveMinimum") if keyword in limits), default=None)
+    high = min((limits[keyword] for keyword in ("maximum", "exclusiveMaximum") if keyword in limits), default=None)
+    if low is not None and high is not None:
         step = limits.get("multipleOf", 1)
-        last = min(high) // step * step
-        if not any(map(is_valid, (max(low), last, last - step, (max(low) + min(high)) / 2))):
-            impossible.append(BOUNDS)
+        last = high // step * step
+        if not any(map(is_valid, (low, last, last - step, (low + high) / 2))):
+            impossible |= BOUNDS
     choices = [schema["const"]] if "const" in schema else schema.get("enum", [])
     if choices and not any(map(is_valid, choices)):
-        impossible = [_LIMITS]
-    for keyword in {keyword for keywords in impossible for keyword in keywords} & limits.keys():
+        impossible = {*_LIMITS}
+    for keyword in impossible & limits.keys():
         account.rules.add("bounds_mended")
         del schema[keyword]

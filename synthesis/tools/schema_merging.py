@@ -54,21 +54,20 @@ def both(one: Any, other: Any, account: Account) -> Any:
                 return False
         elif keyword not in _MERGED_APART and first != second:
             account.rules.add("keyword_dropped")
-    if {"const", "enum"} & one.keys() and {"const", "enum"} & other.keys():
-        taken = {_spelt(value) for value in _choices(other)}
-        values = [value for value in _choices(one) if _spelt(value) in taken]
+    if (first := _choices(one)) and (second := _choices(other)):
+        taken = set(map(_spelt, second))
+        values = [value for value in first if _spelt(value) in taken]
         if not values:
             return False
         merged = {keyword: value for keyword, value in merged.items() if keyword not in ("const", "enum")}
         merged |= {"const": values[0]} if "const" in {*one, *other} else {"enum": values}
-    names = dict.fromkeys([*one.get("properties", {}), *other.get("properties", {})])
-    if names:
-        named = {name: [_of_name(each, name, account) for each in (one, other)] for name in names}
-        merged["properties"] = {name: both(first, second, account) for name, (first, second) in named.items()}
+    if names := dict.fromkeys([*one.get("properties", {}), *other.get("properties", {})]):
+        merged["properties"] = {
+            name: both(_of_name(one, name, account), _of_name(other, name, account), account) for name in names
+        }
     others = [each.get("additionalProperties", True) for each in (one, other)]
     if others != [True, True]:
-        first, second = ({} if each is True else each for each in others)
-        merged["additionalProperties"] = both(first, second, account)
+        merged["additionalProperties"] = both(*({} if each is True else each for each in others), account)
     return merged
 
 
@@ -113,7 +112,7 @@ def either(schemas: Sequence[Any]) -> Any:
     if not possible:
         return False
     said = [{keyword: value for keyword, value in each.items() if keyword not in ANNOTATIONS} for each in possible]
-    choices = [each for each in said if {"const", "enum"} & each.keys() and not each.keys() - {"type", "const", "enum"}]
+    choices = [each for each in said if _choices(each) and not each.keys() - {"type", "const", "enum"}]
     if len(choices) > 1:
         values = list({_spelt(value): value for each in choices for value in _choices(each)}.values())
         kinds = [each.get("type") for each in choices]
@@ -126,20 +125,17 @@ def either(schemas: Sequence[Any]) -> Any:
     flat = [inner for each in wide for inner in (each["anyOf"] if each.keys() == {"anyOf"} else [each])]
     if all(each.keys() == {"type"} for each in flat):
         flat = [_type([kind for each in flat for kind in as_list(each["type"])])]
-    return {**(flat[0] if len(flat) == 1 else {"anyOf": flat}), **_notes(possible)}
-
-
-def _notes(schemas: Sequence[JsonObject]) -> JsonObject:
-    """Return the annotations that hold for any of some schemas."""
-    said = dict.fromkeys(schema["description"] for schema in schemas if "description" in schema)
-    notes: JsonObject = {"description": " | ".join(said)} if said else {}
-    notes |= next(({"default": schema["default"]} for schema in schemas if "default" in schema), {})
+    united = flat[0] if len(flat) == 1 else {"anyOf": flat}
+    # The annotations that hold for any of them.
+    texts = dict.fromkeys(schema["description"] for schema in possible if "description" in schema)
+    notes: JsonObject = {"description": " | ".join(texts)} if texts else {}
+    notes |= next(({"default": schema["default"]} for schema in possible if "default" in schema), {})
     flags = ("deprecated", "readOnly", "writeOnly")
-    return notes | {flag: True for flag in flags if all(schema.get(flag) is True for schema in schemas)}
+    return united | notes | {flag: True for flag in flags if all(schema.get(flag) is True for schema in possible)}
 
 
 def _choices(schema: JsonObject) -> list[JsonValue]:
-    return [schema["const"]] if "const" in schema else list(schema["enum"])
+    return [schema["const"]] if "const" in schema else schema.get("enum", [])
 
 
 def _spelt(value: JsonValue) -> str:

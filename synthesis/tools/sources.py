@@ -24,15 +24,12 @@ from synthesis.tools.mcp_registry import read_registry
 from synthesis.tools.openapi import read_openapi
 from synthesis.tools.python_functions import read_python_functions
 from synthesis.tools.rapidapi import read_endpoints, read_function_line
-from synthesis.tools.tools_list import read_openai_tools, read_tools_list
+from synthesis.tools.tools_list import read_tools_list
 
 EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
 """The tool documents that the project ships."""
 SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
-_READERS: Final = (
-    read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list, read_openai_tools,
-)  # fmt: skip
-
+_READERS: Final = (read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list)
 _UNREADABLE: Final = (ValueError, RecursionError, SyntaxError)
 
 
