@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -19,22 +20,57 @@ from synthesis.records import JsonObject, ServerDocument
 from synthesis.run.destination import DestinationRefused, records_of, require_destination
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_group import McpGroup, joined
-from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_pool import McpGroup, McpPool, joined
 from synthesis.tools.mcp_registry import LISTING_HEAD, listing
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
-from synthesis.tools.near_duplicate_servers import NearDuplicates
+from synthesis.tools.names import words_of
 from synthesis.tools.sources import read_servers, source_files
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
 """The record directory that ingestion makes."""
 JOURNALS: Final = ("completions", "outputs", "chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
+OVERLAP_OF_DUPLICATES: Final = 0.8
+OVERLAP_OF_NAMESAKES: Final = 0.5
+"""Overlap of tools from which two servers of the same name are the same server; others need a larger one."""
 _OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 
 
 class NoToolDocuments(NothingKept):
     """No server was left to work on; the message has the number of documents and the reasons."""
+
+
+class NearDuplicates:
+    """The servers that were kept so far, found again by any tool that they share with a new one."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, tuple[str, ...], frozenset[str]]] = []
+        self._by_signature: dict[str, list[int]] = {}
+
+    def duplicate_of(self, server: ServerDocument) -> str | None:
+        """Return the name of the kept server that this one repeats; keep this one if there is none.
+
+        Two servers are the same if the Jaccard overlap of their signatures reaches a threshold.
+        """
+        signatures, words = signatures_of(server), words_of(server.name)
+        shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
+        for index in sorted(shared):  # of several, the server that came first
+            kept_name, kept_words, kept = self._kept[index]
+            overlap = shared[index] / (len(signatures) + len(kept) - shared[index])
+            if overlap >= (OVERLAP_OF_NAMESAKES if words == kept_words else OVERLAP_OF_DUPLICATES):
+                return kept_name
+        for signature in signatures:
+            self._by_signature.setdefault(signature, []).append(len(self._kept))
+        self._kept.append((server.name, words, signatures))
+        return None
+
+
+def signatures_of(server: ServerDocument) -> frozenset[str]:
+    """Return the signatures of a server's tools: each tool's words with the names of its arguments."""
+    return frozenset(
+        f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
+        for tool in server.tools
+    )
 
 
 @dataclass

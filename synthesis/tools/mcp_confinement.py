@@ -65,7 +65,7 @@ def started(command: Sequence[str], config: McpServerConfig, workspace: Path) ->
     environment |= {"HOME": _HOME, "TMPDIR": _HOME} | given
     for path in config.readable:
         if not path.expanduser().exists():
-            raise ToolServerUnavailable(f"MCP server {config.name!r}: {path} of `readable` does not exist")
+            raise config.unavailable(f"{path} of `readable` does not exist")
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None and os.sep not in command[0]:  # a path may be one in the workspace
         raise ToolServerUnavailable(
@@ -89,4 +89,4 @@ def started(command: Sequence[str], config: McpServerConfig, workspace: Path) ->
             environment,
         )
     except ProgramNotConfined as error:
-        raise ToolServerUnavailable(f"MCP server {config.name!r}: {error}") from None
+        raise config.unavailable(str(error)) from None

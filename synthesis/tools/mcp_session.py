@@ -20,9 +20,8 @@ from synthesis.records import JsonObject
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_messages import sendable, shown_answer, shown_page, text_of_answer
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_servers import Credentials, McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
 _CONNECT_SECONDS: Final = 10.0
