@@ -56,12 +56,12 @@ class McpPool:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._pristine = self._folder / "pristine"
         self._pristine.mkdir(parents=True)
-        if config.prepare:
-            try:
+        try:
+            if config.prepare:
                 self._prepare()
-            except ToolServerUnavailable:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                raise
+        except ToolServerUnavailable:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
 
     def _prepare(self) -> None:
         command, environment = started(self.config.prepare, self.config, self._pristine)
@@ -151,15 +151,9 @@ class McpPool:
         async with self.lease() as session:
             tools = await session.list_tools()
             left_out = tuple(session.left_out)
-        return SourceServer(
-            name=self.config.name,
-            origin=ORIGIN,
-            tools=[listed_tool(tool) for tool in tools],
-            domain=self.config.domain,
-            language=self.config.language,
-            argument_values={name: list(values) for name, values in self.config.argument_values.items()},
-            repairs=left_out,
-        )
+        config, values = self.config, {name: list(values) for name, values in self.config.argument_values.items()}
+        listed = [listed_tool(tool) for tool in tools]
+        return SourceServer(config.name, ORIGIN, listed, config.domain, "", config.language, values, left_out)
 
     async def close(self) -> None:
         """End every session and remove the workspaces."""
@@ -170,12 +164,10 @@ class McpPool:
 
 
 class Route(NamedTuple):
-    """The server and the tool of a call."""
+    """The place of a call's server in its group, and the name by which the server knows the tool."""
 
     server: int
-    """Place of the server in its group."""
     tool: str
-    """The name that the server knows."""
 
 
 class McpGroup:
@@ -210,8 +202,8 @@ class McpBackend:
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
         """Make one call by the name that the server knows; raise as `McpSession.call`."""
         listed = tool.original_name or tool.name
-        route = self._routes[listed] if self._routes else Route(0, listed)
-        return await self._sessions[route.server].call(route.tool, arguments)
+        place, name = self._routes[listed] if self._routes else (0, listed)
+        return await self._sessions[place].call(name, arguments)
 
 
 def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[SourceServer, dict[str, Route]]:
@@ -243,15 +235,6 @@ def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[Sou
                 known = listing.argument_values
                 found = known.get(f"{legal_names([own])[0]}.{argument}", known.get(argument))
                 values |= {} if found is None else {f"{legal}.{argument}": found}
-    return (
-        SourceServer(
-            name=group.name,
-            origin=ORIGIN,
-            tools=tools,
-            domain=group.domain,
-            language=group.language,
-            argument_values=values,
-            repairs=tuple(repair for listing in listings for repair in listing.repairs),
-        ),
-        routes,
-    )
+    repairs = tuple(repair for listing in listings for repair in listing.repairs)
+    source = SourceServer(group.name, ORIGIN, tools, group.domain, "", group.language, values, repairs)
+    return source, routes

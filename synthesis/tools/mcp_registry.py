@@ -38,17 +38,16 @@ def read_registry(document: JsonValue) -> list[SourceServer | Rejected] | None:
     """Return the servers of a listing, each with its tools or the reason why not; None if it is something else."""
     entries = object_in(document).get("servers", document)
     entries = entries if isinstance(entries, list) else [entries]
-    return list(map(_server, entries)) if entries and all(map(_is_entry, entries)) else None
+    found = [object_in(object_in(entry).get("server")) or object_in(entry) for entry in entries]
+    return [*map(_server, entries, found)] if found and all(map(_is_server, found)) else None
 
 
-def _is_entry(entry: JsonValue) -> bool:
-    described = object_in(object_in(entry).get("server")) or object_in(entry)
+def _is_server(described: JsonObject) -> bool:
     has_places = any(isinstance(described.get(key), list) for key in ("packages", "remotes"))
     return isinstance(described.get("qualifiedName"), str) or (has_places and isinstance(described.get("name"), str))
 
 
-def _server(entry: JsonObject) -> SourceServer | Rejected:
-    described = object_in(entry.get("server")) or entry
+def _server(entry: JsonObject, described: JsonObject) -> SourceServer | Rejected:
     name = str(described.get("qualifiedName") or described.get("name"))
     meta = object_in(entry.get("_meta")) | object_in(described.get("_meta"))
     official = object_in(meta.get(_OFFICIAL))
@@ -58,17 +57,12 @@ def _server(entry: JsonObject) -> SourceServer | Rejected:
         return Rejected("withdrawn from the registry", name)
     # A publisher may state the tools in a part of its own.
     places = [described, *map(object_in, meta.values())]
-    tools = next(filter(None, (tools_in(place.get("tools"), listed_tool) for place in places)), [])
-    if not tools:
-        address = {key: value for key, value in _address(name, described).items() if value}
-        what = "ask the server itself" if address else "no address that can be reached"
-        return Rejected(NO_TOOLS, f"{name}: {what}", {"mcp_server": address} if address else {})
-    return SourceServer(
-        name=str(described.get("displayName") or described.get("title") or name),
-        origin="mcp_registry",
-        tools=tools,
-        description=str(described.get("description") or ""),
-    )
+    if tools := next(filter(None, (tools_in(place.get("tools"), listed_tool) for place in places)), []):
+        shown = str(described.get("displayName") or described.get("title") or name)
+        return SourceServer(shown, "mcp_registry", tools, description=str(described.get("description") or ""))
+    address = {key: value for key, value in _address(name, described).items() if value}
+    what = "ask the server itself" if address else "no address that can be reached"
+    return Rejected(NO_TOOLS, f"{name}: {what}", {"mcp_server": address} if address else {})
 
 
 def _address(name: str, described: JsonObject) -> JsonObject:
