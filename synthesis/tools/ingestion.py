@@ -103,24 +103,22 @@ async def gather_servers(
     """
     started = time.monotonic()
     servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
-    for source in sources:
-        for path in source_files(source):
-            for found in read_servers(path):
-                _normalise_into(servers, found, filters, path.name)
+    for path in (path for source in sources for path in source_files(source)):
+        for found in read_servers(path):
+            _normalise_into(servers, found, filters, path.name)
     listed: dict[str, tuple[McpPool, SourceServer]] = {}
-    grouped = {name for group in mcp_server_groups for name in group.servers}
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)  # before its tools are listed: if that fails, the server is closed
-        listing = await pool.source_server()
-        if config.name in grouped:
-            listed[config.name] = pool, listing
-        elif (document := _normalise_into(servers, listing, filters, config.name)) is not None:
+        listed[config.name] = pool, await pool.source_server()
+        if any(config.name in group.servers for group in mcp_server_groups):
+            continue
+        if document := _normalise_into(servers, listed[config.name][1], filters, config.name):
             servers.groups[document.id] = McpGroup([pool], {})
     for group in mcp_server_groups:
         members = [listed[config.name] for config in mcp_servers if config.name in group.servers]
         together, routes = joined(group, [listing for _, listing in members])
-        if (document := _normalise_into(servers, together, filters, group.name)) is not None:
+        if document := _normalise_into(servers, together, filters, group.name):
             servers.groups[document.id] = McpGroup([pool for pool, _ in members], routes)
     servers.report.seconds = time.monotonic() - started
     return servers
@@ -130,7 +128,8 @@ def _normalise_into(
     servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
 ) -> ServerDocument | None:
     """Normalise one server and write down the outcome; return None if it is not kept."""
-    servers.report.read += 1
+    report = servers.report
+    report.read += 1
     outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
     servers.outcomes.append(outcome)
     try:
@@ -140,16 +139,15 @@ def _normalise_into(
         if earlier := servers.near_duplicates.duplicate_of(document):
             raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
     except Rejected as rejected:
-        servers.report.reject(
-            Rejected(rejected.reason, rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}")
-        )
-        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail, **rejected.made)
+        detail = rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}"
+        report.reject(Rejected(rejected.reason, detail))
+        outcome |= {"outcome": "rejected", "reason": rejected.reason, "detail": rejected.detail, **rejected.made}
         return None
-    outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
-    outcome.update(repairs=document.repairs, flags=document.flags)
+    outcome |= {"outcome": "repaired" if document.repairs else "kept", "tools": len(document.tools)}
+    outcome |= {"repairs": document.repairs, "flags": document.flags}
     servers.documents.append(document)
-    servers.report.kept += 1
-    servers.report.repaired += bool(document.repairs)
+    report.kept += 1
+    report.repaired += bool(document.repairs)
     return document
 
 
@@ -208,12 +206,17 @@ async def synthesize_tools(
     """
     filters = filters or ToolDocumentFilters()
     require_destination(out, TOOL_DOCUMENTS, sources=sources)
+    beside = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
+    if beside.exists() and not beside.read_text(encoding="utf-8").startswith(LISTING_HEAD):
+        raise DestinationRefused(f"{beside} is not a listing of this command; name another `out`, or move it away")
     work_directory = work_directory_of(out)
     require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
         stack.callback(clear_workspaces, work_directory)  # first in, so it runs last: when the servers are closed
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
-    _write_listing(out, [outcome["mcp_server"] for outcome in servers.outcomes if "mcp_server" in outcome])
+    beside.unlink(missing_ok=True)
+    if tables := [outcome["mcp_server"] for outcome in servers.outcomes if "mcp_server" in outcome]:
+        beside.write_text(listing(tables), encoding="utf-8")
     require_servers(servers)
     report = servers.report
     counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
@@ -230,11 +233,3 @@ async def synthesize_tools(
     )
     report.out = str(out)
     return report
-
-
-def _write_listing(out: Path, servers: Sequence[JsonObject]) -> None:
-    path = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
-    if path.exists() and not path.read_text(encoding="utf-8").startswith(LISTING_HEAD):
-        raise DestinationRefused(f"{path} is not a listing of this command; name another `out`, or move it away")
-    if servers:
-        path.write_text(listing(servers), encoding="utf-8")

@@ -156,25 +156,23 @@ class McpSession:
         """Return an HTTP client that shows the server's keys, and notes the status by which the server ends it."""
         import httpx2
 
-        session = self
+        async def hurry(request: httpx2.Request) -> None:
+            if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
+                request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
 
-        class Client(httpx2.AsyncClient):
-            async def send(self, request: httpx2.Request, **named: Any) -> httpx2.Response:
-                if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
-                    request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
-                response = await super().send(request, **named)
-                is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-                is_in_session = "mcp-session-id" in request.headers
-                ends = ends_session(response.status_code, is_json=is_json, is_in_session=is_in_session)
-                # The stream that is asked for by GET is optional, and may be refused.
-                if ends and request.method == "POST" and not session._fault.done():
-                    session._fault.set_result(response.status_code)
-                return response
+        async def note(response: httpx2.Response) -> None:
+            is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+            is_in_session = "mcp-session-id" in response.request.headers
+            ends = ends_session(response.status_code, is_json=is_json, is_in_session=is_in_session)
+            # The stream that is asked for by GET is optional, and may be refused.
+            if ends and response.request.method == "POST" and not self._fault.done():
+                self._fault.set_result(response.status_code)
 
         # An answer may come on a stream that is open as long as the session: `call_seconds` is its limit, not this.
         limits = httpx2.Timeout(self._config.call_seconds, connect=min(_CONNECT_SECONDS, self._config.start_seconds))
         limits.read = None
-        return Client(headers=self._credentials.headers, timeout=limits)
+        hooks = {"request": [hurry], "response": [note]}
+        return httpx2.AsyncClient(headers=self._credentials.headers, timeout=limits, event_hooks=hooks)
 
     async def list_tools(self) -> list[JsonObject]:
         """Return the server's tools, page by page, as it gives them; entries without a name are named in `left_out`.
