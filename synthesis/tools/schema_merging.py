@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
-from synthesis.tools.schema_repair import Account, as_list
+from synthesis.tools.schema_repair import Account, as_list, one_type
 
 ANNOTATIONS: Final = frozenset({"description", "default", "deprecated", "readOnly", "writeOnly"})
 _JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -42,7 +42,7 @@ def both(one: Any, other: Any, account: Account) -> Any:
             merged[keyword] = _JOINED[keyword](first, second)
         elif keyword == "type":
             kinds = [*_kinds_in(as_list(first), as_list(second)), *_kinds_in(as_list(second), as_list(first))]
-            merged |= _type(kinds)
+            merged |= one_type(kinds)
             if not kinds:
                 return False
         elif keyword == "items":
@@ -116,7 +116,7 @@ def either(schemas: Sequence[Any]) -> Any:
     if len(choices) > 1:
         values = list({_spelt(value): value for each in choices for value in _choices(each)}.values())
         kinds = [each.get("type") for each in choices]
-        united = _type([kind for each in kinds for kind in as_list(each)]) if None not in kinds else {}
+        united = one_type([kind for each in kinds for kind in as_list(each)]) if None not in kinds else {}
         united |= {"enum": values} if len(values) > 1 else {"const": values[0]}
         said = [united, *(each for each in said if each not in choices)]
     distinct = list({canonical_json(each): each for each in said}.values())
@@ -124,7 +124,7 @@ def either(schemas: Sequence[Any]) -> Any:
     wide = [each for each in distinct if not any(o is not each and o.items() <= each.items() for o in distinct)]
     flat = [inner for each in wide for inner in (each["anyOf"] if each.keys() == {"anyOf"} else [each])]
     if all(each.keys() == {"type"} for each in flat):
-        flat = [_type([kind for each in flat for kind in as_list(each["type"])])]
+        flat = [one_type([kind for each in flat for kind in as_list(each["type"])])]
     united = flat[0] if len(flat) == 1 else {"anyOf": flat}
     # The annotations that hold for any of them.
     texts = dict.fromkeys(schema["description"] for schema in possible if "description" in schema)
@@ -141,12 +141,6 @@ def _choices(schema: JsonObject) -> list[JsonValue]:
 def _spelt(value: JsonValue) -> str:
     """Return the JSON text of a value; numbers that JSON Schema takes for equal have one text."""
     return canonical_json(int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def _type(kinds: Sequence[JsonValue]) -> JsonObject:
-    """Return the keyword `type` for some types."""
-    different = list(dict.fromkeys(kinds))
-    return {"type": different[0] if len(different) == 1 else different}
 
 
 def _kinds_in(kinds: Sequence[JsonValue], others: Sequence[JsonValue]) -> list[JsonValue]:

@@ -35,7 +35,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -115,12 +116,11 @@ def schema_error(schema: JsonObject) -> str:
         schema_json.encode()
     except (ValueError, RecursionError) as error:  # an infinity, half of a character, lists in lists in lists
         return f"not JSON that can be kept: {error}"
-    return _draft_error(schema_json)  # as text, which a cache can be keyed by
+    return _draft_error(schema_json)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # many tools share their parameters to the letter
 def _draft_error(schema_json: str) -> str:
-    """Return the fault by draft 2020-12; cached, since many tools share their parameters to the letter."""
     try:
         Draft202012Validator.check_schema(json.loads(schema_json))
     except SchemaError as error:
@@ -199,26 +199,30 @@ def type_of(found: JsonValue) -> JsonObject:
     """
     if isinstance(found, list):
         kinds = [type_of(each) for each in found]
-        types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind.get("type"))))
-        items = next((kind["items"] for kind in kinds if "items" in kind), None)
-        return {} if None in types or not types else _typed(types if len(types) > 1 else types[0], items)
+        if not kinds or {} in kinds:
+            return {}
+        items = [kind for kind in kinds if "items" in kind]
+        return {**(items or kinds)[0], **one_type(each for kind in kinds for each in as_list(kind["type"]))}
     if not isinstance(found, str) or len(found) > _LONGEST_TYPE:
         return {}
     name = OPTIONAL.sub("", found.strip()).strip()
-    if name.endswith("[]"):
-        return _typed("array", type_of(name[:-2]))
     generic = _GENERIC.fullmatch(name)
     outer, inner = (generic[1].lower(), generic[2]) if generic else (name.lower(), "")
-    if "|" in name or (generic and outer in ("union", "optional")):
-        return type_of(re.split("[|,]", inner or name))
     known = _TYPE_NAMES.get(outer)
-    if known is None or (generic and known not in ("array", "object")):
+    if name.endswith("[]"):
+        known, outer, inner = "array", "", name[:-2]
+    elif "|" in name or (generic and outer in ("union", "optional")):
+        return type_of(re.split("[|,]", inner or name))
+    elif known is None or (generic and known not in ("array", "object")):
         return {}
-    return _typed(known, type_of(inner) if known == "array" and outer != "tuple" else None)
+    items = type_of(inner) if known == "array" and outer != "tuple" else {}
+    return {"type": known, **({"items": items} if items else {})}
 
 
-def _typed(kind: JsonValue, items: JsonValue) -> JsonObject:
-    return {"type": kind, **({"items": items} if items else {})}
+def one_type(kinds: Iterable[JsonValue]) -> JsonObject:
+    """Return the keyword `type` for some types."""
+    different = list(dict.fromkeys(kinds))
+    return {"type": different[0] if len(different) == 1 else different}
 
 
 def _required(found: JsonObject, account: Account) -> list[str]:
@@ -247,18 +251,12 @@ def is_number(value: JsonValue) -> bool:
 
 def _can_be_kept(value: JsonValue) -> bool:
     """Say whether a value can be written as JSON: it holds no infinity, and does not nest beyond measure."""
-    try:
-        canonical_json(value)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    with suppress(ValueError, RecursionError):
+        return bool(canonical_json(value))
+    return False
 
 
 def _is_pattern(value: str) -> bool:
-    if _ENDLESS.search(value):
-        return False
-    try:
-        re.compile(value)
-    except _NO_PATTERN:
-        return False
-    return True
+    with suppress(*_NO_PATTERN):
+        return not _ENDLESS.search(value) and bool(re.compile(value))
+    return False
