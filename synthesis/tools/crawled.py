@@ -53,8 +53,8 @@ def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:
 def parameters_from_page(found: list[JsonValue], tool_name: str, description: str, repairs: set[str]) -> JsonObject:
     """Make a schema of parameters read off a page, without the words of the page.
 
-    Left out: a parameter named like its own tool, Python's `True` and `None`, a leading run of optional "parameters"
-    that is a piece of the description ("Create", "a", "new"), and the button "Add" "Item", which stands under a list.
+    Left out: a parameter named like its own tool, Python's `True` and `None`, leading optional "parameters" that are
+    words of the description, and the button "Add" "Item", which stands under a list.
 
     >>> def properties_from(names, description):
     ...     found = [{"name": name.rstrip("*"), "required": name.endswith("*")} for name in names.split()]
@@ -94,8 +94,7 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
 def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
     """Count the leading optional entries that are words of one sentence of the description, in its order.
 
-    The page has lost some of the words, never two in a row. One word alone is taken for the description's if it is the
-    first of a sentence.
+    One word alone is taken for the description's if it is the first of a sentence.
     """
     optional = itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
     words = [entry["name"] for entry in optional]
@@ -105,7 +104,7 @@ def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
             said = re.findall(r"[\w'-]+", sentence)
             for start in (place for place, word in enumerate(said) if word == words[0]):
                 place, count = start, 1
-                # The next word, or the one after it: one may have been lost between them.
+                # The next word, or the one after it: a page loses words, never two in a row.
                 while count < len(words) and words[count] in said[place + 1 : place + 3]:
                     place = said.index(words[count], place + 1)
                     count += 1

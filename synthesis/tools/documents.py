@@ -219,14 +219,8 @@ def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: 
 def clean_description(found: JsonValue, tool_name: str) -> str:
     """Return a description without the buttons of a page; empty if it is a placeholder, or about another tool.
 
-    >>> clean_description("Deploy Server X @y/x Try in Playground get_note", "get_note")
-    ''
-    >>> clean_description("Description not available", "f"), clean_description(None, "f")
-    ('', '')
-    >>> clean_description("get-notes Lists all notes.", "get-note"), clean_description("Searches notes.", "search")
-    ('', 'Searches notes.')
-    >>> clean_description("  Get  a note\\r\\nby id. ", "get_note")
-    'Get a note\\nby id.'
+    >>> clean_description("  Get  a note\\r\\nby id. ", "get_note"), clean_description("get-notes Lists.", "get-note")
+    ('Get a note\\nby id.', '')
     """
     if not isinstance(found, str):
         return ""

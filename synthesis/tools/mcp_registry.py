@@ -98,16 +98,7 @@ def _variable(server: str, key: str) -> str:
 
 
 def listing(servers: Sequence[JsonObject]) -> str:
-    """Return tables of servers as TOML.
-
-    >>> print(listing([{"name": "a/b", "url": "https://b.example/mcp", "header_env": {"X-Key": "B_X_KEY"}}]), end="")
-    # Servers that a registry lists without their tools, for the config of `astra synthesize trajectories`.
-    <BLANKLINE>
-    [[mcp_servers]]
-    name = "a/b"
-    url = "https://b.example/mcp"
-    header_env = { "X-Key" = "B_X_KEY" }
-    """
+    """Return tables of servers as TOML."""
     tables = ["".join(f"{key} = {_toml(value)}\n" for key, value in server.items()) for server in servers]
     return "\n[[mcp_servers]]\n".join([f"{LISTING_HEAD}\n", *tables])
 

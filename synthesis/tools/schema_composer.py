@@ -1,6 +1,6 @@
 """One plain schema of one that is composed: references, `allOf`, forms of a call.
 
-    found schema ─► keywords made plain (schema_repair) ─► parts merged (schema_merging) ─► contradictions settled
+    found schema ─► keywords made plain (schema_repair) ─► parts merged, contradictions settled (plain_schemas)
 
 A plain schema has no `$ref`, `allOf` and `oneOf`. It accepts each value that the found one accepts, if objects have
 their form's names alone. Parts of `allOf` and keywords beside a `$ref` hold at once. Forms of a call at the root
@@ -18,8 +18,7 @@ from urllib.parse import unquote
 
 from synthesis.records import JsonObject, JsonValue, canonical_json
 from synthesis.tools.misplaced_keywords import hoisted, parameters_found
-from synthesis.tools.schema_contradictions import settled
-from synthesis.tools.schema_merging import ANNOTATIONS, both, one_form
+from synthesis.tools.plain_schemas import ANNOTATIONS, both, one_form, settled
 from synthesis.tools.schema_repair import (
     MAX_SCHEMA_DEPTH,
     STEPS_OF_A_SCHEMA,
@@ -113,11 +112,7 @@ def _one_call(schema: JsonObject, account: Account) -> JsonObject:
 
 
 def _said(forms: Sequence[JsonObject]) -> str:
-    """Return the parameters that each form of a call must have, if they differ, for a model to read.
-
-    >>> _said([{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}])
-    '{a: 1} | {b}'
-    """
+    """Return the parameters that each form of a call must have, if they differ, as `{a: 1} | {b}`."""
     said: dict[str, None] = {}
     for form in forms:
         needed = {name: form["properties"][name] for name in form.get("required", ())}

@@ -27,12 +27,6 @@ def check_written(document: ToolDocument) -> None:
 
     Raises:
         Rejected: one cannot; the detail names the place, the expected form and the value.
-
-    >>> parameters = {"type": "object", "properties": {"flat": {"type": "str"}}, "required": ["flat"]}
-    >>> check_written(ToolDocument(name="get_rent", description="Rent", parameters=parameters))
-    Traceback (most recent call last):
-    synthesis.stage.Rejected: schema cannot be used: get_rent: parameters/properties/flat/type: expected one of array, \
-boolean, integer, null, number, object, string, found 'str'
     """
     for name, schema in (("parameters", document.parameters), ("output_schema", document.output_schema)):
         fault = "" if schema is None else _fault(schema, (name,))
