@@ -22,13 +22,7 @@ from synthesis.records import InjectedFailure, JsonObject, JsonValue, ToolDocume
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import SourceServer, object_in
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_servers import (
-    ORIGIN,
-    Credentials,
-    McpServerConfig,
-    McpServerGroup,
-    ToolServerUnavailable,
-)
+from synthesis.tools.mcp_servers import ORIGIN, Credentials, McpServerConfig, McpServerGroup, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from synthesis.tools.names import legal_names, words_of
 from synthesis.tools.tools_list import listed_tool

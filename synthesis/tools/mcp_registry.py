@@ -26,11 +26,7 @@ LISTING_HEAD: Final = (
 )
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 _HTTP: Final = ("http", "streamable-http", "streamable")
-_COMMANDS: Final = {
-    "npm": (("npx", "-y"), "@"),
-    "pypi": (("uvx",), "@"),
-    "oci": (("docker", "run", "-i", "--rm"), ":"),
-}
+_COMMANDS: Final = {"npm": (("npx", "-y"), "@"), "pypi": (("uvx",), "@"), "oci": (("docker", "run", "-i", "--rm"), ":")}
 """Kind of a package to the command that runs it, and the mark between its name and its version."""
 
 
