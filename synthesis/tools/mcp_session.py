@@ -171,8 +171,9 @@ class McpSession:
         # An answer may come on a stream that is open as long as the session: `call_seconds` is its limit, not this.
         limits = httpx2.Timeout(self._config.call_seconds, connect=min(_CONNECT_SECONDS, self._config.start_seconds))
         limits.read = None
-        hooks = {"request": [hurry], "response": [note]}
-        return httpx2.AsyncClient(headers=self._credentials.headers, timeout=limits, event_hooks=hooks)
+        return httpx2.AsyncClient(
+            headers=self._credentials.headers, timeout=limits, event_hooks={"request": [hurry], "response": [note]}
+        )
 
     async def list_tools(self) -> list[JsonObject]:
         """Return the server's tools, page by page, as it gives them; entries without a name are named in `left_out`.

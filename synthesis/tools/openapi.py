@@ -84,12 +84,9 @@ def _operation(
     if isinstance(summary, str) and summary.strip():
         said = description.strip() if isinstance(description, str) and len(description) <= _LONGEST_DESCRIPTION else ""
         description = description if said and not _LINK.fullmatch(said) else summary
-    resolved = [
-        _resolved(each, document)
-        for status, each in object_in(operation.get("responses")).items()
-        if str(status).startswith("2")
-    ]
-    response = _json_content(next(filter(None, resolved), {}))
+    responses = object_in(operation.get("responses"))
+    successes = (_resolved(responses[status], document) for status in responses if str(status).startswith("2"))
+    response = _json_content(next(filter(None, successes), {}))
     return SourceTool(name, description, schema, response, document, original)
 
 
@@ -144,7 +141,8 @@ def _of_body(found: JsonValue, document: JsonObject, rules: set[str]) -> tuple[l
         rules.add("reference_unresolved")
     elif not object_in(body.get("content")):
         return [], {}
-    schema, needed = _json_content(body), ()
+    schema = _json_content(body)
+    needed: tuple[str, ...] = ()
     with suppress(SchemaUnconvertible):  # said when the whole tool is composed
         schema, needed = composed_body({} if schema is None else schema, document)
     rules |= {*needed}

@@ -79,7 +79,8 @@ def both(one: Any, other: Any, account: Account) -> Any:
         }
     others = [each.get("additionalProperties", True) for each in (one, other)]
     if others != [True, True]:
-        merged["additionalProperties"] = both(*({} if each is True else each for each in others), account)
+        first, second = ({} if each is True else each for each in others)
+        merged["additionalProperties"] = both(first, second, account)
     return merged
 
 

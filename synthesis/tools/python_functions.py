@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from contextlib import suppress
 from typing import Final
 
@@ -45,8 +46,7 @@ def _tool(function: Function) -> SourceTool:
             required.append(argument.arg)
             continue
         with suppress(ValueError, TypeError):  # a default that is computed, or is no JSON
-            value = ast.literal_eval(default)
-            canonical_json(value)
+            value = json.loads(canonical_json(ast.literal_eval(default)))
             # A default of None says only that the argument may be left out.
             properties[argument.arg] |= {} if value is None else {"default": value}
     docstring = (ast.get_docstring(function) or "").split("\n\n")[0]  # the summary, without sections on arguments
