@@ -13,7 +13,11 @@ from synthesis.tools.documents import SourceServer, SourceTool
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
+_TYPES: Final[dict[str, JsonObject]] = {
+    "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"},
+    "None": {"type": "null"}, "dict": {"type": "object"},
+    **{key: {"type": "array", "items": {}} for key in ("list", "tuple", "set")},
+}  # fmt: skip
 
 
 def read_python_functions(source: str, name: str) -> SourceServer:
@@ -64,14 +68,8 @@ def annotation_schema(annotation: ast.expr | None) -> JsonObject:
     {'enum': ['km', 'mi'], 'type': 'string'}
     """
     match annotation:
-        case ast.Name(id=name) | ast.Constant(value=str(name)) if name in _SCALARS:
-            return {"type": _SCALARS[name]}
-        case ast.Constant(value=None):
-            return {"type": "null"}
-        case ast.Name(id="list" | "tuple" | "set"):
-            return {"type": "array", "items": {}}
-        case ast.Name(id="dict"):
-            return {"type": "object"}
+        case ast.Name(id=name) | ast.Constant(value=name) if str(name) in _TYPES:
+            return {**_TYPES[str(name)]}
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return {"anyOf": [annotation_schema(left), annotation_schema(right)]}
         case ast.Subscript(value=ast.Name(id="list" | "List" | "Sequence" | "set"), slice=item):

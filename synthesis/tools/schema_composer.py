@@ -12,7 +12,7 @@ Decided: docs/decisions/tools.md, “One composer writes every schema of a tool,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -51,7 +51,7 @@ def composed_parameters(found: JsonValue, document: JsonValue = None) -> tuple[J
     found = parameters_found(found, account)
     if not isinstance(found, dict):
         return {"type": "object", "properties": {}}, ("not_a_schema",)
-    return _finished(_one_call(_plain(found, account, dropped="readOnly"), account), account)
+    return _plain(found, account, "readOnly", lambda forms: True)
 
 
 def composed_value(
@@ -62,30 +62,27 @@ def composed_value(
     Raises:
         SchemaUnconvertible: as `composed_parameters`.
     """
-    account = Account(document)
-    return _finished(_plain(found, account, dropped=dropped), account)
+    return _plain(found, Account(document), dropped, lambda forms: False)
 
 
 def composed_body(found: JsonValue, document: JsonValue) -> tuple[JsonObject, tuple[str, ...]]:
     """Return a plain schema of a request's body, one object if each of its forms is one; raise as above."""
-    account = Account(document)
-    schema = _plain(found, account, dropped="readOnly")
-    is_call = all(form.get("properties") for form in _forms(schema))
-    return _finished(_one_call(schema, account) if is_call else schema, account)
+    return _plain(found, Account(document), "readOnly", lambda forms: all(form.get("properties") for form in forms))
 
 
-def _plain(found: JsonValue, account: Account, *, dropped: str) -> JsonObject:
+def _plain(
+    found: JsonValue, account: Account, dropped: str, is_call: Callable[[list[JsonObject]], bool]
+) -> tuple[JsonObject, tuple[str, ...]]:
+    """Return a plain schema, one object if its forms are those of a call, and the rules that were needed."""
     account.document = found if account.document is None else account.document
     schema = settled(_composed(found, account), account, dropped=dropped)
     if schema is False:
         raise SchemaUnconvertible("nothing satisfies it")
-    return dict(schema)
-
-
-def _finished(schema: JsonObject, account: Account) -> tuple[JsonObject, tuple[str, ...]]:
+    if is_call(_forms(schema)):
+        schema = _one_call(schema, account)
     if fault := schema_error(schema):
         raise SchemaUnconvertible(fault)
-    return schema, tuple(sorted(account.rules))
+    return dict(schema), tuple(sorted(account.rules))
 
 
 def _forms(schema: JsonObject) -> list[JsonObject]:
