@@ -186,10 +186,8 @@ def settled(schema: Any, account: Account, *, dropped: str) -> Any:
         if len(possible) > 1:
             return {**notes, "anyOf": possible}
         return inner({**possible[0], **notes}) if possible else False
-    schema = {
-        keyword: inner(value) if keyword in ("items", "additionalProperties") else value
-        for keyword, value in schema.items()
-    }
+    each_of = [keyword for keyword in ("items", "additionalProperties") if keyword in schema]
+    schema = {**schema, **{keyword: inner(schema[keyword]) for keyword in each_of}}
     if "prefixItems" in schema:
         schema["prefixItems"] = [inner(each) for each in schema["prefixItems"]]
     if schema.get("items") is False:
@@ -199,12 +197,10 @@ def settled(schema: Any, account: Account, *, dropped: str) -> Any:
         account.rules.add("items_mended")
         schema["items"] = {}
     found = schema.get("properties", {})
-    written = {name: each for name, each in found.items() if each is False or not each.get(dropped)}
+    written = {name: inner(each) for name, each in found.items() if each is False or not each.get(dropped)}
     if len(written) < len(found):
         account.rules.add("read_only_dropped")
-    if not _settle_names(
-        schema, found.keys() - written, {name: inner(each) for name, each in written.items()}, account
-    ):
+    if not _settle_names(schema, found.keys() - written, written, account):
         return False
     _settle_values(schema, account)
     _settle_limits(schema, account)

@@ -142,7 +142,7 @@ def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], 
         if keyword == "items" and isinstance(value, list):  # of draft 4
             account.rules.add("items_mended")
             keyword = "prefixItems" if value else "title"
-        if keyword not in READ_APART | SILENT:
+        if keyword not in READ_APART and keyword not in SILENT:
             kept = _kept(keyword, value, found, schema, account)
             mended |= {} if kept is _LEFT_OUT else {keyword: kept}
     if found.get("patternProperties"):

@@ -64,9 +64,9 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
         return
     parts = [(path.name, text)]
     if path.suffix == ".jsonl":  # `splitlines` also cuts at U+2028, inside of a text
-        parts = [(f"{path.name}:{number}", line) for number, line in enumerate(text.split("\n"), 1)]
         # Files that were joined have a byte-order mark in the middle.
-        parts = [(where, line.strip().lstrip("\ufeff")) for where, line in parts if line.strip()]
+        lines = ((number, line.strip().lstrip("\ufeff")) for number, line in enumerate(text.split("\n"), 1))
+        parts = [(f"{path.name}:{number}", line) for number, line in lines if line]
     for where, part in parts:
         try:
             yield from _servers_of(part, path, where)
