@@ -201,8 +201,8 @@ def type_of(found: JsonValue) -> JsonObject:
         kinds = [type_of(each) for each in found]
         if not kinds or {} in kinds:
             return {}
-        items = [kind for kind in kinds if "items" in kind]
-        return {**(items or kinds)[0], **one_type(each for kind in kinds for each in as_list(kind["type"]))}
+        first = next((kind for kind in kinds if "items" in kind), {})
+        return {**first, **one_type(each for kind in kinds for each in as_list(kind["type"]))}
     if not isinstance(found, str) or len(found) > _LONGEST_TYPE:
         return {}
     name = OPTIONAL.sub("", found.strip()).strip()
