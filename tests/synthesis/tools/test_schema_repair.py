@@ -128,16 +128,6 @@ def test_a_whole_schema_nested_as_its_own_properties_is_unwrapped():
     assert "nested_schema_unwrapped" in rules
 
 
-def test_alternatives_at_the_root_require_only_names_that_all_of_them_require():
-    def way(*names: str) -> dict:
-        return {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
-
-    optional = {"properties": way("id", "name")["properties"], "required": ["id"]}
-    schema, _ = composed_parameters({"anyOf": [way("id", "name"), optional]})
-    assert list(schema["properties"]) == ["id", "name"]
-    assert schema["required"] == ["id"]
-
-
 def test_a_text_with_half_of_a_character_is_refused():
     found = {"type": "object", "properties": {"a": {"type": "string", "description": "\ud800"}}}
     with pytest.raises(SchemaUnconvertible, match="not JSON that can be kept"):
