@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from random import Random
 from typing import Final, Literal, Protocol
 
 from synthesis.prompts.emulated_tool_response import AnsweredCall, EmulateCall, EmulatorState
@@ -83,17 +82,16 @@ class Emulator:
         self.injected_failures: list[InjectedFailure] = []
         self.state = EmulatorState()
         self._earlier: tuple[AnsweredCall, ...] = ()
-        self._teacher = teacher
-        self._language = language
-        self._seed = seed
-        self._failure_rate = failure_rate
+        self._teacher, self._language, self._seed, self._failure_rate = teacher, language, seed, failure_rate
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
         """Emulate one call, which fails by the seeded draw or by the emulated server's own answer; raise as above."""
         rng = derived_random(self._seed, "failure", call_id)  # by call, so that no draw depends on those before it
         failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
+        if failure is not None:
+            self.injected_failures.append(InjectedFailure(tool_call_id=call_id, kind=failure))
         if failure is not None and failure != "malformed":
-            return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
+            return ToolResponse(json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}), is_error=True)
         request = EmulateCall(
             language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier
         )
@@ -102,20 +100,12 @@ class Emulator:
             request.check(response)
         except ValueError as error:
             raise BadReply(f"EmulateCall: {error}") from error
-        if failure is not None:  # `malformed`: a real response, cut; the state that would follow is not kept
-            return self._fail(call_id, failure, _cut_short(compact_json(response.value), rng))
+        content = compact_json(response.value)
+        if failure is not None:  # a real response, cut off in the middle; the state that would follow is not kept
+            cut = content[: rng.randint(1, max(1, min(len(content) // 2, 40)))].rstrip('}]"0123456789')  # no JSON
+            return ToolResponse(cut + _LOST, is_error=True)
         self.state = response.state
         if response.error is not None:
             return ToolResponse(json.dumps({"error": response.error}, ensure_ascii=False), is_error=True)
-        answered = AnsweredCall(tool=tool.name, arguments=arguments, response=response.value)
-        self._earlier = (*self._earlier, answered)
-        return ToolResponse(compact_json(response.value))
-
-    def _fail(self, call_id: str, kind: FailureKind, content: str) -> ToolResponse:
-        self.injected_failures.append(InjectedFailure(tool_call_id=call_id, kind=kind))
-        return ToolResponse(content, is_error=True)
-
-
-def _cut_short(text: str, rng: Random) -> str:
-    """Break a response off in the middle, as a lost connection does; the rest is no longer JSON."""
-    return text[: rng.randint(1, max(1, min(len(text) // 2, 40)))].rstrip('}]"0123456789') + _LOST
+        self._earlier += (AnsweredCall(tool=tool.name, arguments=arguments, response=response.value),)
+        return ToolResponse(content)

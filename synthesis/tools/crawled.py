@@ -40,11 +40,10 @@ def read_crawled(document: JsonValue, name: str) -> SourceServer | None:
 
 
 def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:
-    parameters = found.get("input_schema")
-    if isinstance(found.get("parameters"), list):
-        from_page = parameters_from_page(
-            found["parameters"], str(found.get("name")), str(found.get("description") or ""), repairs
-        )
+    parameters, page = found.get("input_schema"), found.get("parameters")
+    if isinstance(page, list) and not object_in(parameters).get("properties"):
+        said = str(found.get("description") or "")
+        from_page = parameters_from_page(page, str(found.get("name")), said, repairs)
         parameters = from_page if from_page["properties"] else None
     elif isinstance(parameters, dict) and not parameters.keys() - {"type", "title", "description", "$schema"}:
         parameters = None
@@ -54,8 +53,8 @@ def _tool(found: JsonObject, repairs: set[str]) -> SourceTool:
 def parameters_from_page(found: list[JsonValue], tool_name: str, description: str, repairs: set[str]) -> JsonObject:
     """Make a schema of parameters read off a page, without the words of the page.
 
-    Left out: a parameter named like its own tool, Python's `True` and `None`, a leading run of optional "parameters"
-    that is a piece of the description ("Create", "a", "new"), and the button "Add" "Item", which stands under a list.
+    Left out: a parameter named like its own tool, Python's `True` and `None`, leading optional "parameters" that are
+    words of the description, and the button "Add" "Item", which stands under a list.
 
     >>> def properties_from(names, description):
     ...     found = [{"name": name.rstrip("*"), "required": name.endswith("*")} for name in names.split()]
@@ -65,54 +64,49 @@ def parameters_from_page(found: list[JsonValue], tool_name: str, description: st
     >>> properties_from("tags Add Item", "Create a note with tags.")
     {'tags': {'type': 'array', 'items': {}}}
     """
-    entries = [entry for entry in objects_in(found) if isinstance(entry.get("name"), str)]
-    parameters = [e for e in entries if e["name"] != tool_name and e["name"].strip().casefold() not in _NOT_PARAMETERS]
-    parameters = parameters[_length_of_sentence(parameters, description) :]
+    named = [entry for entry in objects_in(found) if isinstance(entry.get("name"), str)]
+    entries = [e for e in named if e["name"] != tool_name and e["name"].strip().casefold() not in _NOT_PARAMETERS]
+    entries = entries[_length_of_sentence(entries, description) :]
     # The place of "Add" in every optional "Add" "Item".
     buttons = {
         place
-        for place, pair in enumerate(itertools.pairwise(parameters))
+        for place, pair in enumerate(itertools.pairwise(entries))
         if [entry["name"] for entry in pair] == ["Add", "Item"] and not any(entry.get("required") for entry in pair)
     }
     properties: JsonObject = {}
-    required = []
-    for place, entry in enumerate(parameters):
+    required: dict[str, None] = {}
+    for place, entry in enumerate(entries):
         if place in buttons or place - 1 in buttons:
             continue
-        name = entry["name"]
-        schema: JsonObject = {"type": entry.get("type") or "string"}
+        name, schema = entry["name"], {"type": entry.get("type") or "string"}
         if place + 1 in buttons:
             schema = {"type": "array", "items": {}}
-        if schema == {"type": "string"} and is_name_of_number(name):  # pages call everything a string
+        elif schema == {"type": "string"} and is_name_of_number(name):  # pages call everything a string
             repairs.add(NUMBER_BY_NAME)
             schema = {"type": "number"}
         properties[name] = schema
-        if entry.get("required") is True and name not in required:
-            required.append(name)
-    if len(parameters) - 2 * len(buttons) < len(entries):
+        required |= {name: None} if entry.get("required") is True else {}
+    if len(entries) - 2 * len(buttons) < len(found):
         repairs.add("page residue removed")
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    return {"type": "object", "properties": properties, **({"required": [*required]} if required else {})}
 
 
 def _length_of_sentence(parameters: list[JsonObject], description: str) -> int:
     """Count the leading optional entries that are words of one sentence of the description, in its order.
 
-    The page has lost some of the words, never two in a row. One word alone is taken for the description's if it is the
-    first of a sentence.
+    One word alone is taken for the description's if it is the first of a sentence.
     """
     optional = itertools.takewhile(lambda entry: entry.get("required") is not True, parameters)
     words = [entry["name"] for entry in optional]
-    if not words or not re.fullmatch(r"[A-Z][a-z]+", words[0]):
-        return 0
     longest = 0
-    for sentence in re.split(r"[.:;!?\n]+", description):
-        said = re.findall(r"[\w'-]+", sentence)
-        for start in (place for place, word in enumerate(said) if word == words[0]):
-            place, count = start, 1
-            # The next word, or the one after it: one may have been lost between them.
-            while count < len(words) and words[count] in said[place + 1 : place + 3]:
-                place = said.index(words[count], place + 1)
-                count += 1
-            if count > 1 or start == 0:
-                longest = max(longest, count)
+    if words and re.fullmatch(r"[A-Z][a-z]+", words[0]):
+        for sentence in re.split(r"[.:;!?\n]+", description):
+            said = re.findall(r"[\w'-]+", sentence)
+            for start in (place for place, word in enumerate(said) if word == words[0]):
+                place, count = start, 1
+                # The next word, or the one after it: a page loses words, never two in a row.
+                while count < len(words) and words[count] in said[place + 1 : place + 3]:
+                    place = said.index(words[count], place + 1)
+                    count += 1
+                longest = max(longest, count if count > 1 or start == 0 else 0)
     return longest

@@ -3,12 +3,6 @@
     format readers ─► SourceServer (raw, quirks included) ─► normalise_server ─► ServerDocument | Rejected
 
 The texts of a source are data. If one speaks to a model, it is kept, flagged, and quoted in every prompt.
-
-Cleaning of descriptions, by rule:
-    page buttons     "Deploy Server … Try in Playground <name>" is a web page's, not the tool's
-    neighbours       "get-notes Lists all notes" is not about `get-note`: it begins with another tool's name
-    placeholders     "Description not available", "N/A", "TODO" and the like say nothing
-    white space      is collapsed inside lines; the text is NFC-normalised; control characters go
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -129,11 +123,11 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     if len(source.tools) < filters.min_tools:
         raise Rejected(f"fewer than {filters.min_tools} tools", f"{source.name!r} has {len(source.tools)}")
     repairs = set(source.repairs)
-    usable: list[tuple[SourceTool, str, JsonObject]] = []
+    usable: list[tuple[str, dict[str, Any]]] = []
     faults: dict[str, list[str]] = {}
     for place, tool in enumerate(source.tools, 1):
         try:
-            usable.append((tool, *_usable(tool, filters, repairs)))
+            usable.append(_usable(tool, filters, repairs))
         except Rejected as fault:
             name = clean_text(tool.name)[:64] if isinstance(tool.name, str) and tool.name.strip() else f"number {place}"
             faults.setdefault(fault.reason, []).append(name)
@@ -143,21 +137,12 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
         commonest = max(sorted(faults), key=lambda fault: len(faults[fault]))  # sorted: the same one in every run
         shown = "; ".join(f"{fault}: {', '.join(names[:5])} ({len(names)})" for fault, names in sorted(faults.items()))
         raise Rejected(commonest, f"{source.name!r}: {len(usable)} of {len(source.tools)} tools can be used; {shown}")
-    names = [str(tool.name).strip() for tool, _, _ in usable]
+    names = [name for name, _ in usable]
     legal = legal_names(names)
     repairs |= {"name made legal and unique"} if legal != names else set()
     tools = [
-        ToolDocument(
-            name=name,
-            description=description,
-            parameters=parameters if status == "stated" else {"type": "object", "properties": {}},
-            output_schema=_output_schema(tool, repairs),
-            original_name=found if name != found else None,
-            parameters_status=status,
-            original_arguments=dict(tool.original_arguments),
-        )
-        for (tool, description, parameters), name, found in zip(usable, legal, names, strict=True)
-        for status in [_status(tool.parameters, parameters)]
+        ToolDocument(name=name, original_name=found if name != found else None, **fields)
+        for (found, fields), name in zip(usable, legal, strict=True)
     ]
     require_tools_fit(source.name, tools, filters)
     descriptions = [tool.description for tool in tools]
@@ -177,6 +162,39 @@ def normalise_server(source: SourceServer, filters: ToolDocumentFilters) -> Serv
     )
 
 
+def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a tool and the other fields of its document, cleaned and mended, or reject it."""
+    if tool.fault:
+        raise Rejected(tool.fault, "")
+    if not isinstance(tool.name, str) or not tool.name.strip():
+        raise Rejected("tool without a name", "")
+    description = clean_description(tool.description, tool.name)
+    if isinstance(tool.description, str) and description != clean_text(tool.description):
+        repairs.add("page residue removed")
+    if not description or _is_vague(description, tool.name, filters):
+        raise Rejected("vague description" if description else "missing description", tool.name)
+    try:
+        parameters, rules = composed_parameters(tool.parameters, tool.reference_document)
+    except SchemaUnconvertible as error:
+        raise Rejected("unconvertible schema", f"{tool.name}: {error}") from error
+    repairs |= {*rules}
+    status = _status(tool.parameters, parameters)
+    output = None
+    if isinstance(tool.output_schema, dict):
+        try:
+            output, rules = composed_value(tool.output_schema, tool.reference_document)
+            repairs |= {f"output schema: {rule}" for rule in rules}
+        except SchemaUnconvertible:
+            repairs.add("output schema left out")
+    return tool.name.strip(), {
+        "description": description,
+        "parameters": parameters if status == "stated" else {"type": "object", "properties": {}},
+        "parameters_status": status,
+        "output_schema": output or None,
+        "original_arguments": dict(tool.original_arguments),
+    }
+
+
 def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
     """Return the status of composed parameters: without any, it is `stated` only if the source says so."""
     if composed["properties"]:
@@ -185,18 +203,6 @@ def _status(found: JsonValue, composed: JsonObject) -> ParametersStatus:
         return "unknown"
     more = [key for key in found if found[key] and key not in _OF_NO_PARAMETERS and not key.startswith("x-")]
     return "unknown" if more else "stated"
-
-
-def _output_schema(tool: SourceTool, repairs: set[str]) -> JsonObject | None:
-    if not isinstance(tool.output_schema, dict):
-        return None
-    try:
-        schema, rules = composed_value(tool.output_schema, tool.reference_document)
-        repairs |= {f"output schema: {rule}" for rule in rules}
-        return schema or None
-    except SchemaUnconvertible:
-        repairs.add("output schema left out")
-        return None
 
 
 def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: ToolDocumentFilters) -> None:
@@ -210,38 +216,11 @@ def require_tools_fit(server_name: str, tools: Sequence[ToolDocument], filters: 
         raise Rejected("over the token budget", f"{server_name!r} takes about {size} tokens")
 
 
-def _usable(tool: SourceTool, filters: ToolDocumentFilters, repairs: set[str]) -> tuple[str, JsonObject]:
-    """Return the cleaned description and the mended parameters of a tool, or reject it."""
-    if tool.fault:
-        raise Rejected(tool.fault, "")
-    if not isinstance(tool.name, str) or not tool.name.strip():
-        raise Rejected("tool without a name", "")
-    description = clean_description(tool.description, tool.name)
-    if isinstance(tool.description, str) and description != clean_text(tool.description):
-        repairs.add("page residue removed")
-    if not description:
-        raise Rejected("missing description", tool.name)
-    if _is_vague(description, tool.name, filters):
-        raise Rejected("vague description", tool.name)
-    try:
-        parameters, rules = composed_parameters(tool.parameters, tool.reference_document)
-    except SchemaUnconvertible as error:
-        raise Rejected("unconvertible schema", f"{tool.name}: {error}") from error
-    repairs.update(rules)
-    return description, parameters
-
-
 def clean_description(found: JsonValue, tool_name: str) -> str:
-    """Return a description without page residue; empty if nothing is left.
+    """Return a description without the buttons of a page; empty if it is a placeholder, or about another tool.
 
-    >>> clean_description("Deploy Server X @y/x Try in Playground get_note", "get_note")
-    ''
-    >>> clean_description("Description not available", "f"), clean_description(None, "f")
-    ('', '')
-    >>> clean_description("get-notes Lists all notes.", "get-note"), clean_description("Searches notes.", "search")
-    ('', 'Searches notes.')
-    >>> clean_description("  Get  a note\\r\\nby id. ", "get_note")
-    'Get a note\\nby id.'
+    >>> clean_description("  Get  a note\\r\\nby id. ", "get_note"), clean_description("get-notes Lists.", "get-note")
+    ('Get a note\\nby id.', '')
     """
     if not isinstance(found, str):
         return ""

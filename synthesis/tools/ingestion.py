@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -19,22 +20,57 @@ from synthesis.records import JsonObject, ServerDocument
 from synthesis.run.destination import DestinationRefused, records_of, require_destination
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_group import McpGroup, joined
-from synthesis.tools.mcp_pool import McpPool
+from synthesis.tools.mcp_pool import McpGroup, McpPool, joined
 from synthesis.tools.mcp_registry import LISTING_HEAD, listing
 from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
-from synthesis.tools.near_duplicate_servers import NearDuplicates
+from synthesis.tools.names import words_of
 from synthesis.tools.sources import read_servers, source_files
 
 TOOL_DOCUMENTS: Final = records_of("server_document")
 """The record directory that ingestion makes."""
 JOURNALS: Final = ("completions", "outputs", "chains", "tasks", "trajectories")
 """The stages of the track that keep a journal in the work directory."""
+OVERLAP_OF_DUPLICATES: Final = 0.8
+OVERLAP_OF_NAMESAKES: Final = 0.5
+"""Overlap of tools from which two servers of the same name are the same server; others need a larger one."""
 _OURS: Final = re.compile(rf"({'|'.join(JOURNALS)})\.sqlite(-wal|-shm|-journal)?|mcp-\d+")
 
 
 class NoToolDocuments(NothingKept):
     """No server was left to work on; the message has the number of documents and the reasons."""
+
+
+class NearDuplicates:
+    """The servers that were kept so far, found again by any tool that they share with a new one."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[str, tuple[str, ...], frozenset[str]]] = []
+        self._by_signature: dict[str, list[int]] = {}
+
+    def duplicate_of(self, server: ServerDocument) -> str | None:
+        """Return the name of the kept server that this one repeats; keep this one if there is none.
+
+        Two servers are the same if the Jaccard overlap of their signatures reaches a threshold.
+        """
+        signatures, words = signatures_of(server), words_of(server.name)
+        shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
+        for index in sorted(shared):  # of several, the server that came first
+            kept_name, kept_words, kept = self._kept[index]
+            overlap = shared[index] / (len(signatures) + len(kept) - shared[index])
+            if overlap >= (OVERLAP_OF_NAMESAKES if words == kept_words else OVERLAP_OF_DUPLICATES):
+                return kept_name
+        for signature in signatures:
+            self._by_signature.setdefault(signature, []).append(len(self._kept))
+        self._kept.append((server.name, words, signatures))
+        return None
+
+
+def signatures_of(server: ServerDocument) -> frozenset[str]:
+    """Return the signatures of a server's tools: each tool's words with the names of its arguments."""
+    return frozenset(
+        f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
+        for tool in server.tools
+    )
 
 
 @dataclass
@@ -67,24 +103,22 @@ async def gather_servers(
     """
     started = time.monotonic()
     servers = Servers([], {}, StageReport("tool documents"), [], NearDuplicates())
-    for source in sources:
-        for path in source_files(source):
-            for found in read_servers(path):
-                _normalise_into(servers, found, filters, path.name)
+    for path in (path for source in sources for path in source_files(source)):
+        for found in read_servers(path):
+            _normalise_into(servers, found, filters, path.name)
     listed: dict[str, tuple[McpPool, SourceServer]] = {}
-    grouped = {name for group in mcp_server_groups for name in group.servers}
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)  # before its tools are listed: if that fails, the server is closed
-        listing = await pool.source_server()
-        if config.name in grouped:
-            listed[config.name] = pool, listing
-        elif (document := _normalise_into(servers, listing, filters, config.name)) is not None:
+        listed[config.name] = pool, await pool.source_server()
+        if any(config.name in group.servers for group in mcp_server_groups):
+            continue
+        if document := _normalise_into(servers, listed[config.name][1], filters, config.name):
             servers.groups[document.id] = McpGroup([pool], {})
     for group in mcp_server_groups:
         members = [listed[config.name] for config in mcp_servers if config.name in group.servers]
         together, routes = joined(group, [listing for _, listing in members])
-        if (document := _normalise_into(servers, together, filters, group.name)) is not None:
+        if document := _normalise_into(servers, together, filters, group.name):
             servers.groups[document.id] = McpGroup([pool for pool, _ in members], routes)
     servers.report.seconds = time.monotonic() - started
     return servers
@@ -94,7 +128,8 @@ def _normalise_into(
     servers: Servers, found: SourceServer | Rejected, filters: ToolDocumentFilters, where: str
 ) -> ServerDocument | None:
     """Normalise one server and write down the outcome; return None if it is not kept."""
-    servers.report.read += 1
+    report = servers.report
+    report.read += 1
     outcome: JsonObject = {"document": where, "server": "" if isinstance(found, Rejected) else found.name}
     servers.outcomes.append(outcome)
     try:
@@ -104,16 +139,15 @@ def _normalise_into(
         if earlier := servers.near_duplicates.duplicate_of(document):
             raise Rejected("near-duplicate server", f"{document.name!r} repeats {earlier!r}")
     except Rejected as rejected:
-        servers.report.reject(
-            Rejected(rejected.reason, rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}")
-        )
-        outcome.update(outcome="rejected", reason=rejected.reason, detail=rejected.detail, **rejected.made)
+        detail = rejected.detail if where in rejected.detail else f"{where}: {rejected.detail}"
+        report.reject(Rejected(rejected.reason, detail))
+        outcome |= {"outcome": "rejected", "reason": rejected.reason, "detail": rejected.detail, **rejected.made}
         return None
-    outcome.update(outcome="repaired" if document.repairs else "kept", tools=len(document.tools))
-    outcome.update(repairs=document.repairs, flags=document.flags)
+    outcome |= {"outcome": "repaired" if document.repairs else "kept", "tools": len(document.tools)}
+    outcome |= {"repairs": document.repairs, "flags": document.flags}
     servers.documents.append(document)
-    servers.report.kept += 1
-    servers.report.repaired += bool(document.repairs)
+    report.kept += 1
+    report.repaired += bool(document.repairs)
     return document
 
 
@@ -172,12 +206,17 @@ async def synthesize_tools(
     """
     filters = filters or ToolDocumentFilters()
     require_destination(out, TOOL_DOCUMENTS, sources=sources)
+    beside = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
+    if beside.exists() and not beside.read_text(encoding="utf-8").startswith(LISTING_HEAD):
+        raise DestinationRefused(f"{beside} is not a listing of this command; name another `out`, or move it away")
     work_directory = work_directory_of(out)
     require_work_directory(work_directory)
     async with AsyncExitStack() as stack:
         stack.callback(clear_workspaces, work_directory)  # first in, so it runs last: when the servers are closed
         servers = await gather_servers(sources, mcp_servers, filters, stack, work_directory)
-    _write_listing(out, [outcome["mcp_server"] for outcome in servers.outcomes if "mcp_server" in outcome])
+    beside.unlink(missing_ok=True)
+    if tables := [outcome["mcp_server"] for outcome in servers.outcomes if "mcp_server" in outcome]:
+        beside.write_text(listing(tables), encoding="utf-8")
     require_servers(servers)
     report = servers.report
     counts = {"read": report.read, "kept": report.kept, "repaired": report.repaired}
@@ -194,11 +233,3 @@ async def synthesize_tools(
     )
     report.out = str(out)
     return report
-
-
-def _write_listing(out: Path, servers: Sequence[JsonObject]) -> None:
-    path = out.resolve().with_name(f"{out.resolve().name}.mcp_servers.toml")
-    if path.exists() and not path.read_text(encoding="utf-8").startswith(LISTING_HEAD):
-        raise DestinationRefused(f"{path} is not a listing of this command; name another `out`, or move it away")
-    if servers:
-        path.write_text(listing(servers), encoding="utf-8")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sandbox.program import ProgramNotConfined, confined_command, give, why_not_confined
-from synthesis.tools.mcp_servers import WORKSPACE, McpServerConfig, ToolServerUnavailable
+from synthesis.tools.mcp_servers import WORKSPACE, McpServerConfig
 
 _INHERITED: Final = ("PATH", "HOME", "TMPDIR", "SYSTEMROOT")
 """Variables of this process that a server has as well: few, so that no key reaches it."""
@@ -57,20 +57,18 @@ def started(command: Sequence[str], config: McpServerConfig, workspace: Path) ->
     given = {name: value.replace(WORKSPACE, str(workspace)) for name, value in config.environment.items()}
     given |= {name: os.environ[name] for name in config.environment_from}
     ours = os.environ.get("PYTHONPATH", "")
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     # Installed or not, a `python -m` of ours is found from a workspace.
-    python_path = os.pathsep.join(filter(None, (str(_ROOT), ours)))
-    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | {"PYTHONPATH": python_path}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), ours)))
     if not is_confined(config):
         return command, environment | given
     environment |= {"HOME": _HOME, "TMPDIR": _HOME} | given
     for path in config.readable:
         if not path.expanduser().exists():
-            raise ToolServerUnavailable(f"MCP server {config.name!r}: {path} of `readable` does not exist")
+            raise config.unavailable(f"{path} of `readable` does not exist")
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None and os.sep not in command[0]:  # a path may be one in the workspace
-        raise ToolServerUnavailable(
-            f"MCP server {config.name!r} does not start: no {command[0]!r} is there; install it, or name its path"
-        )
+        raise config.unavailable(f"it does not start: no {command[0]!r} is there; install it, or name its path")
     named = [program or command[0], *command[1:], *given.values()]
     files = [text for each in named for text in (each, each.partition("=")[2])]
     readable = [
@@ -82,11 +80,9 @@ def started(command: Sequence[str], config: McpServerConfig, workspace: Path) ->
     ]
     give(workspace)
     try:
-        return (
-            confined_command(
-                command, folder=workspace, readable=readable, has_network=True, memory_bytes=_MEMORY_BYTES
-            ),
-            environment,
+        command = confined_command(
+            command, folder=workspace, readable=readable, has_network=True, memory_bytes=_MEMORY_BYTES
         )
     except ProgramNotConfined as error:
-        raise ToolServerUnavailable(f"MCP server {config.name!r}: {error}") from None
+        raise config.unavailable(str(error)) from None
+    return command, environment

@@ -32,18 +32,18 @@ def shown_page(page: JsonObject, tools: list[JsonObject], left_out: list[str]) -
             tools.append(tool)
         output = object_in(tool.get("outputSchema"))
         is_usable = output.get("type") == "object" and not schema_error(output)
-        shown.append(
-            {"name": name, "inputSchema": {"type": "object"}} | ({"outputSchema": output} if is_usable else {})
-        )
+        usable = {"outputSchema": output} if is_usable else {}
+        shown.append({"name": name, "inputSchema": {"type": "object"}, **usable})
     return {**page, "tools": shown, "nextCursor": page.get("nextCursor") or None}
 
 
 def shown_answer(answer: JsonObject) -> JsonObject:
     """Return the answer to a call as the SDK takes it: content of kinds that it does not know becomes text."""
     content, structure = answer.get("content"), answer.get("structuredContent")
-    if structure is not None and not isinstance(structure, dict):  # as servers made with the SDK write it
-        answer = {**answer, "structuredContent": {"result": structure}}
-    content = [] if content is None and structure is not None else content
+    if structure is not None:
+        content = [] if content is None else content
+        # As servers made with the SDK write a value that is no object.
+        structure = structure if isinstance(structure, dict) else {"result": structure}
     if not isinstance(content, list):
         return answer
     known = []
@@ -51,7 +51,7 @@ def shown_answer(answer: JsonObject) -> JsonObject:
         said = object_in(block).get("text")
         said = said if isinstance(said, str) else compact_json(sendable(block))
         known.append(block if object_in(block).get("type") in _KINDS else {"type": "text", "text": said})
-    return {**answer, "content": known}
+    return {**answer, "content": known, "structuredContent": structure}
 
 
 def text_of_answer(content: list[Any], structure: JsonValue) -> str:
@@ -65,7 +65,6 @@ def text_of_answer(content: list[Any], structure: JsonValue) -> str:
     if structure is None:
         return said
     structure = sendable(structure)
-    # Servers made with the SDK put a value that is no object under `result`: structured content must be one.
     value = structure["result"] if isinstance(structure, dict) and set(structure) == {"result"} else structure
     entries = value if isinstance(value, list) else [value]
     spelt = sendable([*map(parsed_text, texts)])

@@ -17,8 +17,8 @@ from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.stage import Rejected
-from synthesis.tools.documents import SourceServer, clean_text, object_in, objects_in
-from synthesis.tools.tools_list import mcp_tool
+from synthesis.tools.documents import SourceServer, clean_text, object_in, objects_in, tools_in
+from synthesis.tools.tools_list import listed_tool
 
 NO_TOOLS: Final = "listed without tools"
 LISTING_HEAD: Final = (
@@ -26,29 +26,24 @@ LISTING_HEAD: Final = (
 )
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 _HTTP: Final = ("http", "streamable-http", "streamable")
-# The command that runs a package, and the mark between its name and its version.
-_COMMANDS: Final = {
-    "npm": (("npx", "-y"), "@"),
-    "pypi": (("uvx",), "@"),
-    "oci": (("docker", "run", "-i", "--rm"), ":"),
-}
+_COMMANDS: Final = {"npm": (("npx", "-y"), "@"), "pypi": (("uvx",), "@"), "oci": (("docker", "run", "-i", "--rm"), ":")}
+"""Kind of a package to the command that runs it, and the mark between its name and its version."""
 
 
 def read_registry(document: JsonValue) -> list[SourceServer | Rejected] | None:
     """Return the servers of a listing, each with its tools or the reason why not; None if it is something else."""
     entries = object_in(document).get("servers", document)
     entries = entries if isinstance(entries, list) else [entries]
-    return list(map(_server, entries)) if entries and all(map(_is_entry, entries)) else None
+    found = [object_in(object_in(entry).get("server")) or object_in(entry) for entry in entries]
+    return [*map(_server, entries, found)] if found and all(map(_is_server, found)) else None
 
 
-def _is_entry(entry: JsonValue) -> bool:
-    described = object_in(object_in(entry).get("server")) or object_in(entry)
+def _is_server(described: JsonObject) -> bool:
     has_places = any(isinstance(described.get(key), list) for key in ("packages", "remotes"))
     return isinstance(described.get("qualifiedName"), str) or (has_places and isinstance(described.get("name"), str))
 
 
-def _server(entry: JsonObject) -> SourceServer | Rejected:
-    described = object_in(entry.get("server")) or entry
+def _server(entry: JsonObject, described: JsonObject) -> SourceServer | Rejected:
     name = str(described.get("qualifiedName") or described.get("name"))
     meta = object_in(entry.get("_meta")) | object_in(described.get("_meta"))
     official = object_in(meta.get(_OFFICIAL))
@@ -58,18 +53,12 @@ def _server(entry: JsonObject) -> SourceServer | Rejected:
         return Rejected("withdrawn from the registry", name)
     # A publisher may state the tools in a part of its own.
     places = [described, *map(object_in, meta.values())]
-    tools = next((tools for place in places if (tools := objects_in(place.get("tools")))), [])
-    if not tools:
-        if not (address := _address(name, described)):
-            return Rejected(NO_TOOLS, f"{name}: no address that can be reached")
-        stated = {key: value for key, value in address.items() if value}
-        return Rejected(NO_TOOLS, f"{name}: ask the server itself", {"mcp_server": stated})
-    return SourceServer(
-        name=str(described.get("displayName") or described.get("title") or name),
-        origin="mcp_registry",
-        tools=[mcp_tool(tool) for tool in tools],
-        description=str(described.get("description") or ""),
-    )
+    if tools := next(filter(None, (tools_in(place.get("tools"), listed_tool) for place in places)), []):
+        shown = str(described.get("displayName") or described.get("title") or name)
+        return SourceServer(shown, "mcp_registry", tools, description=str(described.get("description") or ""))
+    address = {key: value for key, value in _address(name, described).items() if value}
+    what = "ask the server itself" if address else "no address that can be reached"
+    return Rejected(NO_TOOLS, f"{name}: {what}", {"mcp_server": address} if address else {})
 
 
 def _address(name: str, described: JsonObject) -> JsonObject:
@@ -105,16 +94,7 @@ def _variable(server: str, key: str) -> str:
 
 
 def listing(servers: Sequence[JsonObject]) -> str:
-    """Return tables of servers as TOML.
-
-    >>> print(listing([{"name": "a/b", "url": "https://b.example/mcp", "header_env": {"X-Key": "B_X_KEY"}}]), end="")
-    # Servers that a registry lists without their tools, for the config of `astra synthesize trajectories`.
-    <BLANKLINE>
-    [[mcp_servers]]
-    name = "a/b"
-    url = "https://b.example/mcp"
-    header_env = { "X-Key" = "B_X_KEY" }
-    """
+    """Return tables of servers as TOML."""
     tables = ["".join(f"{key} = {_toml(value)}\n" for key, value in server.items()) for server in servers]
     return "\n[[mcp_servers]]\n".join([f"{LISTING_HEAD}\n", *tables])
 

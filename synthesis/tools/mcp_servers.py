@@ -1,19 +1,26 @@
-"""Settings by which real tool servers are started or reached, and their errors."""
+"""Settings by which real tool servers are started or reached, their keys, and their errors."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.errors import SynthesisError
 from synthesis.records import JsonValue, Language
+from synthesis.tools.names import words_of
 
 ORIGIN: Final = "mcp"
 WORKSPACE: Final = "{workspace}"
 """The name that stands in a command or a variable for the session's folder, an absolute path."""
+LEAST_MASKED: Final = 8
+"""Shorter values of keys are not masked: they would be found in words that mean something else."""
+_NAMES_OF_KEYS: Final = frozenset({"key", "apikey", "token", "secret", "password", "auth", "sig", "signature"})
 
 
 class McpServerConfig(BaseModel):
@@ -73,6 +80,10 @@ class McpServerConfig(BaseModel):
             raise ValueError(f"MCP server {self.name!r}: expected {fault}")
         return self
 
+    def unavailable(self, fault: str) -> ToolServerUnavailable:
+        """Return the error of this server with a fault."""
+        return ToolServerUnavailable(f"MCP server {self.name!r}: {fault}")
+
 
 class McpServerGroup(BaseModel):
     """Real servers whose tools are offered together, in the same conversations, and no longer alone.
@@ -118,3 +129,46 @@ class ToolServerUnavailable(SynthesisError):
 
 class ToolServerDied(SynthesisError):
     """A tool server ended or stopped answering inside a trajectory; the trajectory can be tried again."""
+
+
+class Credentials:
+    """The keys of one server, shared by its sessions: in memory only, and masked in responses."""
+
+    def __init__(self, config: McpServerConfig):
+        """Read the keys from the environment.
+
+        Raises:
+            ToolServerUnavailable: a variable is not set or cannot be sent; or the address itself holds a key.
+        """
+        parts = urlsplit(config.url)
+        named = [name for name, _ in parse_qsl(parts.query) if _NAMES_OF_KEYS & {*words_of(name), name.lower()}]
+        if named or "@" in parts.netloc:
+            found = f"the parameter {named[0]}" if named else "a user"
+            raise config.unavailable(
+                f"its address holds {found}, and may hold no key; name the variable that holds it in bearer_env or "
+                "header_env"
+            )
+        names = [*filter(None, [config.bearer_env]), *config.header_env.values(), *config.environment_from]
+        values = {name: os.environ.get(name, "") for name in names}
+        for name, value in values.items():
+            if not value:
+                raise config.unavailable(f"the environment variable {name} has no key; set it")
+            if config.url and not (value.isascii() and value.isprintable() and value == value.strip()):
+                raise config.unavailable(
+                    f"its key in {name} is not one line of ASCII without spaces around it; set it anew"
+                )
+        self.variables = ", ".join(values)
+        """The names of the environment variables that hold the keys, for an error message."""
+        self.headers = {header: values[name] for header, name in config.header_env.items()}
+        if config.bearer_env:
+            self.headers["Authorization"] = f"Bearer {values[config.bearer_env]}"
+        secrets = {value for value in values.values() if len(value) >= LEAST_MASKED}
+        # As they are or as JSON writes them; the longest first, since one may be a part of another.
+        written = {json.dumps(each, ensure_ascii=ascii_only)[1:-1] for each in secrets for ascii_only in (True, False)}
+        self._secrets = sorted(secrets | written, key=len, reverse=True)
+
+    def masked(self, text: str) -> str:
+        """Return a text without the keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        return text

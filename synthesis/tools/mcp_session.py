@@ -20,15 +20,16 @@ from synthesis.records import JsonObject
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_credentials import Credentials
 from synthesis.tools.mcp_messages import sendable, shown_answer, shown_page, text_of_answer
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_servers import Credentials, McpServerConfig, ToolServerDied, ToolServerUnavailable
 
 MAX_RESPONSE_CHARACTERS: Final = 20_000
 _CONNECT_SECONDS: Final = 10.0
 _GOODBYE_SECONDS: Final = 2.0
 _STOP_SECONDS: Final = 10.0
 _REFUSED: Final = (401, 403)
+_CONNECTION_CODES: Final = (-32000, -32001)
+"""Codes of JSON-RPC by which the SDK says that there is no connection, or no answer in time."""
 
 
 def ends_session(status: int, *, is_json: bool, is_in_session: bool) -> bool:
@@ -70,11 +71,11 @@ class McpSession:
         Raises:
             ToolServerUnavailable: it does not start, or does not answer in time.
         """
-        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(started))
+        connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(connected))
         try:
             async with asyncio.timeout(self._config.start_seconds):
-                await started
+                await connected
         except TimeoutError as error:
             self._owner.cancel()  # it waits for the server, and not to be told to stop
             await self.stop()
@@ -82,31 +83,28 @@ class McpSession:
                 f"{self._name} did not answer within {self._config.start_seconds:g} s of its start"
             ) from error
 
-    async def _own(self, started: asyncio.Future[None]) -> None:
+    async def _own(self, connected: asyncio.Future[None]) -> None:
         """Hold the connection open until told to stop; entered and left in one task, as the SDK requires."""
         try:
             async with AsyncExitStack() as stack:
                 await self._connect(stack)
                 self.is_alive = True
-                started.set_result(None)
+                connected.set_result(None)
                 await self._stopping.wait()
         except Exception as error:  # noqa: BLE001 - any failure is handed to the task that waits for the start
             self._ended_with = self._line(error)
-            if not started.done():
-                started.set_exception(self._not_started(error))
+            if not connected.done():
+                connected.set_exception(self._not_started(error))
         finally:
             self.is_alive = False
-            if not started.done():
-                started.cancel()
+            connected.cancel()  # if it is not done
 
     def _not_started(self, error: Exception) -> ToolServerUnavailable:
         if isinstance(error, ToolServerUnavailable):
             return error
-        said = self._line(error)
-        if self._fault.done():
-            if self._fault.result() in _REFUSED:
-                return self._refused()
-            said = f"HTTP {self._fault.result()}"
+        if self._fault.done() and self._fault.result() in _REFUSED:
+            return self._refused()
+        said = f"HTTP {self._fault.result()}" if self._fault.done() else self._line(error)
         advice = "; it runs confined: name folders that it must read in `readable`" if is_confined(self._config) else ""
         return ToolServerUnavailable(f"{self._name} does not start: {said}{advice}")
 
@@ -150,7 +148,7 @@ class McpSession:
         try:
             await self._session.initialize()
         except mcp.MCPError as refused:
-            if _is_of_connection(refused):
+            if refused.code in _CONNECTION_CODES:
                 raise
             await self._session.discover()
 
@@ -158,26 +156,24 @@ class McpSession:
         """Return an HTTP client that shows the server's keys, and notes the status by which the server ends it."""
         import httpx2
 
-        session = self
+        async def hurry(request: httpx2.Request) -> None:
+            if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
+                request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
 
-        class Client(httpx2.AsyncClient):
-            async def send(self, request: httpx2.Request, **named: Any) -> httpx2.Response:
-                if request.method == "DELETE":  # the goodbye, which a server that hangs will not answer
-                    request.extensions["timeout"] = httpx2.Timeout(_GOODBYE_SECONDS).as_dict()
-                response = await super().send(request, **named)
-                is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-                ends = ends_session(
-                    response.status_code, is_json=is_json, is_in_session="mcp-session-id" in request.headers
-                )
-                # The stream that is asked for by GET is optional, and may be refused.
-                if ends and request.method == "POST" and not session._fault.done():
-                    session._fault.set_result(response.status_code)
-                return response
+        async def note(response: httpx2.Response) -> None:
+            is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+            is_in_session = "mcp-session-id" in response.request.headers
+            ends = ends_session(response.status_code, is_json=is_json, is_in_session=is_in_session)
+            # The stream that is asked for by GET is optional, and may be refused.
+            if ends and response.request.method == "POST" and not self._fault.done():
+                self._fault.set_result(response.status_code)
 
         # An answer may come on a stream that is open as long as the session: `call_seconds` is its limit, not this.
         limits = httpx2.Timeout(self._config.call_seconds, connect=min(_CONNECT_SECONDS, self._config.start_seconds))
         limits.read = None
-        return Client(headers=self._credentials.headers, timeout=limits)
+        return httpx2.AsyncClient(
+            headers=self._credentials.headers, timeout=limits, event_hooks={"request": [hurry], "response": [note]}
+        )
 
     async def list_tools(self) -> list[JsonObject]:
         """Return the server's tools, page by page, as it gives them; entries without a name are named in `left_out`.
@@ -189,25 +185,24 @@ class McpSession:
         from mcp.types import PaginatedRequestParams
 
         self._listed, self.left_out = [], []
-        cursors: list[str | None] = [None]
+        cursors: list[str] = []
         try:
             async with asyncio.timeout(self._config.start_seconds):
-                while len(cursors) == len({*cursors}):
-                    params = PaginatedRequestParams(cursor=cursors[-1]) if cursors[-1] else None
+                while True:
+                    params = PaginatedRequestParams(cursor=cursors[-1]) if cursors else None
                     known = len(self._listed)
                     page = await self._answer_to(self._session.list_tools(params=params))
                     if not page.next_cursor:
                         break
-                    is_new = len(self._listed) > known or not page.tools
-                    cursors.append(page.next_cursor if is_new else cursors[-1])
-                else:
-                    self.left_out.append(
-                        f"listing ended after {len(cursors) - 1} pages: its cursor or its tools came again"
-                    )
+                    if page.next_cursor in cursors or (page.tools and len(self._listed) == known):
+                        again = f"listing ended after {len(cursors) + 1} pages: its cursor or its tools came again"
+                        self.left_out.append(again)
+                        break
+                    cursors.append(page.next_cursor)
         except TimeoutError as error:
             raise ToolServerUnavailable(
-                f"{self._name} cannot be listed: it gave {len(self._listed)} tools on {len(cursors)} pages and went on "
-                f"for {self._config.start_seconds:g} s; raise start_seconds if it has more"
+                f"{self._name} cannot be listed: it gave {len(self._listed)} tools on {len(cursors) + 1} pages and "
+                f"went on for {self._config.start_seconds:g} s; raise start_seconds if it has more"
             ) from error
         except (ToolServerDied, MCPError, ValidationError) as error:
             raise ToolServerUnavailable(f"{self._name} cannot be listed: {self._line(error)}") from error
@@ -286,12 +281,12 @@ class McpSession:
         """Tell an error of the connection from a server's own; servers use the code of a closed one, too."""
         from mcp import MCPError
 
-        if not _is_of_connection(error):
+        if error.code not in _CONNECTION_CODES:
             return True
         try:
             await self._session.send_ping()
         except MCPError as refused:
-            return not _is_of_connection(refused)
+            return refused.code not in _CONNECTION_CODES
         return True
 
     async def stop(self) -> None:
@@ -304,10 +299,3 @@ class McpSession:
             if not done:
                 owner.cancel()
                 await asyncio.wait({owner}, timeout=_STOP_SECONDS)
-
-
-def _is_of_connection(error: Any) -> bool:
-    """Say whether an error has a code by which the SDK says that there is no connection, or no answer in time."""
-    from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
-
-    return error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT)

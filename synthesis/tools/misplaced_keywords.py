@@ -7,10 +7,12 @@ among its properties. A schema lies in its own `properties`, or in `schema` or `
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.schema_repair import READ_APART, SILENT, Account, as_list, says_optional, type_of
+from synthesis.tools.schema_repair import OPTIONAL, READ_APART, SILENT, Account, as_list, type_of
 
 _OF_A_SCHEMA: Final = READ_APART | SILENT | {
     "properties", "patternProperties", "propertyNames", "additionalProperties", "items", "prefixItems", "default",
@@ -49,20 +51,21 @@ def _wrapped(found: JsonObject) -> JsonObject:
     if not says_more and all(map(_is_parameter, found.values())):
         needed = [name for name, value in found.items() if not _is_optional(value)]
         return {"type": "object", "properties": found, "required": needed} if found else found
-    named = {key: value for key, value in found.items() if key not in _OF_A_SCHEMA and _is_parameter(value)}
-    named = {key: value for key, value in named.items() if isinstance(value, dict) and not key.startswith("x-")}
+    named = {
+        key: value
+        for key, value in _without(found, _OF_A_SCHEMA).items()
+        if isinstance(value, dict) and _is_parameter(value) and not key.startswith("x-")
+    }
     if not named or found.get("type", "object") not in ("object", ["object"], "dict"):
         return found
-    return {**{key: value for key, value in found.items() if key not in named}, "properties": named}
+    return {**_without(found, named), "properties": named}
 
 
 def parsed_text(found: JsonValue) -> JsonValue:
     """Return the object or list that a text spells as JSON; anything else as it is."""
     if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
-        try:
+        with suppress(ValueError, RecursionError):
             return json.loads(found)
-        except (ValueError, RecursionError):
-            return found
     return found
 
 
@@ -76,9 +79,9 @@ def _is_parameter(value: JsonValue) -> bool:
 
 def _is_optional(value: JsonValue) -> bool:
     says = value if isinstance(value, dict) else {"type": value}
-    if says.get("optional") is True or says.get("required") is False or "default" in says:
-        return True
-    return isinstance(says.get("type"), str) and says_optional(says["type"])
+    kind = says["type"].strip() if isinstance(says.get("type"), str) else ""
+    says_so = OPTIONAL.search(kind) or kind.lower().startswith("optional[")
+    return bool(says_so) or says.get("optional") is True or says.get("required") is False or "default" in says
 
 
 def hoisted(found: JsonObject, account: Account) -> JsonObject:
@@ -86,23 +89,24 @@ def hoisted(found: JsonObject, account: Account) -> JsonObject:
     for wrapper in ("schema", "type"):
         if isinstance(inner := found.get(wrapper), dict) and _is_parameter(inner):
             account.rules.add("nested_schema_unwrapped")
-            found = {**{key: value for key, value in found.items() if key != wrapper}, **inner}
+            found = {**_without(found, [wrapper]), **inner}
     names = found.get("properties")
     if isinstance(names, list) and names:
         account.rules.add("parameters_wrapped")
         entries = [entry for entry in names if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
-        names = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in entries}
+        names = {entry["name"]: _without(entry, ["name"]) for entry in entries}
         found = {**found, "properties": names}
     if not isinstance(names, dict) or not (deep := _words_among(names)):
         return found
-    whole = deep.pop("properties", {})
-    account.rules.add("nested_schema_unwrapped" if whole else "keyword_hoisted")
-    kept = {name: each for name, each in names.items() if name not in deep and (name != "properties" or not whole)}
-    needed = [
-        each for each in (found.get("required"), deep.pop("required", None)) if each and not isinstance(each, bool)
-    ]
+    account.rules.add("nested_schema_unwrapped" if "properties" in deep else "keyword_hoisted")
+    kept, whole = _without(names, deep), deep.pop("properties", {})
+    needed = [each for each in (found.get("required"), deep.pop("required", None)) if each and each is not True]
     lifted = {"required": [name for each in needed for name in as_list(each)]} if needed else {}
     return hoisted({**deep, **found, **lifted, "properties": {**kept, **whole}}, account)
+
+
+def _without(found: JsonObject, keys: Iterable[str]) -> JsonObject:
+    return {key: value for key, value in found.items() if key not in keys}
 
 
 def _words_among(names: JsonObject) -> JsonObject:

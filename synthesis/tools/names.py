@@ -51,26 +51,18 @@ def legal_names(names: Iterable[str]) -> list[str]:
     >>> legal_names(["search", "get user info", "search", "1st-try", "查询天气"])
     ['search', 'get_user_info', 'search_2', '1st-try', 'tool_22cf3c76']
     """
-    wanted = [_legal(name) for name in names]
-    taken: set[str] = set()
-    unique = []
+    wanted = []
+    for name in names:
+        ascii_letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+        words = re.sub(r"[^A-Za-z0-9_-]+", "_", ascii_letters).strip("_-")[:MAX_NAME_LENGTH]
+        code = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        wanted.append(name if LEGAL_TOOL_NAME.fullmatch(name) else words or f"tool_{code}")
+    unique: dict[str, None] = {}
     for name in wanted:
         candidate, ordinal = name, 1
         # A numbered name must not be one that another tool wants: `search_2` is left to the tool that is called so.
-        while candidate in taken or (ordinal > 1 and candidate in wanted):
+        while candidate in unique or (ordinal > 1 and candidate in wanted):
             ordinal += 1
-            suffix = f"_{ordinal}"
-            candidate = name[: MAX_NAME_LENGTH - len(suffix)] + suffix
-        taken.add(candidate)
-        unique.append(candidate)
-    return unique
-
-
-def _legal(name: str) -> str:
-    if LEGAL_TOOL_NAME.fullmatch(name):
-        return name
-    ascii_letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    words = re.sub(r"[^A-Za-z0-9_-]+", "_", ascii_letters).strip("_-")
-    if not words:
-        return f"tool_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    return words[:MAX_NAME_LENGTH]
+            candidate = f"{name[: MAX_NAME_LENGTH - len(f'_{ordinal}')]}_{ordinal}"
+        unique[candidate] = None
+    return [*unique]

@@ -64,15 +64,10 @@ class _Argument(NamedTuple):
 def _operation(
     path: str, method: str, operation: JsonObject, item: JsonObject, document: JsonObject, rules: set[str]
 ) -> SourceTool:
-    parameters = _with_placeholders(path, _parameters(item, operation, document, rules), rules)
-    arguments = [
-        _Argument(place, name, _parameter_schema(parameter, document), parameter.get("required") is True)
-        for (place, name), parameter in sorted(parameters.items(), key=lambda each: _PLACES.index(each[0][0]))
-    ]
     fields, schema = _of_body(operation.get("requestBody"), document, rules)
-    arguments += fields
-    original: dict[str, str] = {}
+    arguments = [*_parameters(path, item, operation, document, rules), *fields]
     wanted = [argument.name for argument in arguments]
+    original: dict[str, str] = {}
     schema |= {"type": "object", "properties": {}, "required": []}
     for argument in arguments:  # the first of a name in the order path, query, header, body keeps it
         name = argument.name
@@ -89,47 +84,45 @@ def _operation(
     if isinstance(summary, str) and summary.strip():
         said = description.strip() if isinstance(description, str) and len(description) <= _LONGEST_DESCRIPTION else ""
         description = description if said and not _LINK.fullmatch(said) else summary
-    return SourceTool(name, description, schema, _response_schema(operation, document), document, original)
+    responses = object_in(operation.get("responses"))
+    successes = (_resolved(responses[status], document) for status in responses if str(status).startswith("2"))
+    response = _json_content(next(filter(None, successes), {}))
+    return SourceTool(name, description, schema, response, document, original)
 
 
-def _with_placeholders(
-    path: str, parameters: dict[tuple[str, str], JsonObject], rules: set[str]
-) -> dict[tuple[str, str], JsonObject]:
-    """Return the parameters of an operation with those of its path, which are all required."""
-    found = [re.sub(r"^[+;?/.#&]|\*$|[:<].*$", "", braces or colon) for braces, colon in _PLACEHOLDER.findall(path)]
-    declared = {_folded(name) for place, name in parameters if place == "path"}
-    missing = [name for name in found if name and _folded(name) not in declared]
-    rules |= {"path_parameter_added"} if missing else set()
-    every = parameters | {("path", name): {"schema": {"type": "string"}, "required": True} for name in missing}
-    if any(place == "path" and each.get("required") is not True for (place, _), each in every.items()):
+def _parameters(
+    path: str, item: JsonObject, operation: JsonObject, document: JsonObject, rules: set[str]
+) -> list[_Argument]:
+    """Return the arguments of an operation's address: of its path item, overridden by its own, and of its path."""
+    found: dict[tuple[str, str], JsonObject] = {}  # OpenAPI tells parameters apart by place and name
+    for entry in [*objects_in(item.get("parameters")), *objects_in(operation.get("parameters"))]:
+        parameter = _resolved(entry, document)
+        name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
+        is_transport = place not in _PLACES or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
+        if "name" not in parameter:
+            rules.add("reference_unresolved")
+        elif not is_transport and not _CREDENTIAL.fullmatch(name):
+            found[place, name] = parameter
+    declared = {_folded(name) for place, name in found if place == "path"}
+    if any(place == "path" and each.get("required") is not True for (place, _), each in found.items()):
         rules.add("required_mended")
-    return {key: {**each, "required": True} if key[0] == "path" else each for key, each in every.items()}
+    for braces, colon in _PLACEHOLDER.findall(path):
+        name = re.sub(r"^[+;?/.#&]|\*$|[:<].*$", "", braces or colon)
+        if name and _folded(name) not in declared:
+            rules.add("path_parameter_added")
+            found["path", name] = {}
+    return [
+        _Argument(place, name, _parameter_schema(each, document), place == "path" or each.get("required") is True)
+        for (place, name), each in sorted(found.items(), key=lambda pair: _PLACES.index(pair[0][0]))
+    ]
 
 
 def _folded(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold()) or name
 
 
-def _parameters(
-    item: JsonObject, operation: JsonObject, document: JsonObject, rules: set[str]
-) -> dict[tuple[str, str], JsonObject]:
-    """Return path-level parameters overridden by the operation's own, by place and name."""
-    merged: dict[tuple[str, str], JsonObject] = {}
-    for level in (item, operation):
-        for entry in objects_in(level.get("parameters")):
-            parameter = _resolved(entry, document)
-            name, place = str(parameter.get("name")), str(parameter.get("in", "query"))
-            is_transport = place not in _PLACES or (place == "header" and name.lower() in _TRANSPORT_HEADERS)
-            if "name" not in parameter:
-                rules.add("reference_unresolved")
-            elif not is_transport and not _CREDENTIAL.fullmatch(name):
-                merged[place, name] = parameter  # OpenAPI tells parameters apart by name and place
-    return merged
-
-
 def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject:
-    schema = parameter.get("schema")
-    schema = _json_content(parameter) if schema is None else schema
+    schema = parameter.get("schema", _json_content(parameter))
     if not isinstance(schema, dict):  # as in the version before, the keywords stand in the parameter itself
         schema = {key: parameter[key] for key in ("type", "enum", "items", "format", "default") if key in parameter}
     schema = schema or {"type": "string"}
@@ -137,9 +130,8 @@ def _parameter_schema(parameter: JsonObject, document: JsonObject) -> JsonObject
         # The address has a place for it, so that `readOnly`, which is about fields, means nothing here.
         schema = composed_value(schema, document, dropped="")[0]
     schema = {key: value for key, value in schema.items() if key not in ("readOnly", "writeOnly")}
-    if isinstance(parameter.get("description"), str):
-        schema["description"] = parameter["description"]
-    return schema
+    said = parameter.get("description")
+    return {**schema, "description": said} if isinstance(said, str) else schema
 
 
 def _of_body(found: JsonValue, document: JsonObject, rules: set[str]) -> tuple[list[_Argument], JsonObject]:
@@ -153,13 +145,12 @@ def _of_body(found: JsonValue, document: JsonObject, rules: set[str]) -> tuple[l
     needed: tuple[str, ...] = ()
     with suppress(SchemaUnconvertible):  # said when the whole tool is composed
         schema, needed = composed_body({} if schema is None else schema, document)
-    rules |= set(needed)
+    rules |= {*needed}
     fields = object_in(schema.get("properties")) if object_in(schema).get("type") == "object" else {}
     if not fields:
         return [_Argument("body", "body", schema, body.get("required") is True)], {}
-    said = (
-        ("additionalProperties", "description") if "root_alternatives_merged" in needed else ("additionalProperties",)
-    )
+    # The description of a body that is one thing says little of its fields; that of several lists its forms.
+    said = ("additionalProperties", *(["description"] if "root_alternatives_merged" in needed else []))
     of_all = {keyword: schema[keyword] for keyword in said if schema.get(keyword)}
     return [_Argument("body", name, each, name in schema.get("required", ())) for name, each in fields.items()], of_all
 
@@ -171,18 +162,14 @@ def _json_content(holder: JsonObject) -> JsonValue:
     return object_in(next(iter([*of_json, *content.values()]), None)).get("schema")
 
 
-def _response_schema(operation: JsonObject, document: JsonObject) -> JsonValue:
-    responses = object_in(operation.get("responses"))
-    resolved = [_resolved(response, document) for status, response in responses.items() if str(status).startswith("2")]
-    return _json_content(next(filter(None, resolved), {}))
-
-
 def _resolved(node: JsonValue, document: JsonObject) -> JsonObject:
     """Follow at most 16 references inside the document, and add the keywords beside them; empty if there is none."""
     beside: JsonObject = {}
     for _ in range(16):  # references that go round in a circle lead nowhere
-        beside = {**object_in(node), **beside}
-        if not isinstance(reference := object_in(node).get("$ref"), str):
-            return {key: value for key, value in beside.items() if key != "$ref"} if isinstance(node, dict) else {}
+        if not isinstance(node, dict):
+            break
+        beside = {**node, **beside}
+        if not isinstance(reference := node.get("$ref"), str):
+            return {key: value for key, value in beside.items() if key != "$ref"}
         node = pointed_to(reference, document)
     return {}

@@ -1,10 +1,5 @@
 """Tools with unknown parameters or results: completed by the teacher; without parameters a tool is left out.
 
-    tool of unknown parameters ─► the teacher's parameters ─► the same tool, marked `completed`
-                                  none that can be used    ─► left out of its server, counted with the reason
-    server ─► without the tools left out ─► left out itself if too few tools remain
-    tool of unknown result ─► the teacher's output schema, marked `completed`; if none can be used, as it was
-
 Decided: docs/decisions/tools.md, “A tool whose parameters are unknown is not a tool without parameters”.
 """
 
@@ -29,38 +24,30 @@ def tools_of_unknown_parameters(server: ServerDocument) -> list[ToolDocument]:
 
 
 async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocument, *, seed: int) -> ToolDocument:
-    """Return the tool with the parameters that the teacher writes for it.
+    """Return the tool with the parameters that the teacher writes for it, or with its output schema if they are known.
 
     Raises:
         Rejected: the teacher offers none that can be used.
         TeacherUnavailable: the teacher cannot be asked.
     """
-    stated = [other for other in server.tools if other.parameters_status != "unknown"]
-    known = {other.name: tuple(other.parameters.get("properties", {})) for other in stated}
-    request = CompleteParameters(language=server.language, server=server.name, known_parameters=known, tool=tool)
+    is_unknown = tool.parameters_status == "unknown"
     try:
-        reply = await teacher.ask(request, seed=seed)
+        if is_unknown:
+            stated = [other for other in server.tools if other.parameters_status != "unknown"]
+            known = {other.name: tuple(other.parameters.get("properties", {})) for other in stated}
+            request = CompleteParameters(
+                language=server.language, server=server.name, known_parameters=known, tool=tool
+            )
+            parameters = (await teacher.ask(request, seed=seed)).schema_of_arguments()
+            check_written(tool.model_copy(update={"parameters": parameters, "output_schema": None}))
+            return tool.model_copy(update={"parameters": parameters, "parameters_status": "completed"})
+        output = (await teacher.ask(CompleteOutput(server=server, tool=tool), seed=seed)).schema_of_result()
+        check_written(
+            tool.model_copy(update={"parameters": {}, "output_schema": output})
+        )  # those of the source may stay
+        return tool.model_copy(update={"output_schema": output, "output_status": "completed"})
     except BadReply as bad:
-        raise Rejected(UNKNOWN, f"{server.name}.{tool.name}: {bad}") from bad
-    completed = tool.model_copy(update={"parameters": reply.schema_of_arguments(), "parameters_status": "completed"})
-    check_written(completed.model_copy(update={"output_schema": None}))  # which the source wrote
-    return completed
-
-
-async def complete_output(teacher: Teacher, server: ServerDocument, tool: ToolDocument, *, seed: int) -> ToolDocument:
-    """Return the tool with the output schema that the teacher writes for it.
-
-    Raises:
-        Rejected: the teacher offers none that can be used.
-        TeacherUnavailable: the teacher cannot be asked.
-    """
-    try:
-        reply = await teacher.ask(CompleteOutput(server=server, tool=tool), seed=seed)
-    except BadReply as bad:
-        raise Rejected("result stays unknown", f"{server.name}.{tool.name}: {bad}") from bad
-    completed = tool.model_copy(update={"output_schema": reply.schema_of_result(), "output_status": "completed"})
-    check_written(completed.model_copy(update={"parameters": {}}))  # which may be those of the source
-    return completed
+        raise Rejected(UNKNOWN if is_unknown else "result stays unknown", f"{server.name}.{tool.name}: {bad}") from bad
 
 
 def with_completed_tools(

@@ -28,15 +28,15 @@ def read_endpoints(document: JsonValue, name: str) -> SourceServer | None:
 
 
 def _endpoint(endpoint: JsonObject) -> SourceTool:
-    needed, optional = (
-        [parameter for parameter in objects_in(endpoint.get(key)) if isinstance(parameter.get("name"), str)]
-        for key in ("required_parameters", "optional_parameters")
-    )
     properties: JsonObject = {}
-    for parameter in (*needed, *optional):
-        described = {"description": parameter["description"]} if parameter.get("description") else {}
-        properties[parameter["name"]] = {"type": str(parameter.get("type") or "string").lower(), **described}
-    schema = {"type": "object", "properties": properties, "required": [parameter["name"] for parameter in needed]}
+    required: list[str] = []
+    for key in ("required_parameters", "optional_parameters"):
+        for parameter in objects_in(endpoint.get(key)):
+            if isinstance(name := parameter.get("name"), str):
+                described = {"description": parameter["description"]} if parameter.get("description") else {}
+                properties[name] = {"type": str(parameter.get("type") or "string").lower(), **described}
+                required += [name] if key == "required_parameters" else []
+    schema = {"type": "object", "properties": properties, "required": required}
     returned = _template_schema(endpoint.get("template_response"))
     return SourceTool(endpoint.get("api_name"), endpoint.get("api_description"), schema, returned)
 

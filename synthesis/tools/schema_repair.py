@@ -1,6 +1,6 @@
 """Keywords of a schema as they are found in the wild, made plain ones of draft 2020-12.
 
-The rules by name (a server document lists the rules that were needed). Of keywords:
+A server document lists the rules that its schemas needed:
 
     not_a_schema               something other than an object stood where a schema belongs
     parameters_wrapped         parameters stood in a list, a text or an object without `properties`
@@ -10,11 +10,8 @@ The rules by name (a server document lists the rules that were needed). Of keywo
     required_mended            `required` had an unknown name or a name twice, or was a flag on a property
     items_mended               an array without `items`, or with draft-4 tuple items
     nullable_converted         OpenAPI's `nullable` became the type `null`
-    keyword_dropped            a condition (`not`, `if`), a keyword that JSON Schema does not have, or a value that it
-                               forbids; a pattern that `re` does not know, or takes exponential time for
-
-Of composition (`schema_composer`):
-
+    keyword_dropped            a condition (`not`, `if`), a keyword or value that JSON Schema does not have; a pattern
+                               that `re` does not know, or takes exponential time for
     root_made_object           the root had no type, or one that is not `object`
     root_alternatives_merged   forms of a call at the root (`anyOf`, `oneOf`) became one set of properties
     alternatives_opened        `oneOf` became `anyOf`
@@ -22,14 +19,8 @@ Of composition (`schema_composer`):
     reference_unresolved       a `$ref` that leads nowhere became "anything"
     reference_cycle_cut        a `$ref` inside itself was cut where it starts again
     read_only_dropped          a property that is part of responses alone left a request (or the other way round)
-
-Of operations (`openapi`):
-
-    path_parameter_added       a place in the path had no parameter
-    argument_renamed           arguments of two places had one name
-
-Of contradictions (`schema_contradictions`):
-
+    path_parameter_added       a place in the path of an operation had no parameter
+    argument_renamed           arguments of two places of an operation had one name
     bounds_mended              limits that are no numbers, or that nothing can be between
     enum_mended                an empty, repeated or unreadable enumeration, or one of another type than it says
     default_mended             a default of another type: it spells one of the parameter's, or was left out
@@ -44,7 +35,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -58,7 +50,9 @@ from synthesis.records import JsonObject, JsonValue, canonical_json
 MAX_SCHEMA_NODES: Final = 4000
 """Maximum number of schemas inside a tool that a model can be offered."""
 MAX_SCHEMA_DEPTH: Final = 24
-_MAX_STEPS: Final = 40 * MAX_SCHEMA_NODES
+STEPS_OF_A_SCHEMA: Final = 40
+"""Cost of a schema of the document: references are written out, so that a short document can make a huge tree."""
+_MAX_STEPS: Final = STEPS_OF_A_SCHEMA * MAX_SCHEMA_NODES
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _TYPE_NAMES: Final = {
@@ -80,7 +74,8 @@ SILENT: Final = frozenset(
     {"$schema", "$id", "id", "title", "$defs", "definitions", "$comment", "example", "examples", "strict"}
 )
 _LEFT_OUT: Final[Any] = object()
-_OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
+OPTIONAL: Final = re.compile(r"[,(]\s*optional\)?$|^optional\s+|\?$", re.IGNORECASE)
+_LONGEST_TYPE: Final = 200
 _GENERIC: Final = re.compile(r"(?:typing\.)?(\w+)\s*\[(.*)\]")
 
 _ATOM: Final = r"(?:\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\()\[\]|*+?{}^$])"
@@ -97,8 +92,9 @@ class SchemaUnconvertible(SynthesisError):
 
 @dataclass
 class Account:
-    """The rules that one schema needed, and the part of its budget that is spent."""
+    """The document of one schema's references, the rules that the schema needed, and the steps that it took."""
 
+    document: JsonValue = None
     rules: set[str] = field(default_factory=set)
     steps: int = 0
 
@@ -107,12 +103,6 @@ class Account:
         self.steps += cost
         if self.steps > _MAX_STEPS:
             raise SchemaUnconvertible(f"more than {_MAX_STEPS} steps to compose one tool")
-
-    def read(self, depth: int) -> None:
-        """Count a schema of the document: references are written out, so that a short one can make a huge tree."""
-        self.step(_MAX_STEPS // MAX_SCHEMA_NODES)
-        if depth > MAX_SCHEMA_DEPTH:
-            raise SchemaUnconvertible(f"schemas more than {MAX_SCHEMA_DEPTH} deep")
 
 
 def schema_error(schema: JsonObject) -> str:
@@ -126,12 +116,11 @@ def schema_error(schema: JsonObject) -> str:
         schema_json.encode()
     except (ValueError, RecursionError) as error:  # an infinity, half of a character, lists in lists in lists
         return f"not JSON that can be kept: {error}"
-    return _draft_error(schema_json)  # as text, which a cache can be keyed by
+    return _draft_error(schema_json)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # many tools share their parameters to the letter
 def _draft_error(schema_json: str) -> str:
-    """Return the fault by draft 2020-12; cached, since many tools share their parameters to the letter."""
     try:
         Draft202012Validator.check_schema(json.loads(schema_json))
     except SchemaError as error:
@@ -146,15 +135,16 @@ def plain_keywords(found: JsonObject, schema: Callable[[JsonValue], JsonValue], 
 
     `required` may still name what no property has: a part of `allOf` elsewhere may have it.
     """
-    mended = _kind(found.get("type"), account)
+    mended = type_of(found.get("type"))
+    if as_list(mended.get("type", [])) != as_list([] if found.get("type") is None else found["type"]):
+        account.rules.add("type_mapped")
     for keyword, value in found.items():
         if keyword == "items" and isinstance(value, list):  # of draft 4
             account.rules.add("items_mended")
             keyword = "prefixItems" if value else "title"
         if keyword not in READ_APART and keyword not in SILENT:
             kept = _kept(keyword, value, found, schema, account)
-            if kept is not _LEFT_OUT:
-                mended[keyword] = kept
+            mended |= {} if kept is _LEFT_OUT else {keyword: kept}
     if found.get("patternProperties"):
         mended["additionalProperties"] = True  # names that a pattern tells
     if required := _required(found, account):
@@ -201,42 +191,38 @@ def _kept(
     return _LEFT_OUT
 
 
-def _kind(found: JsonValue, account: Account) -> JsonObject:
-    """Return the keyword `type` of what a document calls so, with `items` if that says them."""
-    names = [] if found is None else as_list(found)
-    kinds = [type_of(name) if isinstance(name, str) else {} for name in names]
-    types = [] if {} in kinds else list(dict.fromkeys(each for kind in kinds for each in as_list(kind["type"])))
-    if types != names:
-        account.rules.add("type_mapped")
-    mended: JsonObject = {"type": types if len(types) > 1 else types[0]} if types else {}
-    return mended | next(({"items": kind["items"]} for kind in kinds if types and "items" in kind), {})
-
-
-def type_of(name: str) -> JsonObject:
-    """Return the type that a name means, with `items` if it says them; empty if JSON Schema has no such type.
+def type_of(found: JsonValue) -> JsonObject:
+    """Return the type that a name or a list of names means, with `items` if they say them; empty if one is unknown.
 
     >>> type_of("List[int]"), type_of("int, optional"), type_of("Union[int, str]"), type_of("any")
     ({'type': 'array', 'items': {'type': 'integer'}}, {'type': 'integer'}, {'type': ['integer', 'string']}, {})
     """
-    name = _OPTIONAL.sub("", name.strip()).strip()
-    if known := _TYPE_NAMES.get(name.lower()):
-        return {"type": known}
-    if name.endswith("[]"):
-        return {"type": "array", "items": type_of(name[:-2])}
+    if isinstance(found, list):
+        kinds = [type_of(each) for each in found]
+        if not kinds or {} in kinds:
+            return {}
+        first = next((kind for kind in kinds if "items" in kind), {})
+        return {**first, **one_type(each for kind in kinds for each in as_list(kind["type"]))}
+    if not isinstance(found, str) or len(found) > _LONGEST_TYPE:
+        return {}
+    name = OPTIONAL.sub("", found.strip()).strip()
     generic = _GENERIC.fullmatch(name)
-    outer, inner = (generic[1].lower(), generic[2]) if generic else ("", "")
-    if "|" in name or outer in ("union", "optional"):
-        kinds = [type_of(part).get("type") for part in re.split("[|,]", inner if outer else name)]
-        types = list(dict.fromkeys(each for kind in kinds for each in as_list(kind)))
-        return {} if None in types else {"type": types if len(types) > 1 else types[0]}
-    known = _TYPE_NAMES.get(outer, "")
+    outer, inner = (generic[1].lower(), generic[2]) if generic else (name.lower(), "")
+    known = _TYPE_NAMES.get(outer)
+    if name.endswith("[]"):
+        known, outer, inner = "array", "", name[:-2]
+    elif "|" in name or (generic and outer in ("union", "optional")):
+        return type_of(re.split("[|,]", inner or name))
+    elif known is None or (generic and known not in ("array", "object")):
+        return {}
     items = type_of(inner) if known == "array" and outer != "tuple" else {}
-    return {"type": known, **({"items": items} if items else {})} if known in ("array", "object") else {}
+    return {"type": known, **({"items": items} if items else {})}
 
 
-def says_optional(name: str) -> bool:
-    """Say whether a document calls a type optional, as in "int, optional"."""
-    return bool(_OPTIONAL.search(name.strip())) or name.lower().startswith("optional[")
+def one_type(kinds: Iterable[JsonValue]) -> JsonObject:
+    """Return the keyword `type` for some types."""
+    different = list(dict.fromkeys(kinds))
+    return {"type": different[0] if len(different) == 1 else different}
 
 
 def _required(found: JsonObject, account: Account) -> list[str]:
@@ -265,18 +251,12 @@ def is_number(value: JsonValue) -> bool:
 
 def _can_be_kept(value: JsonValue) -> bool:
     """Say whether a value can be written as JSON: it holds no infinity, and does not nest beyond measure."""
-    try:
-        canonical_json(value)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    with suppress(ValueError, RecursionError):
+        return bool(canonical_json(value))
+    return False
 
 
 def _is_pattern(value: str) -> bool:
-    if _ENDLESS.search(value):
-        return False
-    try:
-        re.compile(value)
-    except _NO_PATTERN:
-        return False
-    return True
+    with suppress(*_NO_PATTERN):
+        return not _ENDLESS.search(value) and bool(re.compile(value))
+    return False

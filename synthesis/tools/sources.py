@@ -1,10 +1,10 @@
 """Sources of tool documents: files and folders of any known format, told apart by their contents.
 
-.json    a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification, or a
-         listing of an MCP registry, which is several servers
-.jsonl   one RapidAPI tool, or one of the above, per line
-.yaml    an OpenAPI specification
-.py      typed functions
+.json          a crawled server, a `tools/list` answer, OpenAI `tools`, RapidAPI endpoints, an OpenAPI specification, or
+               several servers: rows that have `tools`, or a listing of an MCP registry
+.jsonl         one of the above, or one RapidAPI tool, per line
+.yaml, .yml    one of the above
+.py            typed functions
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ from synthesis.tools.mcp_registry import read_registry
 from synthesis.tools.openapi import read_openapi
 from synthesis.tools.python_functions import read_python_functions
 from synthesis.tools.rapidapi import read_endpoints, read_function_line
-from synthesis.tools.tools_list import read_openai_tools, read_tools_list
+from synthesis.tools.tools_list import read_tools_list
 
 EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
 """The tool documents that the project ships."""
 SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
-_READERS: Final = (
-    read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list, read_openai_tools,
-)  # fmt: skip
-
-_UNREADABLE: Final = (ValueError, RecursionError, SyntaxError)
+_READERS: Final = (read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list)
 
 
 class SourceMissing(SynthesisError):
@@ -63,58 +59,51 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
-        if path.suffix == ".jsonl":
-            yield from _servers_of_lines(text, path)
-        elif path.suffix == ".py":
-            yield read_python_functions(text, path.stem)
-        elif path.suffix in (".yaml", ".yml"):
-            from synthesis.tools.yaml_documents import parsed_yaml  # here: most sources are JSON
-
-            document, repairs = parsed_yaml(text)
-            found = _server(document, path.stem, path.name)
-            yield replace(found, repairs=(*found.repairs, *repairs)) if isinstance(found, SourceServer) else found
-        else:
-            yield from _servers_of(_parsed_json(text), path.stem, path.name)
-    except OSError as error:
-        yield Rejected("unreadable document", f"{path.name}: {error.strerror}")
-    except _UNREADABLE as error:
+    except (OSError, ValueError) as error:
         yield _unreadable(path.name, error)
-
-
-def _servers_of_lines(text: str, path: Path) -> Iterator[SourceServer | Rejected]:
-    """Yield the server of each line; a line that cannot be read hides no other."""
-    for number, line in enumerate(text.split("\n"), 1):  # `splitlines` also cuts at U+2028, inside of a text
-        if line := line.strip().lstrip("\ufeff"):  # files that were joined have a mark in the middle
-            try:
-                yield from _servers_of(_parsed_json(line), path.stem, f"{path.name}:{number}")
-            except _UNREADABLE as error:
-                yield _unreadable(f"{path.name}:{number}", error)
+        return
+    parts = [(path.name, text)]
+    if path.suffix == ".jsonl":  # `splitlines` also cuts at U+2028, inside of a text
+        # Files that were joined have a byte-order mark in the middle.
+        lines = ((number, line.strip().lstrip("\ufeff")) for number, line in enumerate(text.split("\n"), 1))
+        parts = [(f"{path.name}:{number}", line) for number, line in lines if line]
+    for where, part in parts:
+        try:
+            yield from _servers_of(part, path, where)
+        except (ValueError, RecursionError, SyntaxError) as error:
+            yield _unreadable(where, error)
 
 
 def _unreadable(where: str, error: BaseException) -> Rejected:
     # The first line alone: the rest of a YAML error quotes the file.
-    return Rejected("unreadable document", f"{where}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return Rejected("unreadable document", f"{where}: {said}")
 
 
-def _servers_of(document: JsonValue, name: str, where: str) -> Iterator[SourceServer | Rejected]:
-    """Yield the server of a document, of each row of a data set whose rows have `tools`, or of a registry's listing."""
+def _servers_of(text: str, path: Path, where: str) -> Iterator[SourceServer | Rejected]:
+    """Yield the server of a text, of each row of a data set whose rows have `tools`, or of a registry's listing."""
+    if path.suffix == ".py":
+        yield read_python_functions(text, path.stem)
+        return
+    repairs: tuple[str, ...] = ()
+    if path.suffix in (".yaml", ".yml"):
+        from synthesis.tools.yaml_documents import parsed_yaml  # here: most sources are JSON
+
+        document, repairs = parsed_yaml(text)
+    else:  # Python reads NaN and Infinity, which are no JSON and could not be written again
+        document = json.loads(text, parse_constant=_refuse_constant)
     if (listed := read_registry(document)) is not None:
         yield from listed
-    elif isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):
-        for number, row in enumerate(document, 1):
-            yield _server(row, name, f"{where}, row {number}")
-    else:
-        yield _server(document, name, where)
-
-
-def _server(document: JsonValue, name: str, where: str) -> SourceServer | Rejected:
-    found = next(filter(None, (read(document, name) for read in _READERS)), None)
-    return found or Rejected("unknown format", f"{where} is none of the formats of tool documents")
-
-
-def _parsed_json(text: str) -> JsonValue:
-    # Python reads NaN and Infinity, which are no JSON and could not be written again.
-    return json.loads(text, parse_constant=_refuse_constant)
+        return
+    rows = [(document, where)]
+    if isinstance(document, list) and document and all(isinstance(row, dict) and "tools" in row for row in document):
+        rows = [(row, f"{where}, row {number}") for number, row in enumerate(document, 1)]
+    for row, place in rows:
+        found = next(filter(None, (read(row, path.stem) for read in _READERS)), None)
+        if found is None:
+            yield Rejected("unknown format", f"{place} is none of the formats of tool documents")
+        else:
+            yield replace(found, repairs=(*found.repairs, *repairs))
 
 
 def _refuse_constant(name: str) -> JsonValue:

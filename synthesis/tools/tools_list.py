@@ -2,74 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from synthesis.records import JsonObject, JsonValue
-from synthesis.tools.documents import SourceServer, SourceTool, object_in, tools_in
+from synthesis.tools.documents import SourceServer, SourceTool, object_in, objects_in, tools_in
 from synthesis.tools.misplaced_keywords import parsed_text
 
 _NONE: Final[JsonObject] = {"type": "object", "properties": {}}
 
 
 def read_tools_list(document: JsonValue, name: str) -> SourceServer | None:
-    """Return the server of a `tools/list` answer, bare or in its JSON-RPC envelope; None if it is something else.
+    """Return the server of a list of tools; None if the document is something else.
 
-    A document may say more of its server: `name`, `domain`, `language`, `description`, `argumentValues`.
+    Of MCP: a `tools/list` answer, bare or in its JSON-RPC envelope. Of OpenAI: a list of functions, bare or as
+    `{"type": "function", "function": {…}}`, or an object with such `tools` or `functions`; the list and its entries may
+    be texts of JSON. A function of OpenAI without `parameters` takes none. A document may say more of its server:
+    `name`, `domain`, `language`, `description`, `argumentValues`.
     """
-    if not isinstance(document, dict):
+    said = object_in(document)
+    found = (object_in(said.get("result")) or said).get("tools", said.get("functions", document))
+    tools = tools_in(found, listed_tool)
+    if all(tool.parameters is None for tool in tools):
         return None
-    tools = tools_in((object_in(document.get("result")) or document).get("tools"), mcp_tool)
-    # An OpenAI request has `tools` as well; MCP's are told by their input schema.
-    if not any(tool.parameters for tool in tools):
-        return None
-    info = document.get("serverInfo")
-    found_name = document.get("name") or (info.get("name") if isinstance(info, dict) else info) or name
-    known = object_in(document.get("argumentValues"))
-    values = {argument: inner for argument, inner in known.items() if isinstance(inner, list)}
+    listed = objects_in(parsed_text(found)) if said else []
+    is_mcp = any(entry.get("inputSchema") or entry.get("input_schema") for entry in listed)
+    info = said.get("serverInfo")
+    known = object_in(said.get("argumentValues"))
     return SourceServer(
-        name=str(found_name),
-        origin="mcp_tools_list",
-        tools=tools,
-        domain=str(document.get("domain") or "General"),
-        description=str(document.get("description") or ""),
-        language=document["language"] if document.get("language") in ("en", "zh") else None,
-        argument_values=values,
+        name=str(said.get("name") or (info.get("name") if isinstance(info, dict) else info) or name),
+        origin="mcp_tools_list" if is_mcp else "openai_tools",
+        tools=[replace(tool, parameters=_NONE) if tool.parameters is None and not is_mcp else tool for tool in tools],
+        domain=str(said.get("domain") or "General"),
+        description=str(said.get("description") or ""),
+        language=said["language"] if said.get("language") in ("en", "zh") else None,
+        argument_values={argument: values for argument, values in known.items() if isinstance(values, list)},
     )
 
 
-def mcp_tool(tool: JsonObject) -> SourceTool:
-    """Read one tool of a `tools/list` answer, with the field names of the protocol or of its Python SDK."""
+def listed_tool(entry: JsonObject) -> SourceTool:
+    """Read one tool of a list, with the field names of MCP, of its Python SDK, or of OpenAI."""
+    function = object_in(parsed_text(entry.get("function")))
+    tool = function or entry
+    stated = [tool[key] for key in ("inputSchema", "input_schema", "parameters") if tool.get(key) is not None]
+    parameters = stated[0] if stated else _NONE if function else None
     output = tool.get("outputSchema", tool.get("output_schema"))
-    return SourceTool(tool.get("name"), tool.get("description"), _input_schema(tool), output)
-
-
-def _input_schema(tool: JsonObject) -> JsonValue:
-    return tool.get("inputSchema", tool.get("input_schema"))
-
-
-def read_openai_tools(document: JsonValue, name: str) -> SourceServer | None:
-    """Return the tools of an OpenAI request as one server; None if the document is something else.
-
-    Accepted: a list of `{"type": "function", "function": {…}}` or of bare functions, or an object with such `tools`;
-    the list and its entries may be texts of JSON. A function without `parameters` takes none.
-    """
-    described = object_in(document)
-    found = described.get("tools", described.get("functions", document))
-    kinds: list[bool] = []
-
-    def function(tool: JsonObject) -> SourceTool:
-        inner = object_in(parsed_text(tool.get("function"))) or tool
-        kinds.append(inner is not tool or bool(tool.keys() & {"parameters", "inputSchema", "input_schema"}))
-        parameters = inner.get("parameters", _input_schema(inner))
-        return SourceTool(inner.get("name"), inner.get("description"), _NONE if parameters is None else parameters)
-
-    tools = tools_in(found, function)
-    if not any(kinds):
-        return None
-    return SourceServer(
-        name=str(described.get("name") or name),
-        origin="openai_tools",
-        tools=tools,
-        domain=str(described.get("domain") or "General"),
-        description=str(described.get("description") or ""),
-    )
+    return SourceTool(tool.get("name"), tool.get("description"), parameters, output)

@@ -11,10 +11,9 @@ Decided: docs/decisions/environments.md, “A schema that a teacher wrote has no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from synthesis.records import JsonObject, JsonValue, ToolDocument
+from synthesis.records import JsonObject, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.tools.schema_repair import MAX_SCHEMA_DEPTH, TYPES, as_list, schema_error
 
@@ -28,38 +27,40 @@ def check_written(document: ToolDocument) -> None:
 
     Raises:
         Rejected: one cannot; the detail names the place, the expected form and the value.
-
-    >>> parameters = {"type": "object", "properties": {"flat": {"type": "str"}}, "required": ["flat"]}
-    >>> check_written(ToolDocument(name="get_rent", description="Rent", parameters=parameters))
-    Traceback (most recent call last):
-    synthesis.stage.Rejected: schema cannot be used: get_rent: parameters/properties/flat/type: expected one of array, \
-boolean, integer, null, number, object, string, found 'str'
     """
-    fault = _fault(document.parameters, "parameters") or _fault_of_parameters(document.parameters)
-    if not fault and document.output_schema is not None:
-        fault = _fault(document.output_schema, "output_schema")
-    if fault:
-        raise Rejected("schema cannot be used", f"{document.name}: {fault}")
+    for name, schema in (("parameters", document.parameters), ("output_schema", document.output_schema)):
+        fault = "" if schema is None else _fault(schema, (name,))
+        if schema is not None and not fault and (error := schema_error(schema)):
+            fault = f"{name}: expected a JSON Schema, found one that is {error}"
+        if fault or (name == "parameters" and (fault := _fault_of_parameters(document.parameters))):
+            raise Rejected("schema cannot be used", f"{document.name}: {fault}")
 
 
-def _fault(schema: JsonObject, name: str) -> str:
-    """Return the fault of a schema; empty if it has none."""
-    for path, part in _schemas(schema):
-        where = "/".join([name, *path]).replace("\n", " ")
-        if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
-            return f"{name}: expected at most {2 * MAX_SCHEMA_DEPTH} levels of keywords and names, found more"
-        for keyword, value in part.items():
-            if keyword in _PATTERNS:
-                return f"{where}: expected a description of what is meant, found {keyword!r}"
-            # At the top `$schema` only names a draft; inside, validators would change over to that draft.
-            names_a_draft = keyword == "$schema" and isinstance(value, str) and not path
-            if keyword.startswith("$") and keyword != "$comment" and not names_a_draft:
-                return f"{where}: expected the schema itself written out, found {keyword!r}"
-        for kind in as_list(part.get("type")):
-            if isinstance(kind, str) and kind not in TYPES:
-                return f"{where}/type: expected one of {', '.join(sorted(TYPES))}, found {kind[:40]!r}"
-    error = schema_error(schema)
-    return f"{name}: expected a JSON Schema, found one that is {error}" if error else ""
+def _fault(part: JsonObject, path: tuple[str, ...]) -> str:
+    """Return the first fault of an object that could be taken for a schema, and of those inside; empty if none."""
+    if len(path) > 2 * MAX_SCHEMA_DEPTH:  # a name or a number between two keywords
+        return f"{path[0]}: expected at most {2 * MAX_SCHEMA_DEPTH} levels of keywords and names, found more"
+    where = "/".join(path).replace("\n", " ")
+    for kind in as_list(part.get("type")):
+        if isinstance(kind, str) and kind not in TYPES:
+            return f"{where}/type: expected one of {', '.join(sorted(TYPES))}, found {kind[:40]!r}"
+    for keyword, value in part.items():
+        if keyword in _PATTERNS:
+            return f"{where}: expected a description of what is meant, found {keyword!r}"
+        # At the top `$schema` only names a draft; inside, validators would change over to that draft.
+        names_a_draft = keyword == "$schema" and isinstance(value, str) and len(path) == 1
+        if keyword.startswith("$") and keyword != "$comment" and not names_a_draft:
+            return f"{where}: expected the schema itself written out, found {keyword!r}"
+        places = {"": value}
+        if isinstance(value, list):
+            places = {str(place): each for place, each in enumerate(value)}
+        elif isinstance(value, dict) and keyword in _HOLD_NAMES:
+            places = value
+        for place, each in places.items() if keyword not in _HOLD_VALUES else ():
+            inner = (*path, keyword, place) if place or places is value else (*path, keyword)
+            if isinstance(each, dict) and (fault := _fault(each, inner)):
+                return fault
+    return ""
 
 
 def _fault_of_parameters(schema: JsonObject) -> str:
@@ -73,18 +74,3 @@ def _fault_of_parameters(schema: JsonObject) -> str:
     if strange := [name for name in schema.get("required", ()) if name not in properties]:
         return f"parameters/required: expected names of {list(properties)}, found {strange}"
     return ""
-
-
-def _schemas(schema: JsonObject) -> Iterator[tuple[tuple[str, ...], JsonObject]]:
-    """Yield each object that could be taken for a schema, with its path; the outer ones first."""
-    waiting: list[tuple[tuple[str, ...], JsonObject]] = [((), schema)]
-    for path, part in waiting:  # which grows meanwhile
-        yield path, part
-        for keyword, value in part.items():
-            inner: list[tuple[tuple[str, ...], JsonValue]] = []
-            if isinstance(value, dict):
-                inner = [((name,), each) for name, each in value.items()] if keyword in _HOLD_NAMES else [((), value)]
-            elif isinstance(value, list):
-                inner = [((str(place),), each) for place, each in enumerate(value)]
-            if keyword not in _HOLD_VALUES:
-                waiting += [((*path, keyword, *place), each) for place, each in inner if isinstance(each, dict)]

@@ -1,14 +1,14 @@
 """YAML as JSON sees it, by the core schema of version 1.2: keys, `no`, `22:30` and dates are text.
 
 Aliases are written out within a budget, so that a short text cannot make a document without measure. Merge keys (`<<`)
-are read as well, since many specifications have them. If a text cannot be read, one rule mends it: tabs at the ends of
-lines go. YAML 1.2 allows them (section 6.2), the loader does not.
+are read as well. If a text cannot be read, tabs at the ends of its lines go: YAML 1.2 allows them (section 6.2), the
+loader does not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -50,47 +50,36 @@ def parsed_yaml(text: str) -> tuple[JsonValue, tuple[str, ...]]:
     >>> parsed_yaml("{200: 2024-01-01, on: no, at: 22:30, size: 0o17}")
     ({'200': '2024-01-01', 'on': 'no', 'at': '22:30', 'size': 15}, ())
     """
+    mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
+    budget = iter(range(len(text) + _MAX_WRITTEN_OUT))
     try:
         try:
-            return _Reading(len(text)).value(yaml.compose(text, _CoreLoader)), ()
+            return _written_out(yaml.compose(text, _CoreLoader), budget), ()
         except ScannerError:
-            mended = re.sub(r"[ \t]*\t[ \t]*$", "", text, flags=re.MULTILINE)
             if mended == text:
                 raise
-            found = _Reading(len(text)).value(yaml.compose(mended, _CoreLoader))
-            return found, ("tab at the end of a YAML line removed",)
+            return _written_out(yaml.compose(mended, _CoreLoader), budget), ("tab at the end of a YAML line removed",)
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
 
 
-class _Reading:
-    """The values of one document, counted as they are written out."""
-
-    def __init__(self, length: int):
-        self._left = length + _MAX_WRITTEN_OUT
-
-    def value(self, node: yaml.Node | None) -> JsonValue:
-        self._left -= 1
-        if self._left < 0:
-            raise ValueError(
-                f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them"
-            )
-        if isinstance(node, yaml.ScalarNode):
-            return _READ.get(node.tag.removeprefix(_TAG), str)(node.value)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(each) for each in node.value]
-        return self._mapping(node) if isinstance(node, yaml.MappingNode) else None
-
-    def _mapping(self, node: yaml.MappingNode) -> dict[str, JsonValue]:
-        merged: dict[str, JsonValue] = {}
-        own: dict[str, JsonValue] = {}
-        for key, inner in node.value:
-            if key.tag == _TAG + "merge":
-                parts = inner.value if isinstance(inner, yaml.SequenceNode) else [inner]
-                for part in (self.value(each) for each in parts):
-                    merged = {**part, **merged} if isinstance(part, dict) else merged
-            elif isinstance(key, yaml.ScalarNode):  # as it is written: `200` and `1.10` are names
-                own[key.value] = self.value(inner)
-            else:
-                raise ValueError(f"line {key.start_mark.line + 1}: expected a text as a key, found {key.id}")
-        return {**merged, **own}
+def _written_out(node: yaml.Node | None, budget: Iterator[int]) -> JsonValue:
+    """Return the value of a node; each value takes one of the budget."""
+    if next(budget, None) is None:
+        raise ValueError(f"its aliases stand for more than {_MAX_WRITTEN_OUT} values; write the document without them")
+    if isinstance(node, yaml.ScalarNode):
+        return _READ.get(node.tag.removeprefix(_TAG), str)(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_written_out(each, budget) for each in node.value]
+    merged: dict[str, JsonValue] = {}
+    own: dict[str, JsonValue] = {}
+    for key, inner in [] if node is None else node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"line {key.start_mark.line + 1}: expected a text as a key, found {key.id}")
+        value = _written_out(inner, budget)
+        if key.tag == _TAG + "merge":
+            for part in value if isinstance(value, list) else [value]:
+                merged = {**part, **merged} if isinstance(part, dict) else merged
+        else:  # as it is written: `200` and `1.10` are names
+            own[key.value] = value
+    return None if node is None else {**merged, **own}

@@ -35,9 +35,9 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher, made_by, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
-from synthesis.tools.mcp_group import McpGroup
+from synthesis.tools.mcp_pool import McpGroup
 from synthesis.tools.mcp_servers import ToolServerDied
-from synthesis.tools.parameter_completion import complete_output, complete_tool
+from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.augmentation import augment_task, draw_persona
@@ -83,9 +83,8 @@ class TrajectoriesWorker:
 
     async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
         """Have the parameters written of a tool of which they are unknown, else its result."""
-        complete = complete_tool if tool.parameters_status == "unknown" else complete_output
         seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
-        return {"tool": (await complete(self._teacher, server, tool, seed=seed)).model_dump(mode="json")}
+        return {"tool": (await complete_tool(self._teacher, server, tool, seed=seed)).model_dump(mode="json")}
 
     async def chains(self, server: ServerDocument) -> JsonObject:
         """Build a server's tool graph and keep the chains that pass verification."""

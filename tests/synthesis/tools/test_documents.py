@@ -173,7 +173,7 @@ def test_typed_functions_become_tools_without_being_run(tmp_path):
     source = '''
 raise SystemExit("this module must not be imported")
 
-def get_weather(city: str, days: int = 3, unit: Literal["c", "f"] = "c") -> dict[str, float]:
+def get_weather(city: str, days: int = -3, unit: Literal["c", "f"] = "c", key: str = b"k") -> dict[str, float]:
     """Get the weather of a city."""
 
 def _private(x: int): ...
@@ -181,7 +181,8 @@ def untyped(x): ...
 '''
     tool = tool_in(tmp_path, "weather.py", source)
     assert tool.required == ("city",)
-    assert tool.parameters["properties"]["days"] == {"type": "integer", "default": 3}
+    assert tool.parameters["properties"]["days"] == {"type": "integer", "default": -3}
+    assert tool.parameters["properties"]["key"] == {"type": "string"}
     assert tool.output_schema == {"type": "object", "additionalProperties": {"type": "number"}}
 
 

@@ -96,11 +96,13 @@ PATHS = {"/a": {"get": {"operationId": "f", "summary": "Get one."}, "put": []}, 
         ([{**NOW, "input_schema": SCHEMA}], ["now"], []),
         ([GOOD, BAD], ["list_notes"], ["bad (unconvertible schema, bad: nothing satisfies it)"]),
         ({"tools": [{**GOOD, "inputSchema": SCHEMA}, {"name": "odd", "inputSchema": 3}]}, ["list_notes"], ["odd (missing description)"]),
+        ({"tools": [{"function": NOW}, {**NOW, "name": "then", "inputSchema": SCHEMA}]}, ["now", "then"], []),
         ({"openapi": "3.0.0", "paths": PATHS}, ["f"], ["/b (path that is no object)", "put /a (operation that is no object)"]),
     ],
 )  # fmt: skip
-def test_one_odd_tool_is_left_out_by_name_and_the_others_stay(tmp_path, document, kept, left_out):
-    server = normalise_server(read_one(tmp_path, "a.json", json.dumps(document)), ONE_TOOL_IS_ENOUGH)
+@pytest.mark.parametrize("file", ["a.json", "a.yaml"])
+def test_one_odd_tool_is_left_out_by_name_and_the_others_stay(tmp_path, document, kept, left_out, file):
+    server = normalise_server(read_one(tmp_path, file, json.dumps(document)), ONE_TOOL_IS_ENOUGH)
     assert [tool.name for tool in server.tools] == kept
     said = [repair.removeprefix("tool left out: ") for repair in server.repairs if repair.startswith("tool left out")]
     assert said == left_out

@@ -14,7 +14,7 @@ from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Trajectory
 from synthesis.tools.documents import SourceServer, SourceTool, ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_group import McpGroup, Route, joined
+from synthesis.tools.mcp_pool import McpGroup, Route, joined
 from synthesis.tools.mcp_servers import McpServerGroup, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories

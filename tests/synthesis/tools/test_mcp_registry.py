@@ -40,7 +40,7 @@ REMOTE = {
 }  # fmt: skip
 PAGE = {
     "servers": [
-        official("io.x/tools", remotes=[], _meta={"io.x/provided": {"tools": TOOLS}}),
+        official("io.x/tools", remotes=[], _meta={"io.x/provided": {"tools": [*TOOLS, None]}}),
         official("io.x/remote", remotes=[{"type": "sse", "url": "https://a.example/sse"}, REMOTE]),
         official("io.x/package", packages=[NPM]),
         official("io.x/old", {"isLatest": False}, packages=[NPM]),
@@ -71,6 +71,7 @@ def test_tools_are_taken_where_they_are_and_every_other_server_is_counted_by_rea
         ("io.x/tools", "mcp_registry", 3),
         ("Weather", "mcp_registry", 3),
     ]
+    assert kept[0].repairs == ("tool left out: number 4 (tool that is no object)",)
     assert report.read == 8
     assert report.rejected == {"listed without tools": 4, "not the latest version": 1, "withdrawn from the registry": 1}
 
@@ -90,6 +91,8 @@ def test_servers_without_tools_are_written_as_a_config_takes_them(tmp_path: Path
     ]  # fmt: skip
     assert [McpServerConfig.model_validate(table).name for table in tables] == [table["name"] for table in tables]
     assert "mcp_servers" in TrajectoriesConfig.model_fields
+    ingest(tmp_path, PAGE["servers"][:1])
+    assert not (tmp_path / "out.mcp_servers.toml").exists()
     (tmp_path / "out.mcp_servers.toml").write_text("name = 'mine'")
     with pytest.raises(DestinationRefused, match="not a listing of this command"):
         ingest(tmp_path, {"servers": PAGE["servers"][1:]})

@@ -15,11 +15,9 @@ from mcp.types import CallToolResult
 from synthesis.stage import Rejected
 from synthesis.tools.backends import ToolResponse
 from synthesis.tools.documents import ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_credentials import Credentials
-from synthesis.tools.mcp_group import McpBackend
 from synthesis.tools.mcp_messages import shown_answer, text_of_answer
-from synthesis.tools.mcp_pool import McpPool
-from synthesis.tools.mcp_servers import McpServerConfig, ToolServerDied, ToolServerUnavailable
+from synthesis.tools.mcp_pool import McpBackend, McpPool
+from synthesis.tools.mcp_servers import Credentials, McpServerConfig, ToolServerDied, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
 from tests.synthesis.tools.raw_server import LATEST
 from tests.synthesis.tools.servers import (

@@ -1,6 +1,6 @@
 """Servers that offer the same tools are kept once."""
 
-from synthesis.tools.near_duplicate_servers import NearDuplicates
+from synthesis.tools.ingestion import NearDuplicates
 from tests.synthesis.trajectories.servers import TEXT, server, tool
 
 

@@ -57,6 +57,7 @@ def server_of(path: Path, *tools: dict[str, Any]) -> ServerDocument:
         ({"input_schema": {"type": "object"}}, "unknown"),
         ({"input_schema": {"type": "object", "properties": {}}}, "stated"),
         ({"input_schema": {"type": "object", "additionalProperties": False}}, "stated"),
+        ({"input_schema": CITY, "parameters": []}, "stated"),
         ({"input_schema": {"anyOf": [CITY]}}, "stated"),
     ],
 )

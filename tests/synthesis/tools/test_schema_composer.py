@@ -163,6 +163,7 @@ def form(**properties: Any) -> dict:
         ({"type": "object", "properties": {"a": TEXT, "type": "object", "required": "a", "description": "Says it."}}, {"a": TEXT}, ["a"]),
         ({"properties": {"a": {"type": "string", "required": ["a"]}, "additionalProperties": False}}, {"a": TEXT}, ["a"]),
         ({"properties": {"properties": {"a": TEXT}, "type": "object", "b": NUMBER}}, {"b": NUMBER, "a": TEXT}, None),
+        ({"properties": {"properties": {}, "type": "object"}}, {}, None),
         ({"a": {"type": "str"}, "type": {"type": "int, optional"}, "q": {"type": "bool", "default": "true"}}, {"a": TEXT, "type": NUMBER, "q": {"type": "boolean", "default": True}}, ["a"]),
         ({"a": "string", "n": "int?"}, {"a": TEXT, "n": NUMBER}, ["a"]),
         ({"type": "object", "a": TEXT, "required": ["a"]}, {"a": TEXT}, ["a"]),

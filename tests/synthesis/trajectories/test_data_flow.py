@@ -19,7 +19,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator
-from synthesis.tools.parameter_completion import complete_output
+from synthesis.tools.parameter_completion import complete_tool
 from synthesis.trajectories.chains import bind_chain, bound_chain, with_optional_arguments
 from synthesis.trajectories.data_flow import has_data_flow, has_several_calls
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
@@ -47,7 +47,7 @@ NOTES = server(
 
 async def completed(of=NOTES):
     teacher = ProceduralTeacher()
-    return of.model_copy(update={"tools": tuple([await complete_output(teacher, of, t, seed=0) for t in of.tools])})
+    return of.model_copy(update={"tools": tuple([await complete_tool(teacher, of, t, seed=0) for t in of.tools])})
 
 
 async def test_a_tool_of_unknown_result_returns_records_with_the_keys_that_other_tools_take():
@@ -59,7 +59,7 @@ async def test_a_tool_of_unknown_result_returns_records_with_the_keys_that_other
     assert list(found["get_weather"]) == ["city", "weather"]
     assert {each.output_status for each in (await completed()).tools} == {"completed"}
     with pytest.raises(Rejected, match="result stays unknown"):
-        await complete_output(ScriptedTeacher({CompleteOutput: [BadReply("no")]}), NOTES, NOTES.tools[0], seed=0)
+        await complete_tool(ScriptedTeacher({CompleteOutput: [BadReply("no")]}), NOTES, NOTES.tools[0], seed=0)
 
 
 BOOK, NOTE = (1, "notebook_id", 0, "/notebooks/0/id"), ("noteId", 0, "/notes/0/id")
