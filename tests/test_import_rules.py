@@ -20,7 +20,14 @@ ALLOWED = {
     "synthesis": ("synthesis", "sandbox.client", "sandbox.protocol", "sandbox.program"),
     "astra_jax": (
         *("astra_jax", "synthesis.records", "synthesis.record_io", "synthesis.answers", "synthesis.foreign_messages"),
-        *("synthesis.run", "sandbox.client", "sandbox.protocol", "sandbox.program", "sandbox.web_pages"),
+        *(
+            "synthesis.run",
+            "synthesis.embeddings",
+            "sandbox.client",
+            "sandbox.protocol",
+            "sandbox.program",
+            "sandbox.web_pages",
+        ),
     ),
 }
 _FLOORS = {

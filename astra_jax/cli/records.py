@@ -94,6 +94,7 @@ def attack(options: argparse.Namespace) -> int | None:
     from astra_jax.evaluate.astra_rows import read_astra_rows
     from astra_jax.evaluate.certify import certify, verdict
     from astra_jax.report.certificate import places, write_certificate
+    from synthesis.embeddings import installed_encoder
 
     directory: Path = options.directory
     out = options.out or (directory if directory.is_dir() else Path("certificate"))
@@ -108,7 +109,8 @@ def attack(options: argparse.Namespace) -> int | None:
             check_shards(directory)
             environments, digest = list(RecordSource(directory, Environment)), digest_of_records(directory)
             packages, kind = read_card(directory).packages, "environments"
-        attacked = partial(certify, environments, digest=digest, source=kind, say=partial(print, file=sys.stderr))
+        say, encoder = partial(print, file=sys.stderr), installed_encoder()
+        attacked = partial(certify, environments, digest=digest, source=kind, encoder=encoder, say=say)
         certificate = with_sandbox(options, packages, attacked)
     write_certificate(certificate, out, name=directory.resolve().name)
     print(certificate.model_dump_json() if options.json else f"attack: {verdict(certificate)} -> {out}/{CERTIFICATE}")

@@ -19,6 +19,7 @@ from typing import Final
 from astra_jax.episodes.episode import ToolOutcome
 from astra_jax.evaluate.baselines import Calls, Program, Seen, lexical, years_in
 from astra_jax.evaluate.tool_style import Beliefs
+from synthesis.embeddings import Embedding, as_dense, vectors_of
 from synthesis.records import Environment, JsonObject, JsonValue, ToolDocument, canonical_json
 from synthesis.run.json_values import texts_in
 
@@ -39,7 +40,7 @@ def attacks_on(
 ) -> dict[str, list[Program]]:
     """Return the programs by their names: for each environment one, in order.
 
-    `beliefs` are those of blind models, by the model's name: about the tools of each environment.
+    `beliefs` are those of models, by the model's name: about the tools of each environment.
     """
     usual = usual_settings(environments)
     answers = Counter(canonical_json(each.answer).strip('"') for each in environments)
@@ -140,6 +141,25 @@ def most_believed(beliefs: Beliefs) -> Choose:
         return [each for each in sharing if beliefs[each.name] >= min(0.0, most[each.required[:1]])]
 
     return choose
+
+
+def beliefs_by_meaning(environments: Sequence[Environment], encoder: Embedding) -> list[Beliefs]:
+    """Return beliefs that see the question: of the tools with one first parameter, in the nearest document alone.
+
+    Nearness is the cosine of the encoder's vectors of the question and of a tool's description.
+    """
+    tools = [[tool.document for tool in each.all_tools] for each in environments]
+    texts = dict.fromkeys([each.question for each in environments] + [one.description for of in tools for one in of])
+    vectors = dict(zip(texts, as_dense(vectors_of(list(texts), encoder)), strict=True))
+    found = []
+    for environment, documents in zip(environments, tools, strict=True):
+        asked, nearest = vectors[environment.question], defaultdict[tuple[str, ...], list[float]](list)
+        # Rounded, so that another machine's last digits decide nothing.
+        near = {each.name: round(float(vectors[each.description] @ asked), 6) for each in documents}
+        for each in documents:
+            nearest[each.required[:1]].append(near[each.name])
+        found.append({each.name: near[each.name] - max(nearest[each.required[:1]]) for each in documents})
+    return found
 
 
 def usual_settings(environments: Sequence[Environment]) -> dict[str, dict[str, JsonValue]]:

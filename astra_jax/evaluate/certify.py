@@ -19,14 +19,15 @@ from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Start
 from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import UsageError
-from astra_jax.evaluate.attacks import attacks_on, gold
+from astra_jax.evaluate.attacks import attacks_on, beliefs_by_meaning, gold
 from astra_jax.evaluate.baselines import EPISODES_AT_ONCE, Program, run_program
 from astra_jax.evaluate.intervals import clustered_interval, wilson_interval
 from astra_jax.evaluate.tool_style import BLIND, blind_accuracy, blind_beliefs
 from sandbox.client import AsyncSandboxClient
 from sandbox.protocol import ExecuteReply
 from synthesis.answers.counting import has_sub_task
-from synthesis.records import AttackFigures, Certificate, Environment, SimilarityBand, canonical_json
+from synthesis.embeddings import Embedding, installed_encoder
+from synthesis.records import MEANING, AttackFigures, Certificate, Environment, SimilarityBand, canonical_json
 from synthesis.run.code import digest_of_code
 from synthesis.run.fingerprint import differences, flattened
 from synthesis.run.fingerprint import digest as digest_of
@@ -57,11 +58,13 @@ async def certify(
     *,
     digest: str,
     source: str = "environments",
+    encoder: Embedding | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Certificate:
     """Let every attack, and the gold policy, act in every environment; `digest` names the records.
 
-    A foreign `source` names no gold calls and no domains, so it has neither gold policy nor blind models.
+    A foreign `source` names no gold calls and no domains, so it has neither gold policy nor blind models. With an
+    `encoder` an attack more takes the tools nearest to the question by meaning.
     `say` is given a line after each fifty environments.
 
     Raises:
@@ -92,7 +95,8 @@ async def certify(
 
     is_ours = source == "environments"
     beliefs = {name: blind_beliefs(solvable, features) for name, features in BLIND.items()} if is_ours else {}
-    policies = ({"gold": list(map(gold, solvable))} if is_ours else {}) | attacks_on(solvable, beliefs)
+    nearest = {MEANING: beliefs_by_meaning(solvable, encoder)} if is_ours and encoder is not None else {}
+    policies = ({"gold": list(map(gold, solvable))} if is_ours else {}) | attacks_on(solvable, beliefs | nearest)
     by_policy = zip(*await all_or_none(map(run, solvable, *policies.values())), strict=True)
     figures = {name: attack_figures(*zip(*of, strict=True)) for name, of in zip(policies, by_policy, strict=True)}
     return Certificate(
@@ -118,7 +122,10 @@ async def certificate_fault(
     """
     if certificate.attack_code != attack_code():
         return "it is of other attacks than this version's; run `astra records attack` again"
-    again = await certify(environments, sandbox, digest=certificate.digest)
+    encoder = installed_encoder() if MEANING in certificate.attacks else None
+    if encoder is None and MEANING in certificate.attacks:
+        return f"its attack {MEANING!r} needs the extra `embeddings`; install it"
+    again = await certify(environments, sandbox, digest=certificate.digest, encoder=encoder)
     written, computed = (flattened(each.model_dump(mode="json")) for each in (certificate, again))
     return next(iter(differences(written, computed)), None)
 

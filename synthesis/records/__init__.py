@@ -10,7 +10,7 @@ environments   Environments: a question whose sub-answers are proven by running 
 tools          Tool documents and servers, and the form that all records have.
 """
 
-from synthesis.records.certificates import ATTACKS, AttackFigures, BlindAccuracy, Certificate
+from synthesis.records.certificates import ATTACKS, MEANING, AttackFigures, BlindAccuracy, Certificate
 from synthesis.records.conversations import (
     ArgumentBinding,
     Chain,

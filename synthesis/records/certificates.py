@@ -10,7 +10,9 @@ from synthesis.records.tools import Language, Record
 
 SILENT_ATTACKS: Final = ("empty", "refuse", "ask_back", "copy", "constant")
 ATTACKS: Final = (*SILENT_ATTACKS, "lexical", "everything", "told_names", "style", "schema")
-"""All attacks on environments of ours; silent ones call no tool."""
+"""The attacks on all environments of ours; silent ones call no tool."""
+MEANING: Final = "meaning"
+"""A further attack, where the extra `embeddings` is installed: the tools nearest to the question by meaning."""
 
 
 class AttackFigures(Record):

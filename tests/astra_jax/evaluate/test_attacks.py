@@ -9,7 +9,14 @@ import pytest
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Start
 from astra_jax.errors import UsageError
-from astra_jax.evaluate.attacks import attacks_on, gold, sharing_a_parameter, told_the_names, usual_settings
+from astra_jax.evaluate.attacks import (
+    attacks_on,
+    beliefs_by_meaning,
+    gold,
+    sharing_a_parameter,
+    told_the_names,
+    usual_settings,
+)
 from astra_jax.evaluate.baselines import Seen, run_program
 from astra_jax.evaluate.certify import certify
 from astra_jax.evaluate.tool_style import blind_accuracy, blind_beliefs, of_schema, of_style
@@ -68,6 +75,12 @@ def test_without_another_domain_nothing_is_believed_and_no_accuracy_is_told():
     beliefs = blind_beliefs(environments, of_style)
     assert {value for each in beliefs for value in each.values()} == {0.0}
     assert blind_accuracy(environments, beliefs) == {}
+
+
+def test_the_tool_nearest_to_the_question_is_believed_and_no_other_with_its_parameter():
+    own, sibling = tool("own", "tells the rent of a mill"), tool("sibling", "tells the colour of a barn")
+    (found,) = beliefs_by_meaning([environment("a", "en", [own], [sibling], question="Rent of a mill?")], "lexical")
+    assert found["own"] == 0.0 > found["sibling"]
 
 
 def test_the_setting_that_other_domains_ask_for_is_usual():

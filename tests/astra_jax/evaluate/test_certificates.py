@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from astra_jax.cli.command import main
 from astra_jax.config import ConfigError
+from astra_jax.evaluate import certify
 from astra_jax.recipes.data_sets import describe
 from astra_jax.rl.config import open_rl_run
 from astra_jax.training import certified
@@ -64,7 +66,7 @@ def test_a_hard_set_is_attacked_verified_exported_and_shown(attacked, tmp_path, 
     assert json.loads((directory / "certificate.json").read_text()) == certificate
 
 
-def test_a_changed_certificate_does_not_hold(attacked, capsys):
+def test_a_changed_certificate_does_not_hold(attacked, hard, monkeypatch, capsys):
     directory, certificate = attacked
     file = directory / "certificate.json"
     for attack in certificate["attacks"].values():
@@ -80,6 +82,10 @@ def test_a_changed_certificate_does_not_hold(attacked, capsys):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"attack_code": "0f"}))
     assert main(["records", "verify", str(directory)]) == 1
     assert "other attacks than this version's" in capsys.readouterr().err
+    found, environments = read_certificate(hard), list(RecordSource(hard, Environment))
+    found = found.model_copy(update={"attacks": found.attacks | {"meaning": found.attacks["empty"]}})
+    monkeypatch.setattr(certify, "installed_encoder", lambda: None)
+    assert "needs the extra `embeddings`" in asyncio.run(certify.certificate_fault(found, environments, None))
 
 
 @pytest.mark.parametrize(
