@@ -53,7 +53,8 @@ class Format:
 
 _GROUND_TRUTH: Final = (
     "Where `ground_truth` has `user_reply`, the user says it to the first message that asks back, and the episode goes "
-    "on; `state_conditions` hold of the last state beside `final_state`, and what none names is as it was; where a "
+    "on; `state_conditions` hold of the last state beside `final_state`, and what none names is as it was; of "
+    "a state with `sql`, only its `queries` are compared: there the paths of the conditions begin; where a "
     "sub-task has `arguments`, its tool has bad replies, which the state counts: a call with these arguments that "
     "returns another value than the answer is not counted as a call."
 )

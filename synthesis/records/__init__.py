@@ -4,10 +4,13 @@
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
 
-certificates   The certificate of a set of environments: how far policies come that must not succeed, and one that must.
-conversations  Trajectories: tasks, the messages of a conversation, and the seven reward axes.
-environments   Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
-tools          Tool documents and servers, and the form that all records have.
+certificates      The certificate of a set of environments: how far policies come that must not succeed, and one that
+                  must.
+conversations     Trajectories: tasks, the messages of a conversation, and the seven reward axes.
+environments      Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
+tools             Tool documents and servers, and the form that all records have.
+database_program  The program behind a tool whose state is a database; it runs in the sandbox, in the process of the
+                  tool's call.
 """
 
 from synthesis.records.certificates import AttackFigures, BlindAccuracy, Certificate
@@ -28,6 +31,7 @@ from synthesis.records.conversations import (
     Trajectory,
 )
 from synthesis.records.environments import (
+    DATABASE_PROGRAM,
     Composition,
     Demonstration,
     Difficulty,
@@ -60,11 +64,11 @@ from synthesis.records.tools import (
 from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 
 __all__ = [
-    "LEGAL_TOOL_NAME", "SCHEMA_VERSION", "ArgumentBinding", "AttackFigures", "BlindAccuracy", "Certificate", "Chain",
-    "Composition", "Demonstration", "Difficulty", "Environment", "EnvironmentTool", "Expectation", "FollowUp", "Habit",
-    "InjectedFailure", "IrrelevantTool", "JsonObject", "JsonValue", "KeptRecord", "Language", "Message",
-    "NeededPackage", "Operation", "Persona", "Provenance", "QualityScore", "Record", "RejectedEnvironment",
-    "RejectedRecord", "RejectedTrajectory", "RewardAxes", "Scenario", "ServerDocument", "SimilarityBand",
-    "StateCondition", "SubQuestion", "Task", "TaskScores", "ToolCall", "ToolDocument", "Trajectory", "answer_message",
-    "canonical_json", "reasoning_before", "record_id",
+    "DATABASE_PROGRAM", "LEGAL_TOOL_NAME", "SCHEMA_VERSION", "ArgumentBinding", "AttackFigures", "BlindAccuracy",
+    "Certificate", "Chain", "Composition", "Demonstration", "Difficulty", "Environment", "EnvironmentTool",
+    "Expectation", "FollowUp", "Habit", "InjectedFailure", "IrrelevantTool", "JsonObject", "JsonValue", "KeptRecord",
+    "Language", "Message", "NeededPackage", "Operation", "Persona", "Provenance", "QualityScore", "Record",
+    "RejectedEnvironment", "RejectedRecord", "RejectedTrajectory", "RewardAxes", "Scenario", "ServerDocument",
+    "SimilarityBand", "StateCondition", "SubQuestion", "Task", "TaskScores", "ToolCall", "ToolDocument", "Trajectory",
+    "answer_message", "canonical_json", "reasoning_before", "record_id",
 ]  # fmt: skip

@@ -1,0 +1,170 @@
+"""A state may be a SQLite database: proven by queries, closed to files, the same bytes for the same calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astra_jax.episodes.rollout import Start
+from astra_jax.evaluate.attacks import gold
+from astra_jax.evaluate.baselines import Calls, Program, Seen, run_program
+from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest, Limits
+from synthesis.answers.state_conditions import ends_as_asked
+from synthesis.environments.proving.tool_source import check_source
+from synthesis.environments.state import with_queries
+from synthesis.records import Environment, EnvironmentTool, StateCondition
+from synthesis.stage import Rejected
+from tests.synthesis.altered import altered
+from tests.synthesis.environments.made import all_kept, document, faults, read, tiny_config, verdict
+
+LOTS = "CREATE TABLE lots (name TEXT PRIMARY KEY, price INTEGER); INSERT INTO lots VALUES {};"
+BEFORE = {"sql": LOTS.format("('a', 1), ('b', 2)"), "queries": {}}
+AFTER = {"sql": LOTS.format("('a', 1), ('b', 7)"), "queries": {}}
+ALL = "SELECT name, price FROM lots ORDER BY name"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
+    varieties = {"stateful": 0.25, "stateful_database": 0.75}
+    out = tmp_path_factory.mktemp("databases") / "out"
+    scenarios = {"multi_hop": 0.5, "parallel_multi_hop": 0.5}
+    return all_kept(tiny_config(seed=5, count=8, out=out, varieties=varieties, scenarios=scenarios), sandbox_url)
+
+
+def databases(kept: Path) -> list[Environment]:
+    return [each for each in read(kept) if each.has_database]
+
+
+async def told(url: str, body: str, state: Any = BEFORE, **limits: float) -> ExecuteReply:
+    """Run a tool with this body on a database."""
+    source = "def tool(state):\n" + "".join(f"    {line}\n" for line in body.splitlines())
+    tool = EnvironmentTool(document=document("tool"), source=source, takes_database=True)
+    request = ExecuteRequest(
+        source=tool.module_source(), function="tool", arguments={}, state=state, limits=Limits(**limits)
+    )
+    async with AsyncSandboxClient(url) as client:
+        return (await client.execute_batch([request]))[0]
+
+
+async def test_gold_ends_as_asked_and_neither_no_call_nor_another_amount_does(kept: Path, sandbox_url: str) -> None:
+    for environment in databases(kept):
+        amount, right = environment.tools[0].document.required[2], gold(environment)
+
+        def less(seen: Seen, amount: str = amount, right: Program = right) -> Calls | str:
+            said = right(seen)
+            if isinstance(said, str):
+                return said
+            return [(name, {**given, amount: given[amount] - 1} if amount in given else given) for name, given in said]
+
+        start = Start(environment, environment.all_tools)
+        async with AsyncSandboxClient(sandbox_url) as client:
+            perfect, wrong = [await run_program(each, start, client, max_turns=20) for each in (right, less)]
+        assert perfect.counts.num_solved == perfect.counts.num_subtasks == len(environment.sub_tasks) + 1
+        assert perfect.state == environment.final_state
+        assert not any(ends_as_asked(environment, state) for state in (wrong.state, environment.state, None))
+
+
+def test_a_tampered_query_row_or_statement_does_not_verify(kept: Path, tmp_path: Path, sandbox_url: str) -> None:
+    assert (verdict(kept, sandbox_url), len(databases(kept))) == ("verified 8/8", 6)
+    environment, (held, moved) = databases(kept)[0], databases(kept)[0].state_conditions
+    state, final = environment.state or {}, environment.final_state or {}
+    nothing = StateCondition(path=("SELECT 1",), relation="equals", value=[[1]])
+    unordered = altered(held, path=("SELECT amount, name FROM holdings",))
+    damaged = {
+        "state is not as the task asks": {"state_conditions": (held, altered(moved, value=[]))},
+        "conditions miss a change": {"state_conditions": (moved,)},
+        "conditions hold from the start": {"state_conditions": (nothing,)},
+        "database cannot be examined": {"state_conditions": (unordered, moved)},
+        "no condition on the state": {"state_conditions": ()},
+        "wrong final state": {"final_state": {**final, "sql": state["sql"]}},
+    }
+    found = faults(tmp_path / "out", sandbox_url, *(altered(environment, **change) for change in damaged.values()))
+    assert found == list(damaged)
+    rows = {**final, "queries": {query: [] for query in final["queries"]}}
+    assert faults(tmp_path / "rows", sandbox_url, altered(environment, final_state=rows)) == ["wrong final state"]
+
+
+HOSTILE = """
+found = []
+def tries(name, act):
+    try: act()
+    except Exception: return
+    found.append(name)
+for statement in ("ATTACH '/tmp/a.db' AS a", "ATTACH ':memory:' AS a", "VACUUM INTO '/tmp/b.db'", "PRAGMA user_version",
+                  "SELECT load_extension('x')", "CREATE TEMP TABLE t (a)", "CREATE VIRTUAL TABLE v USING fts5 (a)",
+                  "SELECT random()", "SELECT datetime('now')", "INSERT INTO lots VALUES ('c', julianday('now'))",
+                  "CREATE TRIGGER t AFTER INSERT ON lots BEGIN SELECT 1; END", "UPDATE sqlite_master SET sql = ''"):
+    tries(statement, lambda: state.execute(statement).fetchall())
+state.set_authorizer(None)  # from here on the jail alone protects
+for path in ("/etc/passwd", "/a.db", "/usr/a.db", "/proc/self/mem", "file:/etc/hosts?mode=ro"):
+    tries(path, lambda: state.execute(f"ATTACH '{path}' AS a{len(found)}").fetchall()
+          or state.execute(f"CREATE TABLE a{len(found)}.t (a)"))
+    tries(path, lambda: type(state)(path, uri=True).execute("CREATE TABLE t (a)"))
+tries("extension", lambda: (state.enable_load_extension(True), state.load_extension("/lib/libc.so.6")))
+return found
+"""
+
+
+async def test_neither_sql_nor_a_hostile_program_reaches_a_file_or_an_extension(sandbox_url: str) -> None:
+    assert (await told(sandbox_url, HOSTILE)).value == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("state.execute('WITH n(i) AS (VALUES(1) UNION ALL SELECT i FROM n) SELECT max(i) FROM n')", "timeout"),
+        ("for n in range(40000): state.execute('INSERT INTO lots VALUES (?, 1)', (f'{n:200}',))", "output_limit"),
+        ("state.execute(\"INSERT INTO lots VALUES ('c', zeroblob(900000000))\")", "memory"),
+        ("state.execute(\"INSERT INTO lots VALUES ('a', 1)\")", "exception"),
+    ],
+)  # fmt: skip
+async def test_steps_and_bytes_of_a_database_have_the_limits_of_the_call(
+    body: str, kind: str, sandbox_url: str
+) -> None:
+    reply = await told(sandbox_url, body, wall_seconds=10, cpu_seconds=2)
+    assert reply.error is not None
+    assert reply.error.kind.value == kind
+    assert reply.state is None
+
+
+async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_next_one(sandbox_url: str) -> None:
+    adds = (
+        "state.execute('INSERT INTO lots VALUES (\"c\", 0.1 + 0.2)')\nreturn list(state.execute('SELECT * FROM lots'))"
+    )
+    replies = [await told(sandbox_url, adds, {**BEFORE, "queries": {ALL: []}}) for _ in range(2)]
+    assert replies[0].value == [["a", 1], ["b", 2], ["c", 0.1 + 0.2]] == replies[1].value
+    assert replies[0].state == replies[1].state
+    assert (replies[0].state or {})["queries"] == {ALL: replies[0].value}
+
+
+@pytest.mark.parametrize(
+    ("query", "rows", "reason"),
+    [
+        (ALL, [["a", 1], ["b", 7]], None),
+        (ALL, [["b", 7], ["a", 1]], "state is not as the task asks"),
+        ("SELECT price FROM lots WHERE name < 'b?' ORDER BY name", [[1], [7]], "conditions miss a change"),
+        ("SELECT sum(price) FROM lots", [[8]], "conditions miss a change"),
+        ("SELECT group_concat(price) FROM lots", [["1,7"]], "database cannot be examined"),
+        ("DELETE FROM lots RETURNING name, price", [["a", 1], ["b", 7]], "database cannot be examined"),
+    ],
+)  # fmt: skip
+async def test_queries_read_in_an_order_of_their_own_and_show_every_change(
+    query: str, rows: Any, reason: str | None, sandbox_url: str
+) -> None:
+    conditions = [StateCondition(path=(query,), relation="equals", value=rows)]
+    async with AsyncSandboxClient(sandbox_url) as client:
+        if reason is None:
+            assert (await with_queries(client, conditions, BEFORE, AFTER))[1]["queries"] == {ALL: rows}
+        else:
+            with pytest.raises(Rejected, match=reason):
+                await with_queries(client, conditions, BEFORE, AFTER)
+
+
+@pytest.mark.parametrize("call", ["state.execute(x)", "state.execute(f'SELECT {x}')", "state.executescript('a' + x)"])
+def test_no_argument_of_a_call_becomes_a_statement(call: str) -> None:
+    asked = document("f", x="string")
+    check_source("def f(x, state):\n    return state.execute('SELECT ?', (x,)).fetchall()", asked, ())
+    with pytest.raises(Rejected, match="statement is not constant"):
+        check_source(f"def f(x, state):\n    return {call}", asked, ())
