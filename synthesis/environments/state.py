@@ -7,13 +7,13 @@ a sub-question that depends on others must not give its gold on the initial stat
 written by a teacher that has not seen it. They must hold of the last state, but neither of the first one nor of the
 last one with anything changed in it.
 
-A state may be a SQLite database (see `records/database_program.py`). Then the conditions are queries with their rows.
+A state may be a SQLite database (see `records/database.py`). Then the conditions are queries with their rows.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,10 +64,9 @@ async def write_stateful_task(
             raise Rejected("calls do not match sub-questions", f"{len(task.calls)} for {len(task.instance.nodes)}")
         sub_questions = tuple(map(sub_question_of, task.instance.nodes, task.calls))
         tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in task.tools)
-        state = task.state
+        state = {**task.state, "queries": {}} if is_database else task.state
         if is_database:
             tools = tuple(tool.model_copy(update={"takes_database": True}) for tool in tools)
-            state = {**state, "queries": {}}
         final_state = await prove_stateful(sandbox, tools, sub_questions, state)
         asked = WriteStateConditions(
             knowledge=knowledge,
@@ -142,19 +141,15 @@ async def with_queries(
     if errors := [reply.error.message for reply in replies if reply.error is not None]:
         raise Rejected("database cannot be examined", errors[0])
     first, last = (reply.value for reply in replies)
-    check_conditions(conditions, first["state"]["queries"], last["state"]["queries"], last["tampered"])
+    before = first["state"]["queries"]
+    check_conditions(conditions, before, last["state"]["queries"])
+    if any(meets_conditions(conditions, before, tampered) for tampered in last["tampered"]):
+        raise Rejected("conditions miss a change", "the queries give the same rows after a change of one row or value")
     return first["state"], last["state"]
 
 
-def check_conditions(
-    conditions: Sequence[StateCondition],
-    state: JsonObject,
-    final_state: JsonObject,
-    tampered: Iterable[JsonObject] | None = None,
-) -> None:
+def check_conditions(conditions: Sequence[StateCondition], state: JsonObject, final_state: JsonObject) -> None:
     """Check that conditions tell the last state from the first one, and from every one that differs in one place.
-
-    The latter are `tampered`, or those of `tampered_states`.
 
     Raises:
         Rejected: there is none, or they and the state that the gold calls left contradict each other.
@@ -166,9 +161,9 @@ def check_conditions(
         raise Rejected("state is not as the task asks", f"expected {asked}, found {final_state} after {state}")
     if meets_conditions(conditions, state, state):
         raise Rejected("conditions hold from the start", f"{state}")
-    for changed in tampered_states(final_state) if tampered is None else tampered:
-        if meets_conditions(conditions, state, changed):
-            raise Rejected("conditions miss a change", f"they hold of {changed}")
+    for tampered in tampered_states(final_state):
+        if meets_conditions(conditions, state, tampered):
+            raise Rejected("conditions miss a change", f"they hold of {tampered}")
 
 
 def tampered_states(state: JsonObject) -> Iterator[JsonObject]:

@@ -65,7 +65,6 @@ class WriteStatefulTask(Correctable[StatefulTask]):
     scenario: Scenario
     num_lookups: int
     database: bool = False
-    """Whether the state is to be a SQLite database."""
 
     def messages(self) -> list[JsonObject]:
         knowledge = self.knowledge

@@ -4,13 +4,11 @@
     Trajectory ─ Task, Message ─ ToolCall        a conversation kept as data, with its seven reward axes
     Environment ─ SubQuestion, EnvironmentTool   a question whose sub-answers are proven by running Python tools
 
-certificates      The certificate of a set of environments: how far policies come that must not succeed, and one that
-                  must.
-conversations     Trajectories: tasks, the messages of a conversation, and the seven reward axes.
-environments      Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
-tools             Tool documents and servers, and the form that all records have.
-database_program  The program behind a tool whose state is a database; it runs in the sandbox, in the process of the
-                  tool's call.
+certificates   The certificate of a set of environments: how far policies come that must not succeed, and one that must.
+conversations  Trajectories: tasks, the messages of a conversation, and the seven reward axes.
+environments   Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
+tools          Tool documents and servers, and the form that all records have.
+database       The program behind a tool whose state is a database; it runs in the sandbox, in the tool's process.
 """
 
 from synthesis.records.certificates import AttackFigures, BlindAccuracy, Certificate

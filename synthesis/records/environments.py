@@ -16,7 +16,7 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
-DATABASE_PROGRAM: Final = Path(__file__).with_name("database_program.py").read_text(encoding="utf-8")
+DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
 Difficulty = Literal["plain", "hard"]
 """`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `hard`: the question
 uses other words, and other tools with the same parameter give other answers."""
@@ -159,8 +159,7 @@ class Environment(KeptRecord):
     tools: tuple[EnvironmentTool, ...]
     irrelevant_tools: tuple[IrrelevantTool, ...] = ()
     state: JsonObject | None = None
-    """Initial state of an episode for tools that read or change it; of a database `{"sql": TEXT, "queries": {QUERY:
-    ROWS}}`, its statements and the rows that each query reads now."""
+    """Initial state for tools that read or change it; a database is `{"sql": TEXT, "queries": {QUERY: ROWS}}`."""
     final_state: JsonObject | None = None
     """State at the end of a perfect episode; to reach it is one more sub-task."""
     state_conditions: tuple[StateCondition, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import pytest
 
 from astra_jax.episodes.rollout import Start
 from astra_jax.evaluate.attacks import gold
-from astra_jax.evaluate.baselines import Calls, Program, Seen, run_program
-from sandbox.client import AsyncSandboxClient, ExecuteReply, ExecuteRequest, Limits
+from astra_jax.evaluate.baselines import Calls, Seen, run_program
+from sandbox.client import AsyncSandboxClient, ExecuteReply, Limits
 from synthesis.answers.state_conditions import ends_as_asked
 from synthesis.environments.proving.tool_source import check_source
-from synthesis.environments.state import with_queries
-from synthesis.records import Environment, EnvironmentTool, StateCondition
+from synthesis.environments.state import prove_stateful, with_queries
+from synthesis.records import Environment, EnvironmentTool, StateCondition, SubQuestion, ToolCall
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
+from tests.synthesis.environments.in_this_process import InThisProcess
 from tests.synthesis.environments.made import all_kept, document, faults, read, tiny_config, verdict
 
 LOTS = "CREATE TABLE lots (name TEXT PRIMARY KEY, price INTEGER); INSERT INTO lots VALUES {};"
@@ -27,9 +29,8 @@ ALL = "SELECT name, price FROM lots ORDER BY name"
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory, sandbox_url: str) -> Path:
-    varieties = {"stateful": 0.25, "stateful_database": 0.75}
-    out = tmp_path_factory.mktemp("databases") / "out"
-    scenarios = {"multi_hop": 0.5, "parallel_multi_hop": 0.5}
+    scenarios, varieties = {"multi_hop": 1, "parallel_multi_hop": 1}, {"stateful": 1, "stateful_database": 3}
+    out = tmp_path_factory.mktemp("made") / "out"
     return all_kept(tiny_config(seed=5, count=8, out=out, varieties=varieties, scenarios=scenarios), sandbox_url)
 
 
@@ -41,29 +42,23 @@ async def told(url: str, body: str, state: Any = BEFORE, **limits: float) -> Exe
     """Run a tool with this body on a database."""
     source = "def tool(state):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     tool = EnvironmentTool(document=document("tool"), source=source, takes_database=True)
-    request = ExecuteRequest(
-        source=tool.module_source(), function="tool", arguments={}, state=state, limits=Limits(**limits)
-    )
     async with AsyncSandboxClient(url) as client:
-        return (await client.execute_batch([request]))[0]
+        return await client.execute(tool.module_source(), "tool", {}, state=state, limits=Limits(**limits))
 
 
 async def test_gold_ends_as_asked_and_neither_no_call_nor_another_amount_does(kept: Path, sandbox_url: str) -> None:
-    for environment in databases(kept):
-        amount, right = environment.tools[0].document.required[2], gold(environment)
+    environment, right = databases(kept)[0], gold(databases(kept)[0])
+    first, amount = environment.gold_messages()[1].tool_calls, environment.tools[0].document.required[2]
 
-        def less(seen: Seen, amount: str = amount, right: Program = right) -> Calls | str:
-            said = right(seen)
-            if isinstance(said, str):
-                return said
-            return [(name, {**given, amount: given[amount] - 1} if amount in given else given) for name, given in said]
+    def less(seen: Seen) -> Calls | str:  # as gold, with another amount in the calls of the first turn
+        return right(seen) if seen.turn else [(each.name, {**each.arguments, amount: 1}) for each in first]
 
-        start = Start(environment, environment.all_tools)
-        async with AsyncSandboxClient(sandbox_url) as client:
-            perfect, wrong = [await run_program(each, start, client, max_turns=20) for each in (right, less)]
-        assert perfect.counts.num_solved == perfect.counts.num_subtasks == len(environment.sub_tasks) + 1
-        assert perfect.state == environment.final_state
-        assert not any(ends_as_asked(environment, state) for state in (wrong.state, environment.state, None))
+    start = Start(environment, environment.all_tools)
+    async with AsyncSandboxClient(sandbox_url) as client:
+        perfect, wrong = [await run_program(each, start, client, max_turns=20) for each in (right, less)]
+    assert perfect.counts.num_solved == perfect.counts.num_subtasks == len(environment.sub_tasks) + 1
+    assert perfect.state == environment.final_state
+    assert not any(ends_as_asked(environment, state) for state in (wrong.state, environment.state, None))
 
 
 def test_a_tampered_query_row_or_statement_does_not_verify(kept: Path, tmp_path: Path, sandbox_url: str) -> None:
@@ -82,8 +77,6 @@ def test_a_tampered_query_row_or_statement_does_not_verify(kept: Path, tmp_path:
     }
     found = faults(tmp_path / "out", sandbox_url, *(altered(environment, **change) for change in damaged.values()))
     assert found == list(damaged)
-    rows = {**final, "queries": {query: [] for query in final["queries"]}}
-    assert faults(tmp_path / "rows", sandbox_url, altered(environment, final_state=rows)) == ["wrong final state"]
 
 
 HOSTILE = """
@@ -120,21 +113,15 @@ async def test_neither_sql_nor_a_hostile_program_reaches_a_file_or_an_extension(
         ("state.execute(\"INSERT INTO lots VALUES ('a', 1)\")", "exception"),
     ],
 )  # fmt: skip
-async def test_steps_and_bytes_of_a_database_have_the_limits_of_the_call(
-    body: str, kind: str, sandbox_url: str
-) -> None:
+async def test_steps_and_bytes_of_a_database_have_a_call_s_limits(body: str, kind: str, sandbox_url: str) -> None:
     reply = await told(sandbox_url, body, wall_seconds=10, cpu_seconds=2)
-    assert reply.error is not None
-    assert reply.error.kind.value == kind
-    assert reply.state is None
+    assert (reply.error and reply.error.kind.value, reply.state) == (kind, None)
 
 
 async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_next_one(sandbox_url: str) -> None:
-    adds = (
-        "state.execute('INSERT INTO lots VALUES (\"c\", 0.1 + 0.2)')\nreturn list(state.execute('SELECT * FROM lots'))"
-    )
+    adds = "state.execute('INSERT INTO lots VALUES (0, 0.1 + 0.2)')\nreturn list(state.execute('SELECT * FROM lots'))"
     replies = [await told(sandbox_url, adds, {**BEFORE, "queries": {ALL: []}}) for _ in range(2)]
-    assert replies[0].value == [["a", 1], ["b", 2], ["c", 0.1 + 0.2]] == replies[1].value
+    assert replies[0].value == [["a", 1], ["b", 2], ["0", 0.1 + 0.2]] == replies[1].value
     assert replies[0].state == replies[1].state
     assert (replies[0].state or {})["queries"] == {ALL: replies[0].value}
 
@@ -150,21 +137,24 @@ async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_nex
         ("DELETE FROM lots RETURNING name, price", [["a", 1], ["b", 7]], "database cannot be examined"),
     ],
 )  # fmt: skip
-async def test_queries_read_in_an_order_of_their_own_and_show_every_change(
-    query: str, rows: Any, reason: str | None, sandbox_url: str
-) -> None:
+async def test_queries_only_read_and_show_every_change(query: str, rows: Any, reason: str | None) -> None:
     conditions = [StateCondition(path=(query,), relation="equals", value=rows)]
-    async with AsyncSandboxClient(sandbox_url) as client:
-        if reason is None:
-            assert (await with_queries(client, conditions, BEFORE, AFTER))[1]["queries"] == {ALL: rows}
-        else:
-            with pytest.raises(Rejected, match=reason):
-                await with_queries(client, conditions, BEFORE, AFTER)
+    with nullcontext() if reason is None else pytest.raises(Rejected, match=reason):
+        _, last = await with_queries(InThisProcess(), conditions, BEFORE, AFTER)
+        assert last["queries"] == {query: rows}
+
+
+async def test_a_call_that_leaves_the_same_state_with_another_argument_is_rejected() -> None:
+    source = "def paint(color, state):\n    state['painted'] = True\n    return color[::-1]"
+    call = ToolCall(id="c", name="paint", arguments={"color": "red"})
+    asked = SubQuestion(id="q", question="?", answer="der", call=call)
+    tool = EnvironmentTool(document=document("paint", color="string"), source=source)
+    with pytest.raises(Rejected, match="state ignores an argument"):
+        await prove_stateful(InThisProcess(), [tool], [asked], {})
 
 
 @pytest.mark.parametrize("call", ["state.execute(x)", "state.execute(f'SELECT {x}')", "state.executescript('a' + x)"])
 def test_no_argument_of_a_call_becomes_a_statement(call: str) -> None:
     asked = document("f", x="string")
-    check_source("def f(x, state):\n    return state.execute('SELECT ?', (x,)).fetchall()", asked, ())
     with pytest.raises(Rejected, match="statement is not constant"):
         check_source(f"def f(x, state):\n    return {call}", asked, ())

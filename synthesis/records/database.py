@@ -1,4 +1,4 @@
-"""The program behind a tool whose state is a database; it runs in the sandbox, in the process of the tool's call.
+"""The program behind a tool whose state is a database; it runs in the sandbox, in the tool's process.
 
     {"sql": text, "queries": {query: rows}} ──► connection ──► tool ──► the same, with text and rows as they are now
 
