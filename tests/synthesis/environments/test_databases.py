@@ -57,7 +57,7 @@ async def test_gold_ends_as_asked_and_neither_no_call_nor_another_amount_does(ke
     async with AsyncSandboxClient(sandbox_url) as client:
         perfect, wrong = [await run_program(each, start, client, max_turns=20) for each in (right, less)]
     assert perfect.counts.num_solved == perfect.counts.num_subtasks == len(environment.sub_tasks) + 1
-    assert perfect.state == environment.final_state
+    assert perfect.state == environment.final_state != wrong.state
     assert not any(ends_as_asked(environment, state) for state in (wrong.state, environment.state, None))
 
 
@@ -110,7 +110,6 @@ async def test_neither_sql_nor_a_hostile_program_reaches_a_file_or_an_extension(
         ("state.execute('WITH n(i) AS (VALUES(1) UNION ALL SELECT i FROM n) SELECT max(i) FROM n')", "timeout"),
         ("for n in range(40000): state.execute('INSERT INTO lots VALUES (?, 1)', (f'{n:200}',))", "output_limit"),
         ("state.execute(\"INSERT INTO lots VALUES ('c', zeroblob(900000000))\")", "memory"),
-        ("state.execute(\"INSERT INTO lots VALUES ('a', 1)\")", "exception"),
     ],
 )  # fmt: skip
 async def test_steps_and_bytes_of_a_database_have_a_call_s_limits(body: str, kind: str, sandbox_url: str) -> None:
@@ -119,11 +118,12 @@ async def test_steps_and_bytes_of_a_database_have_a_call_s_limits(body: str, kin
 
 
 async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_next_one(sandbox_url: str) -> None:
-    adds = "state.execute('INSERT INTO lots VALUES (0, 0.1 + 0.2)')\nreturn list(state.execute('SELECT * FROM lots'))"
+    adds = (
+        "state.execute('INSERT INTO lots VALUES (?, .1 + .2)', 'c')\nreturn list(state.execute('SELECT * FROM lots'))"
+    )
     replies = [await told(sandbox_url, adds, {**BEFORE, "queries": {ALL: []}}) for _ in range(2)]
-    assert replies[0].value == [["a", 1], ["b", 2], ["0", 0.1 + 0.2]] == replies[1].value
-    assert replies[0].state == replies[1].state
-    assert (replies[0].state or {})["queries"] == {ALL: replies[0].value}
+    assert replies[0].value == [["a", 1], ["b", 2], ["c", 0.1 + 0.2]] == replies[1].value
+    assert replies[0].state == replies[1].state == {**(replies[0].state or {}), "queries": {ALL: replies[0].value}}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,6 @@ async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_nex
         (ALL, [["a", 1], ["b", 7]], None),
         (ALL, [["b", 7], ["a", 1]], "state is not as the task asks"),
         ("SELECT price FROM lots WHERE name < 'b?' ORDER BY name", [[1], [7]], "conditions miss a change"),
-        ("SELECT sum(price) FROM lots", [[8]], "conditions miss a change"),
         ("SELECT group_concat(price) FROM lots", [["1,7"]], "database cannot be examined"),
         ("DELETE FROM lots RETURNING name, price", [["a", 1], ["b", 7]], "database cannot be examined"),
     ],
