@@ -118,9 +118,7 @@ async def test_steps_and_bytes_of_a_database_have_a_call_s_limits(body: str, kin
 
 
 async def test_the_same_call_gives_the_same_bytes_and_leaves_nothing_for_the_next_one(sandbox_url: str) -> None:
-    adds = (
-        "state.execute('INSERT INTO lots VALUES (?, .1 + .2)', 'c')\nreturn list(state.execute('SELECT * FROM lots'))"
-    )
+    adds = "state.execute('INSERT INTO lots VALUES (?, .1 + .2)', 'c')\nreturn [*state.execute('SELECT * FROM lots')]"
     replies = [await told(sandbox_url, adds, {**BEFORE, "queries": {ALL: []}}) for _ in range(2)]
     assert replies[0].value == [["a", 1], ["b", 2], ["c", 0.1 + 0.2]] == replies[1].value
     assert replies[0].state == replies[1].state == {**(replies[0].state or {}), "queries": {ALL: replies[0].value}}
@@ -154,6 +152,5 @@ async def test_a_call_that_leaves_the_same_state_with_another_argument_is_reject
 
 @pytest.mark.parametrize("call", ["state.execute(x)", "state.execute(f'SELECT {x}')", "state.executescript('a' + x)"])
 def test_no_argument_of_a_call_becomes_a_statement(call: str) -> None:
-    asked = document("f", x="string")
     with pytest.raises(Rejected, match="statement is not constant"):
-        check_source(f"def f(x, state):\n    return {call}", asked, ())
+        check_source(f"def f(x, state):\n    return {call}", document("f", x="string"), ())
