@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synthesis.answers.same_answer import is_answered, same_answer
-from synthesis.answers.state_conditions import meets_conditions
+from synthesis.answers.same_answer import is_answered
+from synthesis.answers.state_conditions import ends_as_asked
 from synthesis.records import Environment, JsonObject, JsonValue, SubQuestion
 
 
@@ -80,9 +80,7 @@ def count_episode(
     if environment.expectation != "answer":
         ends_well = met_expectation
     elif environment.final_state is not None:
-        ends_well = same_answer(environment.final_state, final_state) and meets_conditions(
-            environment.state_conditions, environment.state, final_state
-        )
+        ends_well = ends_as_asked(environment, final_state)
     else:
         return EpisodeCounts(solved, len(environment.sub_tasks), num_tool_calls)
     return EpisodeCounts(solved + ends_well, len(environment.sub_tasks) + 1, num_tool_calls + 1)

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from synthesis.answers.same_answer import ABSENT, same_answer, value_at
-from synthesis.records import JsonObject, JsonValue, StateCondition
+from synthesis.records import Environment, JsonObject, JsonValue, StateCondition
 
 _IS_LIST: Final = None
 """The mark of a list in `_by_place`: a key that no object and no path has."""
+
+
+def ends_as_asked(environment: Environment, last: JsonObject | None) -> bool:
+    """Say whether an episode has left the state that its task asks for; of a database its queries decide."""
+    conditions, first = environment.state_conditions, environment.state
+    if not environment.has_database:
+        return same_answer(environment.final_state, last) and meets_conditions(conditions, first, last)
+    before, after = ((state or {}).get("queries") for state in (first, last))
+    return bool(conditions) and meets_conditions(conditions, before, after)
 
 
 def meets_conditions(conditions: Sequence[StateCondition], before: JsonObject | None, after: JsonObject | None) -> bool:

@@ -87,7 +87,7 @@ class EnvironmentsConfig(BaseModel):
     name_parts: dict[Language, int] = {}
     """Number of first and of second parts of entity names by language; without an entry all parts are used."""
     varieties: dict[Variety, float] = {"plain": 1.0}
-    """Shares of `plain` and `stateful` environments, and of those with a `withheld_tool` or `missing_parameter`."""
+    """Shares by kind: `plain`, `stateful`, `stateful_database` (SQLite), `withheld_tool`, `missing_parameter`."""
     demonstrations: dict[Habit, Annotated[float, Field(ge=0, le=1)]] = {}
     """Shares of the environments whose demonstration has a habit; `proving/demonstrations.py` describes each habit. The
     others, and those without room for their habit, demonstrate their gold episode."""

@@ -127,7 +127,7 @@ class _Run:
         """Have every question written and scored; keep those of sufficient quality. A stateful task has no draft."""
 
         async def write(plan: EnvironmentPlan) -> JsonValue:
-            if plan.variety == "stateful":
+            if plan.variety.startswith("stateful"):
                 return {"index": plan.index, "draft": None}
             draft = await self.worker.draft(plan, self._source(plan))
             return {"index": plan.index, "draft": draft.model_dump(mode="json")}

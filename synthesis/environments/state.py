@@ -6,20 +6,23 @@ The proof runs the gold calls in order on the state as it changes. Beside the pr
 a sub-question that depends on others must not give its gold on the initial state. Then conditions on the last state are
 written by a teacher that has not seen it. They must hold of the last state, but neither of the first one nor of the
 last one with anything changed in it.
+
+A state may be a SQLite database (see `records/database.py`). Then the conditions are queries with their rows.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from sandbox.client import ExecuteRequest
 from synthesis.answers.same_answer import is_answered, same_answer
 from synthesis.answers.state_conditions import meets_conditions
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
-from synthesis.environments.proving.proof import changed_argument, check_replies, trials
+from synthesis.environments.proving.proof import PROOF_LIMITS, changed_argument, check_replies, trials
 from synthesis.environments.proving.sub_environments import proven_reply, sub_question_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import check_structure, ways_to_answer
@@ -27,7 +30,7 @@ from synthesis.environments.selection.quotas import EnvironmentPlan
 from synthesis.prompts.stateful import StatefulTask, WriteStateConditions, WriteStatefulTask
 from synthesis.questions.decomposition import QAInstance
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import EnvironmentTool, JsonObject, JsonValue, StateCondition, SubQuestion
+from synthesis.records import DATABASE_PROGRAM, EnvironmentTool, JsonObject, JsonValue, StateCondition, SubQuestion
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 
@@ -61,19 +64,29 @@ async def write_stateful_task(
             raise Rejected("calls do not match sub-questions", f"{len(task.calls)} for {len(task.instance.nodes)}")
         sub_questions = tuple(map(sub_question_of, task.instance.nodes, task.calls))
         tools = tuple(with_needed_packages(tool, knowledge.packages) for tool in task.tools)
-        final_state = await prove_stateful(sandbox, tools, sub_questions, task.state)
+        state = {**task.state, "queries": {}} if is_database else task.state
+        if is_database:
+            tools = tuple(tool.model_copy(update={"takes_database": True}) for tool in tools)
+        final_state = await prove_stateful(sandbox, tools, sub_questions, state)
         asked = WriteStateConditions(
             knowledge=knowledge,
             question=task.instance.question,
             calls=task.calls,
             descriptions={tool.document.name: tool.document.description for tool in task.tools},
-            state=task.state,
+            state=state,
+            database=is_database,
         )
         conditions = (await teacher.ask(asked, seed=seed)).conditions
-        check_conditions(conditions, task.state, final_state)
-        return ProvenTask(task.instance, sub_questions, tools, task.state, final_state, conditions)
+        if is_database:
+            state, final_state = await with_queries(sandbox, conditions, state, final_state)
+        else:
+            check_conditions(conditions, state, final_state)
+        return ProvenTask(task.instance, sub_questions, tools, state, final_state, conditions)
 
-    request = WriteStatefulTask(knowledge=knowledge, scenario=plan.scenario, num_lookups=plan.num_lookups)
+    is_database = plan.variety == "stateful_database"
+    request = WriteStatefulTask(
+        knowledge=knowledge, scenario=plan.scenario, num_lookups=plan.num_lookups, database=is_database
+    )
     return await proven_reply(teacher, request, proven, seed=seed)
 
 
@@ -103,10 +116,36 @@ async def prove_stateful(
         check_replies(listed, replies)
         if sub_question.depends_on and stale.ok and is_answered(sub_question, stale.value):
             raise Rejected("does not depend on the state", f"{sub_question.id} has its answer from the start")
-        state = replies[0].state if replies[0].state is not None else state  # of the gold call, the first one listed
+        after = replies[0].state if replies[0].state is not None else state  # of the gold call, the first one listed
+        for trial, reply in zip(listed, replies, strict=True):
+            if trial.promise == "changed" and reply.ok and reply.state == after != state:
+                raise Rejected("state ignores an argument", f"{trial.arguments} as well as those of {sub_question.id}")
+        state = after
     if same_answer(initial, state):
         raise Rejected("state does not change")
     return state
+
+
+async def with_queries(
+    sandbox: Sandbox, conditions: Sequence[StateCondition], state: JsonObject, final_state: JsonObject
+) -> tuple[JsonObject, JsonObject]:
+    """Check conditions on databases by their queries; return first and last state with the rows of these queries.
+
+    Raises:
+        Rejected: as `check_conditions`, or a query does not run or has no order of its own.
+    """
+    queries = dict.fromkeys(str(condition.path[0]) for condition in conditions)
+    states = ({**each, "queries": queries} for each in (state, final_state))
+    program = partial(ExecuteRequest, source=DATABASE_PROGRAM, function="examined", arguments={}, limits=PROOF_LIMITS)
+    replies = await sandbox.execute_batch([program(state=each) for each in states])
+    if errors := [reply.error.message for reply in replies if reply.error is not None]:
+        raise Rejected("database cannot be examined", errors[0])
+    first, last = (reply.value for reply in replies)
+    before = first["state"]["queries"]
+    check_conditions(conditions, before, last["state"]["queries"])
+    if any(meets_conditions(conditions, before, tampered) for tampered in last["tampered"]):
+        raise Rejected("conditions miss a change", "the queries give the same rows after a change of one row or value")
+    return first["state"], last["state"]
 
 
 def check_conditions(conditions: Sequence[StateCondition], state: JsonObject, final_state: JsonObject) -> None:
@@ -119,22 +158,12 @@ def check_conditions(conditions: Sequence[StateCondition], state: JsonObject, fi
         raise Rejected("no condition on the state")
     if not meets_conditions(conditions, state, final_state):
         asked = [condition.model_dump(mode="json") for condition in conditions]
-        raise Rejected(
-            "state is not as the task asks",
-            f"expected {_shown(asked)}, found {_shown(final_state)} after {_shown(state)}",
-        )
+        raise Rejected("state is not as the task asks", f"expected {asked}, found {final_state} after {state}")
     if meets_conditions(conditions, state, state):
-        raise Rejected("conditions hold from the start", _shown(state))
+        raise Rejected("conditions hold from the start", f"{state}")
     for tampered in tampered_states(final_state):
         if meets_conditions(conditions, state, tampered):
-            raise Rejected("conditions miss a change", f"they hold of {_shown(tampered)}")
-
-
-def _shown(value: JsonValue) -> str:
-    try:
-        return repr(value)
-    except ValueError:
-        return f"a value with a number of more than {sys.get_int_max_str_digits()} digits"
+            raise Rejected("conditions miss a change", f"they hold of {tampered}")
 
 
 def tampered_states(state: JsonObject) -> Iterator[JsonObject]:

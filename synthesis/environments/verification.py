@@ -16,7 +16,7 @@ from synthesis.environments.proving.other_rows import calls_for_other_rows, is_c
 from synthesis.environments.proving.proof import Proof, check_apart, prove, replay_gold_calls, request_of
 from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import mentions
-from synthesis.environments.state import check_conditions, prove_stateful
+from synthesis.environments.state import check_conditions, prove_stateful, with_queries
 from synthesis.questions.decomposition import CompositionError, compose, depths, scenario_of
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, canonical_json
@@ -81,11 +81,14 @@ async def replay_environment(environment: Environment, sandbox: Sandbox, executa
 
 
 async def _verify_states(environment: Environment, sandbox: Sandbox) -> None:
-    final_state = await prove_stateful(sandbox, environment.tools, environment.sub_questions, environment.state or {})
+    state, conditions = environment.state or {}, environment.state_conditions
+    final_state = await prove_stateful(sandbox, environment.tools, environment.sub_questions, state)
     if not same_answer(environment.final_state, final_state):
         raise Rejected("wrong final state", f"expected {environment.final_state!r}, found {final_state!r}")
-    if environment.state_conditions:
-        check_conditions(environment.state_conditions, environment.state or {}, final_state)
+    if environment.has_database:
+        await with_queries(sandbox, conditions, state, final_state)
+    elif conditions:
+        check_conditions(conditions, state, final_state)
 
 
 def _unused(environment: Environment) -> list[EnvironmentTool]:

@@ -87,8 +87,10 @@ def prompt_version_of(config: EnvironmentsConfig, plan: EnvironmentPlan, teacher
         names.append(PACKAGES_VERSION)
     if knowledge.unseen != "worlds":
         names.append(UNSEEN_TOOLS_VERSION)
-    if plan.variety == "stateful":
+    if plan.variety.startswith("stateful"):
         names.append(named("state-conditions", WriteStateConditions))
+    if plan.variety == "stateful_database":
+        names.append("database-1")
     return " ".join(names)
 
 

@@ -43,7 +43,8 @@ def ground_truth(environment: Environment) -> str:
     says, with `final_state` unless that is null; `answer` is the whole question's. Four keys are there only if they
     are needed: `path` leads to the answer in a tool's reply, by keys and list indices; `aliases` are further texts that
     mean the answer beside them; `user_reply` is the user's answer to the first message that asks back, and the episode
-    goes on; and `state_conditions` hold of the last state, too.
+    goes on; and `state_conditions` hold of the last state, too. Of a state with `sql`, only its `queries` are compared:
+    there the paths of the conditions begin.
     """
     truth = {
         "sub_tasks": [

@@ -29,4 +29,5 @@ hard_moves          The wording of moves in a hard world: the question in a lay 
 output_completion   The embedded teacher on results: a call gives records of the tool's noun, with the fields by which
                     tools address it.
 written_words       Words, frames and ranges of the embedded teacher, from the TOML files of this folder.
+databases           Stateful tasks on a SQLite database: funds in one table, and each move of them a row of another.
 """

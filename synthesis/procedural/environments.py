@@ -11,9 +11,9 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from synthesis.answers.same_answer import same_answer
+from synthesis.procedural.databases import write_conditions, write_task
 from synthesis.procedural.hard_options import OPTIONS, option_of, paged
 from synthesis.procedural.hard_questions import judge_naturalness
-from synthesis.procedural.stateful import write_state_conditions, write_stateful_task
 from synthesis.procedural.table_worlds import world_about
 from synthesis.procedural.tool_shapes import shape_of, shaped_tables, source_of
 from synthesis.procedural.world_questions import draw_instance, facts_by_question
@@ -296,7 +296,7 @@ def _share(verdicts: Any) -> float:
 
 ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     WriteQAInstance: write_qa_instance,
-    WriteStatefulTask: write_stateful_task,
+    WriteStatefulTask: write_task,
     OmitParameter: omit_parameter,
     JudgeDecomposition: judge_decomposition,
     JudgeNaturalness: judge_naturalness,
@@ -308,6 +308,6 @@ ANSWERS: Mapping[type[Request[Any]], Callable[[Any, int], Any]] = {
     FindHomogeneousTool: find_homogeneous_tool,
     MergeTools: merge_tools,
     WriteSiblingTools: write_sibling_tools,
-    WriteStateConditions: write_state_conditions,
+    WriteStateConditions: write_conditions,
 }
 """Request type to the pure function (request, seed) that answers it."""

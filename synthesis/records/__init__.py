@@ -8,6 +8,7 @@ certificates   The certificate of a set of environments: figures of policies tha
 conversations  Trajectories: tasks, the messages of a conversation, and the seven reward axes.
 environments   Environments: a question whose sub-answers are proven by running Python tools, and the gold episode.
 tools          Tool documents and servers, and the form that all records have.
+database       The program behind a tool whose state is a database; it runs in the sandbox, in the tool's process.
 """
 
 from synthesis.records.certificates import ATTACKS, MEANING, AttackFigures, BlindAccuracy, Certificate
@@ -28,6 +29,7 @@ from synthesis.records.conversations import (
     Trajectory,
 )
 from synthesis.records.environments import (
+    DATABASE_PROGRAM,
     Composition,
     Demonstration,
     Difficulty,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -15,6 +16,7 @@ from synthesis.run.json_values import JsonObject, JsonValue, canonical_json
 
 Scenario = Literal["single_hop", "parallel_single_hop", "multi_hop", "parallel_multi_hop"]
 SimilarityBand = Literal["high", "medium", "low"]
+DATABASE_PROGRAM: Final = Path(__file__).with_name("database.py").read_text(encoding="utf-8")
 Difficulty = Literal["plain", "hard"]
 """`plain`: the question uses the words of its tools' documents, so matching words finds the tools. `hard`: the question
 uses other words, and other tools with the same parameter give other answers."""
@@ -40,10 +42,15 @@ class EnvironmentTool(Record):
     # Not in the JSON schema: a teacher that writes a tool does not choose versions.
     packages: SkipJsonSchema[tuple[NeededPackage, ...]] = Field(default=(), exclude_if=lambda packages: not packages)
     """Packages beside the standard library that the code imports; a sandbox without them cannot run the tool."""
+    takes_database: SkipJsonSchema[bool] = Field(default=False, exclude_if=lambda taken: not taken)
+    """Whether the parameter `state` is an open SQLite connection instead of a JSON object."""
 
     def module_source(self) -> str:
         """Return the module text that the sandbox runs: the data tables as `TABLES`, then the code."""
-        return f"import json\n\nTABLES = json.loads({json.dumps(canonical_json(self.tables))})\n\n{self.source}"
+        module = f"import json\n\nTABLES = json.loads({json.dumps(canonical_json(self.tables))})\n\n{self.source}"
+        if not self.takes_database:
+            return module
+        return f"{module}\n\n{DATABASE_PROGRAM}\n\n{self.document.name} = _on_database({self.document.name})\n"
 
 
 class IrrelevantTool(Record):
@@ -152,11 +159,12 @@ class Environment(KeptRecord):
     tools: tuple[EnvironmentTool, ...]
     irrelevant_tools: tuple[IrrelevantTool, ...] = ()
     state: JsonObject | None = None
-    """Initial state of an episode for tools that read or change it."""
+    """Initial state for tools that read or change it; a database is `{"sql": TEXT, "queries": {QUERY: ROWS}}`."""
     final_state: JsonObject | None = None
     """State at the end of a perfect episode; to reach it is one more sub-task."""
     state_conditions: tuple[StateCondition, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
-    """Conditions on the last state, written from the task alone; `final_state` meets all of them."""
+    """Conditions on the last state, written from the task alone; `final_state` meets all of them. Of a database the
+    path is a query, and the value its rows."""
     difficulty: Difficulty = Field(default="plain", exclude_if=lambda difficulty: difficulty == "plain")
     expectation: Expectation = "answer"
     missing: str | None = None
@@ -237,6 +245,11 @@ class Environment(KeptRecord):
     def is_stateful(self) -> bool:
         """Whether a perfect episode leaves a state behind that is checked."""
         return self.final_state is not None
+
+    @property
+    def has_database(self) -> bool:
+        """Whether the state is a database; then the rows of its queries alone are checked at the end."""
+        return any(tool.takes_database for tool in self.tools)
 
     def gold_levels(self) -> list[list[SubQuestion]]:
         """Return the sub-tasks by dependency level: each depends on sub-tasks of earlier levels alone."""

@@ -85,6 +85,10 @@ def _check_allowed(node: ast.AST, allowed: Set[str]) -> None:
         for attribute in [node.attr] if isinstance(node, ast.Attribute) else node.kwd_attrs:
             if attribute.startswith("__") or attribute in FRAMES:
                 raise Rejected("name not allowed", f"{attribute!r} in line {node.lineno}")
+    match node:  # of a database: no argument of a call becomes SQL
+        case ast.Call(func=ast.Attribute(attr="execute" | "executemany" | "executescript"), args=[first, *_]):
+            if not isinstance(first, ast.Constant):
+                raise Rejected("statement is not constant", f"SQL in line {node.lineno}")
     if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.Global | ast.Nonlocal):
         raise Rejected("statement not allowed", f"{type(node).__name__} in line {node.lineno}")
 

@@ -12,7 +12,7 @@ from synthesis.records import Language, Scenario
 
 Choice = TypeVar("Choice")
 
-Variety = Literal["plain", "stateful", "withheld_tool", "missing_parameter"]
+Variety = Literal["plain", "stateful", "stateful_database", "withheld_tool", "missing_parameter"]
 """The particular property of an environment; the paper's environments are all plain."""
 
 PARALLEL_SCENARIOS: tuple[Scenario, ...] = ("parallel_single_hop", "parallel_multi_hop")
@@ -82,7 +82,7 @@ def plan_environments(
     num_parallel = sum(scenario in PARALLEL_SCENARIOS for scenario in by_scenario)
     computed = iter(shuffled({True: computations, False: 1 - computations}, num_parallel))
     by_variety = _place_varieties(rng, apportion(varieties, count), by_scenario)
-    chosen = zip(by_scenario, shuffled(languages, count), shuffled(domains, count), strict=True)
+    chosen = zip(by_variety, by_scenario, shuffled(languages, count), shuffled(domains, count), strict=True)
     return [
         EnvironmentPlan(
             index=index,
@@ -91,23 +91,23 @@ def plan_environments(
             domain=domain,
             num_lookups=next(sizes[scenario]),
             # Drawn before the variety is asked: a stateful environment uses up its place.
-            with_computation=scenario in PARALLEL_SCENARIOS and next(computed) and by_variety[index] != "stateful",
-            variety=by_variety[index],
+            with_computation=scenario in PARALLEL_SCENARIOS and next(computed) and not variety.startswith("stateful"),
+            variety=variety,
         )
-        for index, (scenario, language, domain) in enumerate(chosen)
+        for index, (variety, scenario, language, domain) in enumerate(chosen)
     ]
 
 
 def _place_varieties(rng: random.Random, places: list[Variety], by_scenario: list[Scenario]) -> list[Variety]:
     multi_hop = [index for index, scenario in enumerate(by_scenario) if scenario.endswith("multi_hop")]
-    num_stateful = places.count("stateful")
-    if num_stateful > len(multi_hop):
+    stateful = [variety for variety in places if variety.startswith("stateful")]
+    if len(stateful) > len(multi_hop):
         raise PlanImpossible(
             f"expected at most {len(multi_hop)} stateful environments, as many as multi-hop ones, "
-            f"found {num_stateful}; lower the share of `stateful` in `varieties`, or raise the multi-hop share"
+            f"found {len(stateful)}; lower `stateful…` in `varieties`, or raise the multi-hop share"
         )
-    stateful = set(rng.sample(multi_hop, num_stateful))
-    others: list[Variety] = [variety for variety in places if variety != "stateful"]
+    placed = dict(zip(rng.sample(multi_hop, len(stateful)), stateful, strict=True))
+    others: list[Variety] = [variety for variety in places if not variety.startswith("stateful")]
     rng.shuffle(others)
     rest = iter(others)
-    return ["stateful" if index in stateful else next(rest) for index in range(len(by_scenario))]
+    return [placed[index] if index in placed else next(rest) for index in range(len(by_scenario))]
