@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol
 from synthesis.prompts.emulated_tool_response import AnsweredCall, EmulateCall, EmulatorState
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
 from synthesis.teacher.protocol import BadReply, Teacher
+from synthesis.tools.nouns import effect_of, is_identifier
 from synthesis.track.seeds import derived_random, derived_seed
 
 FailureKind = Literal["timeout", "server_error", "rate_limit", "malformed"]
@@ -94,9 +95,13 @@ class Emulator:
         failure = rng.choice(FAILURE_KINDS) if rng.random() < self._failure_rate else None
         if failure is not None and failure != "malformed":
             return self._fail(call_id, failure, json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}))
+        # A new thing has an id of its own, and of several things a call may do a part.
+        known = [] if effect_of(tool) == "create" else filter(is_identifier, arguments)
+        named = tuple(name for name in known if not isinstance(arguments[name], list))
         request = EmulateCall(
-            language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier
-        )
+            language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier,
+            identifiers=named,
+        )  # fmt: skip
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
         try:  # any teacher: a model behind an endpoint was told of its mistake before
             request.check(response)
