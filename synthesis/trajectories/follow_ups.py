@@ -87,12 +87,8 @@ async def write_follow_ups(
 
         written = await accepted_reply(teacher, request, checked, seed=derived_seed(seed, "follow-up", ordinal))
         new = {slot: written.slots[slot] for slot in task_slots(asked_for, server) if slot not in task.slots}
-        extended = {
-            "chain": asked_for,
-            "slots": task.slots | new,
-            "follow_ups": (*task.follow_ups, FollowUp(text=written.text, num_calls=num_calls)),
-        }
-        task = task.model_copy(update=extended)
+        follow_ups = (*task.follow_ups, FollowUp(text=written.text, num_calls=num_calls))
+        task = task.model_copy(update={"chain": asked_for, "slots": task.slots | new, "follow_ups": follow_ups})
     return task
 
 

@@ -124,14 +124,12 @@ def run_report(
 ) -> str:
     """Return the report beside the records: completed parameters and results, servers left out, and tool graphs."""
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
-    report = {
-        **{
-            name: {"read": stage.read, "completed": stage.kept, "rejected": dict(sorted(stage.rejected.items()))}
-            for name, stage in (("unknown_parameters", unknown), ("unknown_results", outputs))
-        },
-        "servers_left_out": dict(sorted(servers.rejected.items())),
-        "edges_by_weight": dict(sorted(weights.items())),
+    report: JsonObject = {
+        name: {"read": stage.read, "completed": stage.kept, "rejected": dict(sorted(stage.rejected.items()))}
+        for name, stage in (("unknown_parameters", unknown), ("unknown_results", outputs))
     }
+    report["servers_left_out"] = dict(sorted(servers.rejected.items()))
+    report["edges_by_weight"] = dict(sorted(weights.items()))
     # One line a server: a report is read by people, too.
     graphs = ",\n  ".join(json.dumps(graph, ensure_ascii=False) for graph in tool_graphs)
     return f'{json.dumps(report, indent=1)[:-2]},\n "tool_graphs": [\n  {graphs}\n ]\n}}\n'

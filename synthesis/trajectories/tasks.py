@@ -173,11 +173,6 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
     }
 
 
-def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
-    """Return the fault of a call's arguments by the tool's schema; None if there is none."""
-    return schema_fault(tool.parameters, arguments, "arguments")
-
-
 class TaskThresholds(BaseModel):
     """The least score that a task needs on each quality."""
 
