@@ -113,7 +113,7 @@ def fits(tool: ToolDocument, argument: str, pointer: str, owner: Noun, output: J
     >>> [fits(tool, argument, "/hotels/0/id", ("hotel",), text) for argument in ("hotel_id", "guest_id")]
     [True, False]
     """
-    schema = tool.parameters.get("properties", {}).get(argument, {})
+    schema = settled(tool.parameters.get("properties", {}).get(argument))
     if not same_type(schema, output) or ("enum" in schema and output.get("enum") != schema["enum"]):
         return False
     found = _field_at(pointer, owner)
@@ -127,9 +127,8 @@ def fits(tool: ToolDocument, argument: str, pointer: str, owner: Noun, output: J
     is_bare = len(words_of(argument)) == 1  # `id`, of the tool's noun: of a page, for the children of a page
     of_kind = nouns.is_same_kind(noun, owner) or (is_bare and bool(owner) and owner[-1] in noun)
     if found == (key,) or (found, key) == (("id",), "identifier"):
-        return of_kind or (
-            is_bare and key == "url" and "/0/" in f"{pointer}/"
-        )  # anything that was found can be visited
+        # Anything that was found can be visited.
+        return of_kind or (is_bare and key == "url" and "/0/" in f"{pointer}/")
     if found[-1:] == (key,) and nouns.is_same_kind(noun, tuple(map(nouns.singular, found[:-1]))):
         return True
     return key == "name" and slot_name(argument) == "_".join(found) and not nouns.is_content(argument)

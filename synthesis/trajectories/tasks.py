@@ -24,7 +24,7 @@ from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
-from synthesis.trajectories.bindings import scalar_type, slot_name
+from synthesis.trajectories.bindings import scalar_type, settled, slot_name
 from synthesis.trajectories.chains import bound_chain, issuer_of, task_slots
 from synthesis.written_language import require_language
 
@@ -80,7 +80,7 @@ def check_request(
         if slot in hidden and stated:
             raise Rejected("hidden fact stands in the task", f"{slot!r} = {value!r}")
         # A choice may be put in words: "in Celsius" for "metric".
-        is_literal = scalar_type(schema) in ("string", "number", "integer") and "enum" not in schema
+        is_literal = scalar_type(schema) in ("string", "number", "integer") and "enum" not in settled(schema)
         if slot not in hidden and is_literal and not stated:
             raise Rejected("fact is not in the task's text", f"{slot!r} = {value!r}")
     given = {slot_name(binding.argument) for binding in chain.bindings if binding.source == "earlier_output"}
@@ -169,7 +169,7 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
         if tool.name == chain.tools[0]
         and argument in required[tool.name]
         and scalar_type(schema) == "string"
-        and "enum" not in schema
+        and "enum" not in settled(schema)
     }
 
 

@@ -16,6 +16,7 @@ from synthesis.trajectories.chains import bind_chain, is_statable, vote_on_chain
 from tests.synthesis.trajectories.servers import HOTELS, TEXT, server, tool
 
 FLAG = {"type": "boolean"}
+MAYBE_ONE_OF = {"anyOf": [{"enum": ["low", "high"]}, {"type": "null"}]}
 YES, NO = Vote(coherent=True, reason="fits"), Vote(coherent=False, reason="nothing to do with it")
 
 
@@ -43,7 +44,8 @@ def test_an_argument_that_no_user_could_state_drops_the_chain(schema):
 
 
 def test_a_boolean_that_was_returned_says_nothing_of_a_flag_of_the_same_name():
-    for argument, output, is_given in ((FLAG, FLAG, False), (TEXT, TEXT, True), (TEXT, {"type": "integer"}, False)):
+    others = ((TEXT, {"type": "integer"}, False), (MAYBE_ONE_OF, TEXT, False))
+    for argument, output, is_given in ((FLAG, FLAG, False), (TEXT, TEXT, True), *others):
         taking = tool("confirm_booking", {"confirmed": argument})
         assert fits(taking, "confirmed", "/confirmed", ("booking",), output) == is_given
 
