@@ -63,7 +63,7 @@ DEEP = {"properties": {"y": {"properties": {"hotel": {"properties": {"id": TEXT}
         ({"ids": {"type": "array", "items": MAYBE}}, "hotel_id", "/ids/0"),
         ({"cities": NAMES}, "city", "/cities/0"),
         ({"hotels": {"oneOf": [ITEMS]}}, "hotel_id", "/hotels/0/id"),
-        ({"x": DEEP}, "hotel_id", "/x/y/hotel/id"),
+        ({"w": {"properties": {"x": DEEP}}}, "hotel_id", "/w/x/y/hotel/id"),
     ],
 )
 async def test_a_value_is_found_in_lists_alternatives_and_depths_and_the_emulator_gives_it(outputs, argument, path):
