@@ -25,7 +25,7 @@ tools/            Tool documents from anywhere, normalised, and the tools behind
 track/            The parts that both tracks share: journals, seeds, fingerprint, and the records at the end.
 trajectories/     The trajectories track: from tool documents to judged conversations.
 verification      Verification of a record directory: the number of sound records, and the failures.
-written_language  The tests whether a text is in its language, or in neither English nor Chinese, and the rejection of
-                  one.
+written_language  Languages of texts: passages in another language than the text should have, and the rejection for
+                  them.
 contamination     Contamination: the overlap of a set of records with benchmark files that the user has.
 """

@@ -1,11 +1,11 @@
-"""The tests whether a text is in its language, or in neither English nor Chinese, and the rejection of one.
+"""Languages of texts: passages in another language than the text should have, and the rejection for them.
 
-    English   no word in another script than Latin
-    Chinese   no English phrase, no English word that could be avoided, no third script
+    an English text   has words in Latin letters alone
+    a Chinese text    has no English phrase, no English word but terms, and no third script
 
-Names, code, arguments and tool outputs belong to no language. Given texts (facts of a request, tool responses) may
-stand in any text; so may code, addresses and identifiers, titles in 《》, and in Chinese capitalised names. A Chinese
-name that was not given may not stand in an English text: it has no mark of a name.
+Any text may also have code, addresses, identifiers, titles in 《》, and words of the texts that are given with it, as
+facts of a request are. A Chinese text may have capitalised names. An English text may have a Chinese name only if it
+was given: nothing marks it as a name.
 """
 
 from __future__ import annotations

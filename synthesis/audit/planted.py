@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.records import JsonObject, JsonValue, Language, Message, ToolCall, ToolDocument, Trajectory
-from synthesis.trajectories.tasks import argument_error
 
 Messages = tuple[Message, ...]
 
@@ -58,7 +58,7 @@ class Elsewhere:
         """Draw a successful call of a tool with its response; None if the tool's document allows none."""
         calls = self._calls.get(tool.name, [])
         drawn = rng.choice(calls) if calls else None
-        return drawn if drawn is not None and argument_error(tool, drawn[0].arguments) is None else None
+        return drawn if drawn is not None and schema_fault(tool.parameters, drawn[0].arguments, "") is None else None
 
 
 def answered_calls(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Message]]:
@@ -145,7 +145,7 @@ def wrong_arguments(trajectory: Trajectory, elsewhere: Elsewhere, rng: Random) -
         old = call.arguments[name]
         other = elsewhere.value(trajectory.language, name, old, list(call.arguments.values()).__contains__, rng)
         arguments = {**call.arguments, name: other}
-        if other is not None and argument_error(documents[call.name], arguments) is None:
+        if other is not None and schema_fault(documents[call.name].parameters, arguments, "") is None:
             return _with_argument(trajectory.messages, call, arguments, str(old), str(other))
     return None
 

@@ -19,7 +19,7 @@ from synthesis.procedural.text_shapes import text_like
 from synthesis.records import JsonObject, JsonValue, Language, ServerDocument, ToolDocument
 from synthesis.tools.names import words_of
 from synthesis.tools.nouns import is_identifier, singular
-from synthesis.trajectories.bindings import scalar_type, slot_name
+from synthesis.trajectories.bindings import scalar_type, settled, slot_name
 
 _VOCABULARY: Final[Mapping[str, Any]] = tomllib.loads(
     files("synthesis.procedural").joinpath("argument_vocabulary.toml").read_text(encoding="utf-8")
@@ -59,8 +59,7 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language, a
     >>> drawn_value("unit", {"enum": ["km"]}, Random(0), "en")
     'km'
     """
-    if not isinstance(schema, dict):
-        schema = {}
+    schema = settled(schema)
     if "const" in schema:
         return schema["const"]
     # A user cannot say an empty choice.
@@ -87,9 +86,6 @@ def drawn_value(name: str, schema: JsonValue, rng: Random, language: Language, a
         properties = schema.get("properties", {})
         fields = schema.get("required") or list(properties)[:3]
         return {field: drawn_value(field, properties.get(field, {}), rng, language, about) for field in fields}
-    for alternative in schema.get("anyOf") or schema.get("oneOf") or ():
-        if isinstance(alternative, dict) and alternative.get("type") != "null":
-            return drawn_value(name, alternative, rng, language, about)
     return _text(name, {}, rng, language, about)
 
 

@@ -18,7 +18,7 @@ from synthesis.tools import nouns
 from synthesis.tools.names import words_of
 from synthesis.tools.nouns import Effect, Noun
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.bindings import owner_of, scalar_type, slot_name
+from synthesis.trajectories.bindings import owner_of, scalar_type, settled, slot_name
 
 _OUTCOMES: Final[dict[Effect, str]] = {"create": "created", "update": "updated", "delete": "deleted"}
 _SPOKEN: Final = frozenset({"path", "symbol", "ticker", "username"})
@@ -110,11 +110,11 @@ def _value(
     call: _Call, name: str, schema: JsonValue, owner: Noun, where: list[JsonValue], values: JsonObject
 ) -> JsonValue:
     """Draw a part of a response that agrees with known `values`; its draws depend on its place, `where`."""
-    if isinstance(schema, dict):
-        if isinstance(properties := schema.get("properties"), dict) and properties:
-            return _thing(call, properties, owner, where, values)
-        if schema.get("type") == "array" and isinstance(items := schema.get("items"), dict) and "properties" in items:
-            return _things(call, schema, items["properties"], owner, where)
+    schema = settled(schema)
+    if properties := schema.get("properties"):
+        return _thing(call, properties, owner, where, values)
+    if schema.get("type") == "array" and (properties := settled(schema.get("items")).get("properties")):
+        return _things(call, schema, properties, owner, where)
     return drawn_value(name, schema, derived_random(0, *where, name), call.language)
 
 

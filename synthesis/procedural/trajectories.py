@@ -50,7 +50,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request
 from synthesis.tools.nouns import effect_of
 from synthesis.track.seeds import derived_random
-from synthesis.trajectories.bindings import path_to, slot_name, values_from_earlier
+from synthesis.trajectories.bindings import paths_to, slot_name, values_from_earlier
 from synthesis.trajectories.chains import bind_chain, task_slots
 from synthesis.trajectories.tasks import is_stated
 
@@ -65,7 +65,7 @@ def propose_chains(request: ProposeChains, seed: int) -> ProposedChains:
     def relatedness(earlier: str, later: str) -> int:
         """Weigh how one tool can follow another: data that flows, an argument that is shared."""
         before, after = documents[earlier], documents[later]
-        flows = any(path_to(before, after, argument) for argument in after.required)
+        flows = any(paths_to(before, after, argument) for argument in after.required)
         shared = set(map(slot_name, before.required)) & set(map(slot_name, after.required))
         return 4 * flows + 2 * bool(shared)
 
@@ -94,7 +94,7 @@ def _with_producers(tool: ToolDocument, tools: tuple[ToolDocument, ...], depth: 
     # At most three deep: tools may give out each other's arguments in a circle.
     for argument in tool.required if depth < 3 else ():
         for producer in tools:
-            if producer not in chain and path_to(producer, tool, argument):
+            if producer not in chain and paths_to(producer, tool, argument):
                 chain += [earlier for earlier in _with_producers(producer, tools, depth + 1) if earlier not in chain]
                 break
     return [earlier for earlier in chain if earlier.name != tool.name] + [tool]

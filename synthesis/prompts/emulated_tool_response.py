@@ -66,6 +66,8 @@ class EmulateCall(Request[EmulatedResponse]):
     arguments: JsonObject
     state: EmulatorState
     earlier: tuple[AnsweredCall, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    """Names of the arguments that say which thing the call is about; the response is about the same."""
 
     def messages(self) -> list[JsonObject]:
         return question(
@@ -90,7 +92,7 @@ class EmulateCall(Request[EmulatedResponse]):
             fault = schema_fault(self.tool.output_schema, reply.value, "value")
             if fault is not None:
                 raise ValueError(f"expected what {self.tool.name} returns by its output schema, found {fault}")
-        for name, asked in self.arguments.items() if isinstance(reply.value, dict) else ():
-            found = reply.value.get(name, asked)
-            if name.casefold().endswith("id") and found != asked:
+        for name in self.identifiers if isinstance(reply.value, dict) else ():
+            found = reply.value.get(name, asked := self.arguments[name])
+            if str(found) != str(asked):  # 1 and "1" are one id
                 raise ValueError(f"expected {name} {asked!r}, as in the arguments, found {found!r}")

@@ -11,7 +11,8 @@ scripted      A teacher that answers from queues of replies and failures, for te
 status_rules  The rule for each HTTP status of an endpoint: its consequence for the question and for the run.
 usage         Tokens and money that answers cost, metered per piece of work and per kind of question.
 calls         One call: the body that asks a typed question, and the completion that comes back, taken apart.
-parroting     Parroted replies: the prompt's own example or instructions in the place of an answer, or nothing.
+parroting     Parroted replies: a copy of the prompt's own example or instructions instead of an answer, or no content
+              at all.
 
 The embedded teacher stands in `synthesis.procedural`, above both tracks.
 """

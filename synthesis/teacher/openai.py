@@ -161,7 +161,7 @@ class OpenAITeacher:
                 reply, mended = _read(completion, kind)
                 request.check(reply)
                 if not kind.is_turn:
-                    require_own_words(reply, request.messages(), may_be_empty=kind.may_be_empty)
+                    require_own_words(reply, request)
             except ValueError as error:
                 problem = _whole(str(error)[:300])
             else:

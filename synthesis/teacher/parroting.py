@@ -1,21 +1,22 @@
-"""Parroted replies: the prompt's own example or instructions in the place of an answer, or nothing.
+"""Parroted replies: a copy of the prompt's own example or instructions instead of an answer, or no content at all.
 
-A weak model copies what stands before it, with a name or two changed. Two texts share content if they have runs of
-three words in common (in Chinese of three characters, which count half); runs that stand in the question's data are
-the reply's to use.
+A weak model copies its prompt, with a name or two changed. Two texts share content if they have runs of three words in
+common (in Chinese of three characters, which count half). Runs in the question's data do not count: a reply may use
+them. A judge may repeat its instructions, since they are the criteria of its verdict.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from pydantic import BaseModel
 
 from synthesis.records import JsonObject, JsonValue
 from synthesis.run.json_values import texts_in
+from synthesis.teacher.protocol import Request
 
 _MARK: Final = re.compile(r"Example|(?:形式)?示例")
 _WORD: Final = re.compile(r"[^\W_\u3400-\u9fff]+|[\u3400-\u9fff]")
@@ -73,20 +74,21 @@ def _objects_in(text: str, start: int) -> Iterator[tuple[JsonValue, int]]:
         place = text.find("{", end)
 
 
-def require_own_words(reply: BaseModel, messages: Sequence[JsonObject], *, may_be_empty: bool = False) -> None:
-    """Require that a reply to the question in `messages` is one, and no copy of the instructions.
+def require_own_words(reply: BaseModel, request: Request[Any]) -> None:
+    """Require that a reply has content, and is no copy of the example or, if it is no judge's, of the instructions.
 
     Raises:
-        ValueError: it says nothing, or its content stands in the example or the instructions, and not in the data.
+        ValueError: it has no content, or is such a copy; content that stands in the data, too, is none.
     """
     said: JsonObject = reply.model_dump(mode="json")
-    if not may_be_empty and not any(value not in (None, "", [], {}) for value in said.values()):
+    if not request.may_be_empty and not any(value not in (None, "", [], {}) for value in said.values()):
         raise ValueError("nothing is said: every field is empty")
+    messages = request.messages()
     rest, example = parted(str(messages[0]["content"]))
     given = runs_of(*(str(message["content"]) for message in messages[1:]))
     shown = runs_of(*(text for value, _ in _objects_in(example, 0) for text in texts_in(value)), example)
     shown = {run: weight for run, weight in shown.items() if run not in given}
-    asked = {run: weight for run, weight in runs_of(rest).items() if run not in given}
+    asked = {run: weight for run, weight in runs_of(rest).items() if run not in given and request.role != "judges"}
     texts = [runs for text in texts_in(said) if (runs := runs_of(text))]
     for runs in texts:
         copied, total = _shared(runs, shown), sum(runs.values())

@@ -40,7 +40,7 @@ class Request(BaseModel, Generic[Reply]):
     """Whether the reply is the next message of the model, which may call the offered tools; else the reply is JSON."""
 
     may_be_empty: ClassVar[bool] = False
-    """Whether a reply without any content is one."""
+    """Whether a reply whose fields are all empty is an answer."""
 
     def offered(self) -> list[JsonObject]:
         """Return the tools that the model may call, in OpenAI's form."""

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 from synthesis.prompts.emulated_tool_response import AnsweredCall, EmulateCall, EmulatorState
 from synthesis.records import InjectedFailure, JsonObject, JsonValue, Language, ToolDocument
 from synthesis.teacher.protocol import BadReply, Teacher
+from synthesis.tools.nouns import effect_of, is_identifier
 from synthesis.track.seeds import derived_random, derived_seed
 
 FailureKind = Literal["timeout", "server_error", "rate_limit", "malformed"]
@@ -92,9 +93,13 @@ class Emulator:
             self.injected_failures.append(InjectedFailure(tool_call_id=call_id, kind=failure))
         if failure is not None and failure != "malformed":
             return ToolResponse(json.dumps({"error": rng.choice(_FAILURE_TEXTS[failure])}), is_error=True)
+        # A new thing has an id of its own, and of several things a call may do a part.
+        known = [] if effect_of(tool) == "create" else filter(is_identifier, arguments)
+        named = tuple(name for name in known if not isinstance(arguments[name], list))
         request = EmulateCall(
-            language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier
-        )
+            language=self._language, tool=tool, arguments=arguments, state=self.state, earlier=self._earlier,
+            identifiers=named,
+        )  # fmt: skip
         response = await self._teacher.ask(request, seed=derived_seed(self._seed, "emulate", call_id))
         try:  # any teacher: a model behind an endpoint was told of its mistake before
             request.check(response)

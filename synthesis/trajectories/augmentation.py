@@ -89,7 +89,7 @@ async def augment_task(
         if text == task.text:
             raise Rejected("augmentation changed nothing", axis)
         # Both ways: no fact may go, and a fact in other words may not turn into the schema's value.
-        for slot, value in task.slots.items():
+        for slot, value in (task.slots | task.hidden_parameters).items():
             if is_stated(value, task.text) != is_stated(value, text):
                 raise Rejected("augmentation changed a fact", f"{slot!r} = {value!r}")
         return task.model_copy(update={"text": text, "augmentation": axis, "persona": speaker})

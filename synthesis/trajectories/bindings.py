@@ -6,6 +6,7 @@ hotels is the `hotel_id` of a booking. This rule is the embedded teacher's answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -31,19 +32,32 @@ def slot_name(argument: str) -> str:
     return "_".join(words_of(argument)) or argument
 
 
+def settled(schema: JsonValue) -> JsonObject:
+    """Return a schema with one type: of several types or alternatives the first that is not null.
+
+    >>> settled({"anyOf": [{"type": "null"}, {"type": ["array", "null"]}], "title": "Ids"})
+    {'title': 'Ids', 'type': 'array'}
+    """
+    schema = schema if isinstance(schema, dict) else {}
+    if isinstance(types := schema.get("type"), list):
+        schema = {**schema, "type": next((name for name in types if name != "null"), "null")}
+    alternatives = schema.get("anyOf") or schema.get("oneOf") or ()
+    if "type" in schema or "properties" in schema or not alternatives:
+        return schema
+    first = next((each for each in alternatives if isinstance(each, dict) and each.get("type") != "null"), {})
+    return settled({name: part for name, part in schema.items() if name not in ("anyOf", "oneOf")} | first)
+
+
 def scalar_type(schema: JsonValue) -> str | None:
     """Return the scalar type of a schema; None for arrays, objects and schemas that say nothing certain."""
     if not isinstance(schema, dict):
         return None
-    types = schema.get("type")
-    if isinstance(types, str) and types in _SCALARS:  # as nearly all are
-        return types
-    named = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
-    if named and named[0] in _SCALARS:  # of several types the first one counts: a call can be made with it
-        return named[0]
-    if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
-        return "string"
-    return None
+    kind = schema.get("type")
+    if not isinstance(kind, str):  # as in few
+        kind = (schema := settled(schema)).get("type")
+    if kind in _SCALARS:
+        return str(kind)
+    return "string" if all(isinstance(value, str) for value in schema.get("enum", (None,))) else None
 
 
 def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, Noun, JsonObject]]:
@@ -51,21 +65,26 @@ def outputs_of(tool: ToolDocument) -> Iterator[tuple[str, Noun, JsonObject]]:
 
     The owner is the kind of thing whose value it is: the name of the enclosing field, or the tool's own noun.
     """
-    yield from _outputs(tool.output_schema, "", nouns.noun_of(tool), 0)
+    yield from _outputs(tool.output_schema, "", nouns.noun_of(tool), nouns.noun_of(tool))
 
 
-def _outputs(schema: JsonValue, pointer: str, owner: Noun, depth: int) -> Iterator[tuple[str, Noun, JsonObject]]:
-    if not isinstance(schema, dict) or depth > 3:
-        return
-    if schema.get("type") == "array":  # any of its values will do as an argument
-        yield from _outputs(schema.get("items"), f"{pointer}/0", owner, depth + 1)
-        return
-    for name, inner in schema.get("properties", {}).items():
-        path = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-        if scalar_type(inner):
-            yield path, owner, inner
-        else:
-            yield from _outputs(inner, path, owner_of(name, owner), depth + 1)
+def _outputs(schema: JsonValue, pointer: str, owner: Noun, kind: Noun) -> Iterator[tuple[str, Noun, JsonObject]]:
+    """Yield the scalars of a value of an `owner`; `kind` is the kind of thing that the value is, if it is one."""
+    schema = settled(schema)
+    if scalar_type(schema):
+        yield pointer, owner, schema
+    elif schema.get("type") == "array":  # any of its items will do as an argument
+        yield from _outputs(schema.get("items"), f"{pointer}/0", owner, kind)
+    else:
+        for name, inner in schema.get("properties", {}).items():
+            path = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+            yield from _outputs(inner, path, kind, owner_of(name, kind))
+
+
+def _field_at(pointer: str, owner: Noun) -> Noun:
+    """Return the words of the field at a pointer; of an item of a list, in the singular."""
+    words = words_of(re.sub(r"(?:/0)+$", "", pointer).rpartition("/")[2]) or owner
+    return (*words[:-1], nouns.singular(words[-1])) if pointer.endswith("/0") and words else words
 
 
 def owner_of(field: str, owner: Noun) -> Noun:
@@ -94,28 +113,29 @@ def fits(tool: ToolDocument, argument: str, pointer: str, owner: Noun, output: J
     >>> [fits(tool, argument, "/hotels/0/id", ("hotel",), text) for argument in ("hotel_id", "guest_id")]
     [True, False]
     """
-    schema = tool.parameters.get("properties", {}).get(argument, {})
+    schema = settled(tool.parameters.get("properties", {}).get(argument))
     if not same_type(schema, output) or ("enum" in schema and output.get("enum") != schema["enum"]):
         return False
+    found = _field_at(pointer, owner)
     # A tool for texts gives a text, whatever else an argument of that name could hold.
-    if words_of(argument) == words_of(pointer.rsplit("/", 1)[1]) == owner[-1:]:
+    if words_of(argument) == found == owner[-1:]:
         return True
     reference = nouns.reference_of(tool, argument)
     if reference is None:
         return False
     noun, key, _ = reference
-    found = words_of(pointer.rsplit("/", 1)[1])
     is_bare = len(words_of(argument)) == 1  # `id`, of the tool's noun: of a page, for the children of a page
     of_kind = nouns.is_same_kind(noun, owner) or (is_bare and bool(owner) and owner[-1] in noun)
     if found == (key,) or (found, key) == (("id",), "identifier"):
-        return of_kind or (is_bare and key == "url" and "/0/" in pointer)  # anything that was found can be visited
+        # Anything that was found can be visited.
+        return of_kind or (is_bare and key == "url" and "/0/" in f"{pointer}/")
     if found[-1:] == (key,) and nouns.is_same_kind(noun, tuple(map(nouns.singular, found[:-1]))):
         return True
     return key == "name" and slot_name(argument) == "_".join(found) and not nouns.is_content(argument)
 
 
 def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ...]:
-    """Return, by rule, the arguments of a chain's calls that an earlier result gives.
+    """Return, by rule, the earlier results that give arguments of a chain's calls; several may give one argument.
 
     An optional id is filled if a call that reads or lists would have nothing to do with the earlier ones without it.
     """
@@ -135,21 +155,20 @@ def values_from_earlier(tools: Sequence[ToolDocument]) -> tuple[EarlierValue, ..
 
 
 def _given(tools: Sequence[ToolDocument], index: int, arguments: Sequence[str]) -> list[EarlierValue]:
-    """Return the arguments of a call that an earlier result gives, each from the latest one."""
-    found: list[EarlierValue] = []
+    """Return the values in earlier results that fit arguments of a call."""
+    found: dict[tuple[int, str], str] = {}
     for argument in arguments:
-        for earlier in reversed(range(index)):
-            path = path_to(tools[earlier], tools[index], argument)
-            where = {"earlier_tool_index": earlier, "earlier_output_path": path}
-            # A call between two things does not take one thing twice.
-            if path is not None and where not in [each.model_dump(include=set(where)) for each in found]:
-                found.append(EarlierValue.model_validate({"tool_index": index, "argument": argument, **where}))
-                break
-    return found
+        for earlier in range(index):
+            for path in paths_to(tools[earlier], tools[index], argument):
+                found.setdefault((earlier, path), argument)  # a call between two things does not take one thing twice
+    return [
+        EarlierValue(tool_index=index, argument=argument, earlier_tool_index=earlier, earlier_output_path=path)
+        for (earlier, path), argument in found.items()
+    ]
 
 
-def path_to(other: ToolDocument, tool: ToolDocument, argument: str) -> str | None:
-    """Return the place in a tool's result that gives another's argument; None if there is none.
+def paths_to(other: ToolDocument, tool: ToolDocument, argument: str) -> list[str]:
+    """Return the places in a tool's result that give another's argument.
 
     A tool that must itself be given the same thing only repeats it.
     """
@@ -158,6 +177,6 @@ def path_to(other: ToolDocument, tool: ToolDocument, argument: str) -> str | Non
         own = nouns.reference_of(other, name)
         is_same = reference and own and own.key == reference.key and nouns.is_same_kind(own.noun, reference.noun)
         if is_same or slot_name(name) == slot_name(argument):
-            return None
-    found = (path for path, owner, output in outputs_of(other) if fits(tool, argument, path, owner, output))
-    return next(found, None) if other.name != tool.name else None
+            return []
+    found = [path for path, owner, output in outputs_of(other) if fits(tool, argument, path, owner, output)]
+    return found if other.name != tool.name else []

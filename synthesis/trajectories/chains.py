@@ -21,7 +21,7 @@ from synthesis.teacher.protocol import Teacher
 from synthesis.tools.nouns import is_identifier, reference_of
 from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
-from synthesis.trajectories.bindings import outputs_of, path_to, same_type, scalar_type, slot_name, values_from_earlier
+from synthesis.trajectories.bindings import outputs_of, paths_to, same_type, scalar_type, slot_name, values_from_earlier
 
 _CREDENTIALS: Final = frozenset(
     {"api_key", "apikey", "access_token", "auth_token", "token", "password", "secret", "secret_key", "private_key"}
@@ -79,11 +79,13 @@ async def bound_chain(server: ServerDocument, names: Sequence[str], teacher: Tea
 
 
 def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[EarlierValue] | None = None) -> Chain:
-    """Bind every required argument of the chain's calls; `given` are those that an earlier result gives, else by rule.
+    """Bind every required argument of a chain's calls to a constant, to a fact of the task or to an earlier result.
+
+    `given` are the values of earlier results that arguments take; without it the rule of `bindings` finds them.
 
     Raises:
-        Rejected: an unknown tool, a given value that is not there, an argument that neither the task nor an earlier
-            output can satisfy, or a call that shares nothing with the others.
+        Rejected: a tool is unknown, a given value is not there, two of them fit one argument, nothing satisfies an
+            argument, or a call shares nothing with the others.
     """
     documents = {tool.name: tool for tool in server.tools}
     if unknown := [name for name in names if name not in documents]:
@@ -92,7 +94,8 @@ def bind_chain(server: ServerDocument, names: Sequence[str], given: Sequence[Ear
     places: dict[tuple[int, str], EarlierValue] = {}
     for value in values_from_earlier(tools) if given is None else given:
         _check_given(value, tools)
-        places[value.tool_index, value.argument] = value
+        if places.setdefault((value.tool_index, value.argument), value) != value:
+            raise Rejected("argument that two earlier values fit", f"{value.argument!r} of {names[value.tool_index]}")
     bindings: list[ArgumentBinding] = []
     slots: dict[str, str | None] = {}
     for index, tool in enumerate(tools):
@@ -154,10 +157,10 @@ def _origin_of(
 
 
 def issuer_of(server: ServerDocument, tool: ToolDocument, argument: str, later: tuple[str, ...] = ()) -> str | None:
-    """Return the tool that gives out the identifiers which an argument takes: a user knows them only from there.
+    """Return the tool of a server that gives out the identifiers for an argument; None if a user can know them.
 
-    None for an argument that holds no identifier, or one of those that the operator lists; and where each such tool can
-    itself be called only after this one, or after `later` ones.
+    A user can know a value that is no identifier, or that the operator lists. A tool that can itself be called only
+    after this one, or after `later` ones, gives out nothing before them.
     """
     reference = reference_of(tool, argument)
     is_listed = {argument, f"{tool.name}.{argument}"} & server.argument_values.keys()
@@ -165,8 +168,8 @@ def issuer_of(server: ServerDocument, tool: ToolDocument, argument: str, later: 
         return None
     later = (*later, tool.name)
     for other in server.tools:
-        if other.name not in later and path_to(other, tool, argument):
-            waits = [name for name in other.required if any(path_to(each, other, name) for each in server.tools)]
+        if other.name not in later and paths_to(other, tool, argument):
+            waits = [name for name in other.required if any(paths_to(each, other, name) for each in server.tools)]
             if len(later) > 2 or all(issuer_of(server, other, name, later) for name in waits if is_identifier(name)):
                 return other.name
     return None

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from synthesis.answers.schema_fault import schema_fault
 from synthesis.prompts.agent_turn import TakeTurn
 from synthesis.records import JsonObject, Message, ServerDocument, Task, ToolCall, ToolDocument
 from synthesis.stage import Rejected
@@ -16,7 +17,6 @@ from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.tools.backends import ToolBackend, ToolResponse
 from synthesis.track.seeds import derived_random, derived_seed
 from synthesis.trajectories.follow_ups import answer_of_user, next_request, task_so_far
-from synthesis.trajectories.tasks import argument_error
 
 StopReason = Literal["no_tool_call", "max_turns", "deadline"]
 
@@ -133,7 +133,7 @@ def call_error(call: ToolCall, documents: Mapping[str, ToolDocument]) -> str | N
     """Say why a call never reaches the backend; None if it does. `documents` are the offered tools by name."""
     if call.name not in documents:
         return f"unknown tool: {call.name}"
-    error = argument_error(documents[call.name], call.arguments)
+    error = schema_fault(documents[call.name].parameters, call.arguments, "arguments")
     return f"invalid arguments: {error}" if error else None
 
 

@@ -65,8 +65,8 @@ class TrajectoriesConfig(BaseModel):
     optional_argument_share: float = Field(default=0.2, ge=0, le=1)
     """Share of optional arguments for which a task states a value."""
     augmentation_share: float = Field(default=0.5, ge=0, le=0.75)
-    """Share of tasks that vary another one, which stays beside them; a task has at most one variant along each of the
-    three axes."""
+    """Share of a server's tasks, rounded down, that vary an earlier one, which stays; at most once along each axis. Of
+    kept tasks it is smaller, since variants of a rejected task are rejected."""
     task_thresholds: TaskThresholds = TaskThresholds()
     """Minimum scores of a kept task."""
     near_duplicate_similarity: float | None = Field(default=None, gt=0, le=1)

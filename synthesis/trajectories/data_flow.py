@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
@@ -10,8 +11,11 @@ from typing import Final
 from synthesis.records import JsonValue, Trajectory
 from synthesis.run.json_values import canonical_json
 
+_THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_HAN: Final = re.compile(r"[\u3400-\u9fff]")
 _LEAST_CHARACTERS: Final = 4
-"""Least number of characters of a value that counts: shorter ones, as `en` or `12`, match by chance."""
+_LEAST_CHINESE_CHARACTERS: Final = 2
+"""Least number of characters of a value that counts, and of one with Chinese: shorter ones match by chance."""
 
 
 def has_several_calls(trajectory: Trajectory) -> bool:
@@ -23,10 +27,10 @@ def has_several_calls(trajectory: Trajectory) -> bool:
 def has_data_flow(trajectory: Trajectory) -> bool:
     """Say whether a call uses a value that stands, as a value, in a response of an earlier turn, and nowhere before it.
 
-    Words of the user, arguments of earlier calls and the tools' documents come before. Truth values, and values of
-    fewer than four characters, match by chance and do not count.
+    Words of the user, arguments of earlier calls and the tools' documents come before. Truth values and short values
+    match by chance and do not count. Capitals and the commas of thousands make no difference.
     """
-    said = [canonical_json([tool.to_openai() for tool in trajectory.tools])]
+    said = [_plain(canonical_json([tool.to_openai() for tool in trajectory.tools]))]
     told: set[str] = set()
     waiting: list[str] = []
     for message in trajectory.messages:
@@ -38,11 +42,20 @@ def has_data_flow(trajectory: Trajectory) -> bool:
                 return True
             said += given
         elif message.role == "user":
-            said.append(message.content)
-            told = {value for value in told if value not in message.content}
+            said.append(_plain(message.content))
+            told = {value for value in told if value not in said[-1]}
         elif not message.is_error:
             waiting += _values(parsed(message.content))
     return False
+
+
+def _plain(text: str) -> str:
+    """Return a text without differences that make no other value.
+
+    >>> _plain("Room A-7 for 1,250,000")
+    'room a-7 for 1250000'
+    """
+    return _THOUSANDS.sub("", text).casefold()
 
 
 @lru_cache(maxsize=64)  # an agent and its judges read each response of a conversation some ten times
@@ -50,14 +63,16 @@ def parsed(content: str) -> JsonValue:
     """Return a response's JSON value, not to be changed, or its text where it is no JSON."""
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return content
 
 
 def _values(value: JsonValue) -> Iterator[str]:
-    """Yield the scalars of a JSON value that are long enough to tell something, as texts."""
+    """Yield the scalars of a JSON value that are long enough to tell something, as plain texts."""
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _values(inner)
-    elif not isinstance(value, bool) and value is not None and len(str(value)) >= _LEAST_CHARACTERS:
-        yield str(value)
+    elif not isinstance(value, bool) and value is not None:
+        text = _plain(str(value))
+        if len(text) >= (_LEAST_CHINESE_CHARACTERS if _HAN.search(text) else _LEAST_CHARACTERS):
+            yield text

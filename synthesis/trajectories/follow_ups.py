@@ -14,13 +14,13 @@ from typing import Final
 
 from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply, UserTurn
 from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
-from synthesis.records import Chain, FollowUp, JsonObject, JsonValue, Message, ServerDocument, Task, ToolDocument
+from synthesis.records import Chain, FollowUp, JsonValue, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.chains import task_slots
-from synthesis.trajectories.tasks import Needed, check_facts, check_text, is_stated, leaked_tool_names, terms_of
+from synthesis.trajectories.tasks import check_request, is_stated, leaked_tool_names, terms_of
 from synthesis.written_language import require_language
 
 MAX_REQUESTS: Final = 3
@@ -71,34 +71,24 @@ async def write_follow_ups(
     """Extend a task for the first calls of a chain to the whole chain, by one follow-up for each of `calls`.
 
     Raises:
-        Rejected: a follow-up leaves a new fact out, names a tool, or states a value that the schema does not allow.
+        Rejected: a follow-up has a fault (`check_request`).
     """
     for ordinal, num_calls in enumerate(calls):
         assert task.chain is not None
         asked_for = first_calls(chain, len(task.chain.tools) + num_calls)
         request = WriteFollowUp(
-            server=server,
-            chain=asked_for,
-            num_calls=num_calls,
-            earlier_requests=requests_of(task),
-            slots=task.slots,
+            server=server, chain=asked_for, num_calls=num_calls, earlier_requests=requests_of(task), slots=task.slots,
             persona=task.persona,
-        )
-        # A fact that an earlier request stated need not be said again.
-        new = {slot: use for slot, use in task_slots(asked_for, server).items() if slot not in task.slots}
+        )  # fmt: skip
 
-        def checked(reply: WrittenFollowUp, new: Needed = new, said: JsonObject = task.slots) -> WrittenFollowUp:
-            check_facts(reply.text, reply.slots, new)
-            check_text(reply.text, server, {**said, **reply.slots})
+        def checked(reply: WrittenFollowUp, asked: WriteFollowUp = request) -> WrittenFollowUp:
+            check_request(reply.text, reply.slots, asked.chain, server, known=asked.slots, hidden=())
             return reply
 
         written = await accepted_reply(teacher, request, checked, seed=derived_seed(seed, "follow-up", ordinal))
-        extended = {
-            "chain": asked_for,
-            "slots": task.slots | {slot: written.slots[slot] for slot in new},
-            "follow_ups": (*task.follow_ups, FollowUp(text=written.text, num_calls=num_calls)),
-        }
-        task = task.model_copy(update=extended)
+        new = {slot: written.slots[slot] for slot in task_slots(asked_for, server) if slot not in task.slots}
+        follow_ups = (*task.follow_ups, FollowUp(text=written.text, num_calls=num_calls))
+        task = task.model_copy(update={"chain": asked_for, "slots": task.slots | new, "follow_ups": follow_ups})
     return task
 
 

@@ -123,14 +123,13 @@ def run_report(
     unknown: StageReport, outputs: StageReport, servers: StageReport, tool_graphs: Sequence[JsonObject]
 ) -> str:
     """Return the report beside the records: completed parameters and results, servers left out, and tool graphs."""
-    counts = {"read": unknown.read, "completed": unknown.kept, "rejected": dict(sorted(unknown.rejected.items()))}
     weights = Counter(weight for graph in tool_graphs for _, _, weight in graph["edges"])
-    report = {
-        "unknown_parameters": counts,
-        "unknown_results": {"read": outputs.read, "completed": outputs.kept},
-        "servers_left_out": dict(sorted(servers.rejected.items())),
-        "edges_by_weight": dict(sorted(weights.items())),
+    report: JsonObject = {
+        name: {"read": stage.read, "completed": stage.kept, "rejected": dict(sorted(stage.rejected.items()))}
+        for name, stage in (("unknown_parameters", unknown), ("unknown_results", outputs))
     }
+    report["servers_left_out"] = dict(sorted(servers.rejected.items()))
+    report["edges_by_weight"] = dict(sorted(weights.items()))
     # One line a server: a report is read by people, too.
     graphs = ",\n  ".join(json.dumps(graph, ensure_ascii=False) for graph in tool_graphs)
     return f'{json.dumps(report, indent=1)[:-2]},\n "tool_graphs": [\n  {graphs}\n ]\n}}\n'
@@ -189,15 +188,9 @@ class _Run:
 
         report = StageReport(name)
         await run_stage(
-            report,
-            range(count),
-            metered,
-            journal=journal,
-            concurrency=self._config.concurrency,
-            progress=self._progress,
-            cost=self._cost,
-            first=first,
-        )
+            report, range(count), metered, journal=journal, concurrency=self._config.concurrency,
+            progress=self._progress, cost=self._cost, first=first,
+        )  # fmt: skip
         return report
 
     async def complete_tools(self, documents: Sequence[ServerDocument]) -> tuple[StageReport, StageReport]:
@@ -223,7 +216,7 @@ class _Run:
         return tools, servers
 
     async def complete_outputs(self, real: Collection[str]) -> StageReport:
-        """Have the results written of tools that do not say theirs; `real` servers answer as they do."""
+        """Have the teacher write the result of each tool that does not state one; not for tools of `real` servers."""
         emulated = [server for server in self._documents if server.id not in real]
         unknown = [(server, tool) for server in emulated for tool in server.tools if tool.output_schema is None]
         report, completed = await self._complete("unknown results", unknown, self._outputs)
@@ -253,7 +246,7 @@ class _Run:
             "chains", len(servers), lambda index: self._worker.chains(servers[index]), self._chains_journal
         )
         for index, server in enumerate(servers):
-            # A server whose proposals were rejected has no chains; its slots get server-only tasks.
+            # A server whose proposals were rejected has no chains: only its server-only tasks are written.
             result = self._chains_journal.read(index).get("result", {"chains": [], "graph": None})
             self._chains.append([Chain.model_validate(chain) for chain in result["chains"]])
             if result["graph"] is not None:

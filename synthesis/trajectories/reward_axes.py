@@ -161,9 +161,8 @@ async def judge_axes(
             return 0.0
         sources = [message.content for message in messages[: upto - 1] if message.role in ("user", "tool")]
         grounded = 1.0 - ungrounded_share(messages[upto - 1].content, sources)
-        return fmean(
-            [scores[judges.JudgeAnswerRelevance, upto], min(grounded, scores[judges.JudgeAnswerSummary, upto])]
-        )
+        summary = min(grounded, scores[judges.JudgeAnswerSummary, upto])
+        return fmean([scores[judges.JudgeAnswerRelevance, upto], summary])
 
     return RewardAxes(
         query_understanding=min(scores[judges.JudgeQueryUnderstanding, upto] for upto in reactions),

@@ -5,7 +5,6 @@ The length of a conversation is counted in tokens of the model that is to learn 
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from synthesis.errors import SynthesisError
 from synthesis.records import JsonObject, Message, RejectedTrajectory, ToolDocument, Trajectory, record_id
 from synthesis.run.fingerprint import digest_of_files
 from synthesis.stage import Rejected
+from synthesis.teacher.parroting import runs_of
 from synthesis.track.selection import NEVER_WORKED_ON, Selection
 from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.reward_axes import check_thresholds
@@ -92,31 +92,12 @@ def _as_rendered(message: Message) -> JsonObject:
     }  # fmt: skip
 
 
-_WORD: Final = re.compile(r"[^\W_\u3400-\u9fff]+|[\u3400-\u9fff]")
-_SHINGLE_WORDS: Final = 3
-
-
-def shingles(text: str) -> frozenset[str]:
-    """Return every run of three words of a text; a Chinese character is a word, letter case and marks say nothing.
-
-    >>> sorted(shingles("Book a hotel in Oslo!"))
-    ['a hotel in', 'book a hotel', 'hotel in oslo']
-    >>> sorted(shingles("查天气。"))
-    ['查 天 气']
-    """
-    words = _WORD.findall(text.casefold())
-    # A text of fewer words is one shingle, even one of none: no set is empty.
-    return frozenset(
-        " ".join(words[start : start + _SHINGLE_WORDS]) for start in range(max(1, len(words) - _SHINGLE_WORDS + 1))
-    )
-
-
 def duplicates(tasks: Iterable[tuple[int, str, int]], least_similarity: float | None) -> dict[int, str]:
     """Return the reason to drop each task, given as (number, text, family), that repeats an earlier one that was kept.
 
-    Texts repeat each other if they differ in spaces and letter case alone, or if the Jaccard similarity of their
-    shingles (the size of the intersection over that of the union) is `least_similarity` or more. An original and its
-    variants are a family, whose members may be similar.
+    Texts repeat each other if they differ in spaces and case alone, or if the Jaccard similarity of their runs of
+    words (size of the intersection over size of the union) is `least_similarity` or more. An original and its variants
+    are a family, whose members may be similar.
 
     >>> duplicates([(1, "Book a room.", 1), (2, "book a  room.", 2), (3, "Book a room now.", 3)], 0.5)
     {2: 'duplicate task', 3: 'near-duplicate task'}
@@ -125,7 +106,7 @@ def duplicates(tasks: Iterable[tuple[int, str, int]], least_similarity: float | 
     seen: set[str] = set()
     sizes: dict[int, int] = {}
     families: dict[int, int] = {}
-    holders: defaultdict[str, list[int]] = defaultdict(list)  # shingle to the kept tasks that have it
+    holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)  # run to the kept tasks that have it
     for number, text, family in tasks:
         words = "".join(text.casefold().split())
         if words in seen:
@@ -134,14 +115,14 @@ def duplicates(tasks: Iterable[tuple[int, str, int]], least_similarity: float | 
         seen.add(words)
         if least_similarity is None:
             continue
-        found = shingles(text)
-        shared = Counter(each for shingle in found for each in holders[shingle] if families[each] != family)
+        found = runs_of(text)
+        shared = Counter(each for run in found for each in holders[run] if families[each] != family)
         if any(both / (len(found) + sizes[earlier] - both) >= least_similarity for earlier, both in shared.items()):
             reasons[number] = "near-duplicate task"
             continue
         sizes[number], families[number] = len(found), family
-        for shingle in found:
-            holders[shingle].append(number)
+        for run in found:
+            holders[run].append(number)
     return reasons
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,13 +24,11 @@ from synthesis.run.json_values import texts_in
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
-from synthesis.trajectories.bindings import scalar_type, slot_name
-from synthesis.trajectories.chains import bound_chain, task_slots
+from synthesis.trajectories.bindings import scalar_type, settled, slot_name
+from synthesis.trajectories.chains import bound_chain, issuer_of, task_slots
 from synthesis.written_language import require_language
 
 MAX_TASK_CHARACTERS: Final = 4000
-Needed = Mapping[str, tuple[ToolDocument, str, JsonObject]]
-"""Facts that a request must state, as `chains.task_slots` returns them."""
 
 
 async def write_task(
@@ -48,53 +46,50 @@ async def write_task(
     The task comes with its chain: for a server-only task the one that its author expects, bound like any other.
 
     Raises:
-        Rejected: the text leaves a fact out, names a tool, is in another language, or states a value that the schema
-            does not allow; or the author expects calls that cannot be bound.
+        Rejected: the text has a fault (`check_request`), or the author expects calls that cannot be bound.
     """
     request = WriteTask(server=server, expectation=expectation, chain=chain, hidden_slots=hidden_slots, persona=persona)
 
     async def checked(written: WrittenTask) -> tuple[WrittenTask, Chain]:
         expected = chain or await bound_chain(server, written.tools, teacher, seed=seed)
-        check_facts(written.text, written.slots, task_slots(expected, server), hidden_slots)
-        check_identifiers(written, expected)
-        check_text(written.text, server, written.slots)
+        check_request(written.text, written.slots, expected, server, known={}, hidden=hidden_slots)
         return written, expected
 
     return await accepted_reply(teacher, request, checked, seed=seed)
 
 
-def check_facts(text: str, slots: JsonObject, needed: Needed, hidden_slots: tuple[str, ...] = ()) -> None:
-    """Check that a request states every needed slot with an allowed value, and no hidden one.
+def check_request(
+    text: str, slots: JsonObject, chain: Chain, server: ServerDocument, *, known: JsonObject, hidden: Sequence[str]
+) -> None:
+    """Check a request for a chain's calls, and its text (`check_text`); `known` are the facts of earlier requests.
 
     Raises:
-        Rejected: the error names the slot and its fault.
+        Rejected: a fact is left out or not allowed by its schema, a hidden fact is told, or a value is stated that a
+            tool of the server gives out, so that its user cannot know it. The error names the slot.
     """
+    needed = task_slots(chain, server)
     for slot, (tool, argument, schema) in needed.items():
+        if slot in known:
+            continue
         if slot not in slots:
             raise Rejected("task without a needed fact", f"{slot!r} for {tool.name}.{argument}")
         value = slots[slot]
         if schema_fault(schema, value, slot):
             raise Rejected("fact that the schema does not allow", f"{slot!r} = {value!r} for {tool.name}.{argument}")
         stated = is_stated(value, text)
-        if slot in hidden_slots and stated:
+        if slot in hidden and stated:
             raise Rejected("hidden fact stands in the task", f"{slot!r} = {value!r}")
-        if slot not in hidden_slots and scalar_type(schema) in ("string", "number", "integer") and not stated:
-            if "enum" in schema:  # a choice may be put in words: "in Celsius" for "metric"
-                continue
+        # A choice may be put in words: "in Celsius" for "metric".
+        is_literal = scalar_type(schema) in ("string", "number", "integer") and "enum" not in settled(schema)
+        if slot not in hidden and is_literal and not stated:
             raise Rejected("fact is not in the task's text", f"{slot!r} = {value!r}")
-
-
-def check_identifiers(written: WrittenTask, chain: Chain) -> None:
-    """Check that a request states no value that an earlier call gives: its user cannot know it.
-
-    Raises:
-        Rejected: the detail names the value.
-    """
     given = {slot_name(binding.argument) for binding in chain.bindings if binding.source == "earlier_output"}
-    needed = {binding.slot for binding in chain.bindings}
-    for slot in sorted(given & written.slots.keys() - needed):
-        if is_stated(written.slots[slot], written.text):
-            raise Rejected("value of an earlier call stands in the task", f"{slot!r} = {written.slots[slot]!r}")
+    takers = [(tool, argument) for tool in server.tools for argument in tool.parameters.get("properties", {})]
+    for slot in [slot for slot, value in slots.items() if slot not in needed and is_stated(value, text)]:
+        taken = (each for each in takers if slot_name(each[1]) == slot_name(slot))
+        if slot_name(slot) in given or any(issuer_of(server, *each) for each in taken):
+            raise Rejected("value that a tool gives out stands in the task", f"{slot!r} = {slots[slot]!r}")
+    check_text(text, server, known | slots)
 
 
 def is_stated(value: JsonValue, text: str) -> bool:
@@ -174,13 +169,8 @@ def askable_slots(chain: Chain, server: ServerDocument) -> set[str]:
         if tool.name == chain.tools[0]
         and argument in required[tool.name]
         and scalar_type(schema) == "string"
-        and "enum" not in schema
+        and "enum" not in settled(schema)
     }
-
-
-def argument_error(tool: ToolDocument, arguments: JsonObject) -> str | None:
-    """Return the fault of a call's arguments by the tool's schema; None if there is none."""
-    return schema_fault(tool.parameters, arguments, "arguments")
 
 
 class TaskThresholds(BaseModel):

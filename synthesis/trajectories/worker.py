@@ -82,7 +82,7 @@ class TrajectoriesWorker:
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
     async def completion(self, server: ServerDocument, tool: ToolDocument) -> JsonObject:
-        """Have the parameters written of a tool of which they are unknown, else its result."""
+        """Have the teacher complete a tool: its parameters if they are unknown, else its result."""
         seed = derived_seed(self._config.seed, "complete", server.id, tool.name)
         return {"tool": (await complete_tool(self._teacher, server, tool, seed=seed)).model_dump(mode="json")}
 
@@ -96,14 +96,11 @@ class TrajectoriesWorker:
             request = ProposeChains(server=server, count=count)
             proposals += await accepted_reply(self._teacher, request, partial(usable_proposals, server), seed=seed)
         graph = build_tool_graph(proposal.tools for proposal in proposals)
+        rng = derived_random(config.seed, "walks", server.id)
         candidates = sample_candidate_chains(
-            graph,
-            derived_random(config.seed, "walks", server.id),
-            num_walks=config.walks_per_server,
-            min_length=config.min_chain_length,
-            max_length=config.max_chain_length,
-            acyclic=config.acyclic_chains,
-        )
+            graph, rng, num_walks=config.walks_per_server, acyclic=config.acyclic_chains,
+            min_length=config.min_chain_length, max_length=config.max_chain_length,
+        )  # fmt: skip
         chains: list[JsonObject] = []
         dropped: Counter[str] = Counter()
         for ordinal, candidate in enumerate(candidates):
@@ -176,24 +173,29 @@ class TrajectoriesWorker:
     def _drawn_behaviour(
         self, server: ServerDocument, chains: Sequence[Chain], rng: Random
     ) -> tuple[Expectation, Chain | None, tuple[str, ...]]:
-        """Draw the expectation of a task, its chain, and the facts that its text leaves out."""
-        config, draw, chain = self._config, rng.random(), None
-        is_refused, is_asked_back = draw < config.refuse_share, draw < config.refuse_share + config.ask_back_share
+        """Draw the expectation of a task, its chain, and the facts that its text leaves out.
+
+        Raises:
+            Rejected: the task is to have a chain, and the server has none of the drawn kind.
+        """
+        config, draw = self._config, rng.random()
+        is_refused, askable = draw < config.refuse_share, [each for each in chains if askable_slots(each, server)]
+        # Only the facts of a chain can be left out. If a server has none that can, an ordinary task takes the place.
+        if askable and not is_refused and draw < config.refuse_share + config.ask_back_share:
+            chain = rng.choice(askable)
+            return "ask_back", chain, (rng.choice(sorted(askable_slots(chain, server))),)
         is_independent = rng.random() < config.independent_share
-        drawn = [chain for chain in chains if chain.is_independent == is_independent]
-        chains = [each for each in chains if askable_slots(each, server)] if is_asked_back else drawn
-        # Only the facts of a chain can be hidden from the text, so a task that is to ask back gets one.
-        if chains and (rng.random() >= config.server_only_share or (is_asked_back and not is_refused)):
-            chain = rng.choice(chains)
-        if is_refused:
-            return "refuse", chain, ()
-        if is_asked_back:
-            askable = sorted(askable_slots(chain, server)) if chain is not None else []
-            # If nothing can be left out, an ordinary task takes the place.
-            return ("ask_back", chain, (rng.choice(askable),)) if askable else ("answer", chain, ())
-        if chain is not None:
+        expectation: Expectation = "refuse" if is_refused else "answer"
+        if rng.random() < config.server_only_share:
+            return expectation, None, ()
+        dependent = [each for each in chains if not each.is_independent]
+        drawn = [each for each in chains if each.is_independent and is_independent] or dependent
+        if not drawn:
+            raise Rejected("server without a chain of dependent calls", server.name)
+        chain = rng.choice(drawn)
+        if not is_refused:
             chain = with_optional_arguments(chain, server, rng, share=config.optional_argument_share)
-        return "answer", chain, ()
+        return expectation, chain, ()
 
     def _drawn_persona(self, server: ServerDocument, slot: int, *names: str) -> Persona | None:
         """Draw the speaker, if the teacher reads personas."""
@@ -266,14 +268,9 @@ class TrajectoriesWorker:
         """Talk to the real server if there is one, else to the emulator; a server that dies is replaced."""
         config = self._config
         collect = partial(
-            collect_conversation,
-            task,
-            tools,
-            teacher=self._teacher,
-            seed=seed,
-            max_turns=config.max_turns,
+            collect_conversation, task, tools, teacher=self._teacher, seed=seed, max_turns=config.max_turns,
             deadline_seconds=config.deadline_seconds,
-        )
+        )  # fmt: skip
         group = self._groups.get(server.id)
         if group is None:
             emulator = Emulator(self._teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)

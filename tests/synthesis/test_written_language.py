@@ -20,7 +20,6 @@ ENGLISH = [
     ("Run `查询` and send the output.", ()),
     ("Open https://example.org/wiki/北京 please.", ()),
     ("A 5 µm filter, 3 Ω at 20 °C.", ()),
-    ("17", ()),
     ("Flights to Hawaiʻi and Oʻahu", ()),
     ("The guest is 李伟.", ('{"guest": "李伟", "note": "常客"}',)),
 ]
@@ -34,8 +33,6 @@ NOT_ENGLISH = [
     ("Найди отель в Осло", (), "Найди"),
     ("호텔 예약해 줘", (), "호텔"),
     ("Ｆｉｎｄ　ｉｔ，谢谢", (), "谢谢"),
-    ("Is 佐々木 in?", (), "佐々木"),
-    ("スーパー", (), "スーパー"),
 ]
 CHINESE = [
     ("请帮我查询奥斯陆明天的天气。", ()),
@@ -44,14 +41,12 @@ CHINESE = [
     ("用 Python 写一个 fetch_data 函数", ()),
     ("请分析 iPhone 15 Pro Max 的销量", ()),
     ("给 Ana 发邮件，主题是 Weekly report for Q3", ("Weekly report for Q3",)),
-    ("标题是 Weekly report for Q3。", ('{"title": "Weekly report for Q3"}',)),
     ("打开 https://example.org/the/report 并保存到 README.md", ()),
     ("把 orderId 为 A-17 的订单取消，车速 100 km/h", ()),
     ("A 座三楼", ()),
     ("佐々木先生在吗？", ()),
     ("查一下飞往 Hawaiʻi 的航班", ()),
     ("标题是 Weekly  report for Q3。", ("Weekly \t report for Q3",)),
-    ("结果：AMZN, USD", ()),
     ("Oslo", ("Oslo",)),
     ("运行 `git push --all the things`", ()),
     ("17", ()),

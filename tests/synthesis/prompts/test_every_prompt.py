@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import get_args
 
 import pytest
@@ -161,6 +162,7 @@ def test_every_prompt_says_its_language_and_has_an_example_of_something_else(kin
     }
     assert named.get(kind, "English" if in_english else "中文") in text
     assert any(mark in example_of(kind, language)[:120] for mark in MARKS)
+    assert kind is WriteStateConditions or re.search("kite|风筝", example_of(kind, language)), "no real service"
 
 
 @each_prompt

@@ -6,10 +6,6 @@ from collections import Counter
 
 import pytest
 
-from synthesis.prompts.tool_writing import CallArguments, WriteToolCall
-from synthesis.questions.decomposition import DecompositionNode
-from synthesis.questions.knowledge import Knowledge
-from synthesis.records import ToolDocument
 from synthesis.teacher.cache import CachedReply
 from synthesis.teacher.calls import name_of
 from synthesis.teacher.protocol import BadReply
@@ -116,24 +112,6 @@ async def test_a_paid_reply_is_never_asked_again_and_its_cost_is_remembered(tmp_
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-ASKED_FOR_A_CALL = WriteToolCall(
-    knowledge=Knowledge(domain="kites", language="en"),
-    node=DecompositionNode(id="q1", question="How long is Sable?", answer=4.5),
-    document=ToolDocument(name="get_length", description="Length", parameters={"properties": {"kite": {}}}),
-)
-
-
-async def test_a_reply_that_the_sandbox_or_a_double_cannot_hold_is_a_bad_reply_and_is_not_kept(tmp_path):
-    deep, large = (f'{{"arguments":{{"kite":{value}}}}}' for value in ("[" * 150 + "]" * 150, "9" * 4300))
-    replies, cache = iter([deep, large, deep, '{"arguments": {"kite": "Sable"}}']), tmp_path / "replies.sqlite"
-    async with asking(lambda _: next(replies), cache=cache) as (endpoint, teacher):
-        with pytest.raises(BadReply, match="no valid reply after 2 repairs"):
-            await teacher.ask(ASKED_FOR_A_CALL, seed=0)
-        again = teacher_of(endpoint, cache=cache)
-        assert await again.ask(ASKED_FOR_A_CALL, seed=0) == CallArguments(arguments={"kite": "Sable"})
-        await again.close()
-
-
 async def test_a_kept_reply_that_is_not_valid_is_a_bad_reply(tmp_path):
     async with asking(cache=tmp_path / "replies.sqlite") as (endpoint, teacher):
         await teacher._cache.put(name_of(question(), teacher.config, seed=0), CachedReply('{"clarity": 3}', 1, 1, 0.0))
@@ -146,33 +124,3 @@ async def test_a_question_ends_at_its_deadline():
     async with asking(latency_seconds=5, request_seconds=10, deadline_seconds=0.2) as (_, teacher):
         with pytest.raises(BadReply, match=r"within 0\.2 s"):
             await teacher.ask(question(), seed=0)
-
-
-class FarCache:
-    """A cache that holds nothing yet, and takes a reply in when the test lets it."""
-
-    def __init__(self):
-        self.has_reply, self.may_keep_it = asyncio.Event(), asyncio.Event()
-
-    async def get(self, key):
-        await asyncio.sleep(0.01)
-
-    async def put(self, key, reply):
-        self.has_reply.set()
-        await self.may_keep_it.wait()
-
-    async def close(self):
-        pass
-
-
-async def test_a_question_of_two_tasks_is_asked_once_although_the_cache_is_far_away():
-    cache = FarCache()
-    async with asking() as (endpoint, teacher), asyncio.timeout(10):
-        teacher._cache = cache
-        asked = [asyncio.create_task(teacher.ask(question(), seed=0)) for _ in range(2)]
-        await cache.has_reply.wait()  # which no asker may see yet
-        asked += [asyncio.create_task(teacher.ask(question(), seed=0))]
-        await asyncio.sleep(0.05)  # enough for one more to ask the endpoint, if it would
-        cache.may_keep_it.set()
-        assert await asyncio.gather(*asked) == [SCORES] * 3
-    assert len(endpoint.bodies) == 1

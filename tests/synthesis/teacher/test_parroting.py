@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from synthesis.questions.knowledge import Knowledge
 from synthesis.records import Composition
 from synthesis.stage import Rejected
 from synthesis.teacher.calls import reply_schema
-from synthesis.teacher.parroting import require_own_words
+from synthesis.teacher.parroting import parted, require_own_words, runs_of
 from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.reading import Unreadable, read_reply
 from synthesis.trajectories.tasks import write_task
@@ -67,7 +68,7 @@ async def test_answers_are_not_taken_for_copies(tmp_path):
             nonlocal checked
             reply = await super().ask(request, seed=seed)
             if not request.is_turn:
-                require_own_words(reply, request.messages(), may_be_empty=request.may_be_empty)
+                require_own_words(reply, request)
                 checked += 1
             return reply
 
@@ -75,8 +76,12 @@ async def test_answers_are_not_taken_for_copies(tmp_path):
     assert checked > 300
 
 
+CRITERIA = "It cannot be answered without the tools, and reads like a form or a test."
 OWN = [
-    ("JudgeToolNecessity", "en", {"reason": "Two prices are compared that are both known.", "needs_tool": False}),
+    ("JudgeToolNecessity", "en", {"reason": "Two lengths are compared that are both known.", "needs_tool": False}),
+    ("JudgeNaturalness", "en", {"reason": "Two short sentences, as people speak.", "naturalness": 1}),
+    ("JudgeEnding", "en", {"reason": "It tells the length of the boat.", "verdict": False}),
+    ("ScoreTask", "en", {"reason": CRITERIA, "clarity": 0.5, "realism": 0.5, "tool_necessity": 0.5}),
     ("JudgePlanning", "en", {"reason": "It says 12 nights; the tool returned 14.", "score": 0.2}),
     ("JudgePlanning", "zh", {"reason": "它说有 3 个房间，而工具返回 5。", "score": 0.2}),
     ("VoteOnChain", "en", {"reason": "The order is shipped after it was deleted.", "coherent": False}),
@@ -98,7 +103,19 @@ OWN = [
 @pytest.mark.parametrize(("kind", "language", "reply"), OWN, ids=[f"{kind}-{language}" for kind, language, _ in OWN])
 def test_a_reply_that_is_near_the_example_in_its_form_alone_is_an_answer(kind, language, reply):
     request = next(one for each, one in RENDERED[language].items() if each.__name__ == kind)
-    require_own_words(request.reply_type.model_validate(reply), request.messages())
+    require_own_words(request.reply_type.model_validate(reply), request)
+
+
+SHOWN = re.compile(r"kite|sable|violet|workshop|\d|span|hue|[风筝黑貂紫翼坊]")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_no_honest_reason_of_a_judge_shares_half_of_its_words_with_the_example(language):
+    for kind, request in RENDERED[language].items():
+        if kind.role == "judges":
+            (shown,) = re.findall(r'"reason": "(.*?)",\s"', parted(request.messages()[0]["content"])[1])
+            made_up = [run for run in runs_of(shown) if SHOWN.search(" ".join(run))]
+            assert len(made_up) >= 0.5 * len(runs_of(shown)), (kind, shown)
 
 
 def instance(*names: str, year: int = 1990) -> QAInstance:

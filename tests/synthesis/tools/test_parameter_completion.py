@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from synthesis.procedural.teacher import ProceduralTeacher
+from synthesis.prompts import parameter_completion as prompts
 from synthesis.prompts.parameter_completion import CompletedParameter, CompletedParameters, CompleteParameters
 from synthesis.record_io import RecordSource
 from synthesis.records import ServerDocument, ToolDocument, Trajectory
@@ -130,13 +131,15 @@ def test_no_conversation_offers_a_tool_of_unknown_parameters_and_the_statistics_
     (tmp_path / "sources").mkdir()
     written(tmp_path / "sources" / "a.json", UNSAID, *STATED)
     written(tmp_path / "sources" / "b.json", *(UNSAID | {"name": f"create_{n}"} for n in "xyz"), name="Unsaid")
-    trajectories = run(tmp_path / "sources", tmp_path / "out", ProceduralTeacher())
+    teacher = ScriptedTeacher({prompts.CompleteOutput: [BadReply("no")] * 3}, otherwise=ProceduralTeacher())
+    trajectories = run(tmp_path / "sources", tmp_path / "out", teacher)
     assert {tool.name for each in trajectories for tool in each.tools} <= {tool["name"] for tool in STATED}
     assert {each.server for each in trajectories} == {"Weather and issues"}
     statistics = trajectory_statistics(tmp_path / "out")
     assert statistics.tools_of_unknown_parameters == {UNKNOWN: 4}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["servers_left_out"] == {UNKNOWN: 1}
+    assert report["unknown_results"] == {"read": 3, "completed": 0, "rejected": {"result stays unknown": 3}}
 
 
 def test_a_completed_tool_is_offered_called_and_counted_and_stays_so_under_another_threshold(tmp_path):

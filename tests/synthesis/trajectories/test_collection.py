@@ -3,13 +3,9 @@
 import asyncio
 import json
 
-import pytest
-
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.agent_turn import AgentMessage, RequestedCall, TakeTurn
 from synthesis.prompts.simulated_user import AnswerAsUser
-from synthesis.stage import Rejected
-from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator, ToolResponse
 from synthesis.trajectories.collection import collect_conversation, offered_tools
@@ -75,20 +71,6 @@ async def test_a_tool_that_hangs_ends_the_conversation_at_its_deadline():
         [calls(("get_weather", {"city": "Oslo"}))], backend=Hanging(), deadline_seconds=0.05
     )
     assert conversation.stop_reason == "deadline"
-
-
-async def test_the_agent_is_not_shown_which_calls_were_made_to_fail():
-    backend = Emulator(ProceduralTeacher(), language="en", seed=0, failure_rate=1.0)
-    _, teacher = await converse([calls(("get_weather", {"city": "Oslo"})), DONE], backend=backend)
-    last = next(request for request in reversed(teacher.asked) if isinstance(request, TakeTurn))
-    assert last.conversation[-1].is_error
-    assert "is_error" not in json.dumps(last.messages())
-
-
-async def test_a_reply_that_stays_bad_is_never_papered_over():
-    with pytest.raises(Rejected, match="unusable reply: not JSON") as rejected:
-        await converse([BadReply("not JSON")])
-    assert [message["role"] for message in rejected.value.made["messages"]] == ["user"]
 
 
 def test_the_tools_of_a_chain_are_offered_and_the_last_one_withheld_where_the_task_must_be_refused():

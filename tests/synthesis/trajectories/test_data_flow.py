@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import nullcontext
 from hashlib import sha256
 from itertools import pairwise
 from random import Random
@@ -21,7 +22,7 @@ from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.tools.backends import Emulator
 from synthesis.tools.parameter_completion import complete_tool
 from synthesis.trajectories.chains import bind_chain, bound_chain, with_optional_arguments
-from synthesis.trajectories.data_flow import has_data_flow, has_several_calls
+from synthesis.trajectories.data_flow import has_data_flow, has_several_calls, parsed
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.statistics import trajectory_statistics
 from synthesis.trajectories.tasks import write_task
@@ -139,8 +140,9 @@ async def test_a_request_neither_needs_nor_states_an_id_that_an_earlier_call_giv
         return await write_task(notes, teacher, chain=chain, expectation="answer", hidden_slots=(), seed=0)
 
     assert (await written("Find the note about tea and read it to me."))[0].slots == {"query": "tea"}
-    with pytest.raises(Rejected, match="value of an earlier call stands in the task"):
-        await written("Find the note about tea and read N4711 to me.", note_id="N4711")
+    for slot in ("note_id", "notebookId"):  # one that the chain takes, and one that other tools of the server take
+        with pytest.raises(Rejected, match="value that a tool gives out stands in the task"):
+            await written("Find the note about tea and read N4711 to me.", **{slot: "N4711"})
 
 
 async def test_the_emulator_finds_what_was_made_lists_it_and_knows_a_thing_by_each_of_its_keys():
@@ -166,15 +168,24 @@ async def test_the_emulator_finds_what_was_made_lists_it_and_knows_a_thing_by_ea
     assert "not found" in (await call("get_note", noteId=made["id"]))["error"]
 
 
-async def test_a_model_as_emulator_sees_earlier_responses_and_must_answer_about_the_same_thing():
-    get = tool("get_note", {"note_id": TEXT})
-    replies = [EmulatedResponse(value={"note_id": name}, state=EmulatorState()) for name in ("N1", "N2")]
+@pytest.mark.parametrize(
+    ("name", "argument", "asked", "found", "is_same"),
+    [
+        ("get_note", "note_id", "N1", "N2", False), ("get_note", "note_ref", "N1", "N2", False),
+        ("get_note", "note_id", 1, "1", True), ("get_fees", "paid", True, False, True),
+        ("create_note", "note_id", "N1", "N2", True), ("get_notes", "note_ids", [1, 2], [1], True),
+    ],
+)  # fmt: skip
+async def test_a_model_as_emulator_sees_earlier_responses_and_must_answer_about_the_same_thing(
+    name, argument, asked, found, is_same
+):
+    replies = [EmulatedResponse(value={argument: given}, state=EmulatorState()) for given in (asked, found)]
     teacher = ScriptedTeacher({EmulateCall: replies})
     emulator = Emulator(teacher, language="en", seed=0, failure_rate=0.0)
-    await emulator.call("c1", get, {"note_id": "N1"})
-    with pytest.raises(BadReply, match="expected note_id 'N1'"):
-        await emulator.call("c2", get, {"note_id": "N1"})
-    assert '"response": {"note_id": "N1"}' in teacher.asked[1].messages()[1]["content"]
+    await emulator.call("c1", tool(name, {argument: {}}), {argument: asked})
+    with nullcontext() if is_same else pytest.raises(BadReply, match=f"expected {argument} {asked!r}"):
+        await emulator.call("c2", tool(name, {argument: {}}), {argument: asked})
+    assert f'"response": {json.dumps({argument: asked})}' in teacher.asked[1].messages()[1]["content"]
 
 
 def said(*messages: Message) -> Trajectory:
@@ -193,7 +204,8 @@ def returned(value: object, is_error: bool = False) -> Message:
     return Message(role="tool", content=json.dumps(value), tool_call_id="c", is_error=is_error)
 
 
-LISTED = returned({"notes": [{"id": "N4711", "pages": 12, "size": 34567, "open": True, "lang": "en"}]})
+NOTE_ITEM = {"id": "N4711", "pages": 12, "size": 34567, "open": True, "lang": "en", "owner": "李伟", "ink": "墨"}
+LISTED = returned({"notes": [NOTE_ITEM]})
 
 
 def test_a_call_that_is_made_again_is_one_call():
@@ -207,7 +219,12 @@ def test_a_call_that_is_made_again_is_one_call():
     [
         ([user("Read my note."), calls(), LISTED, calls(note_id="N4711")], True),
         ([user("Read my note."), calls(), LISTED, calls(of=[{"size": 34567}])], True),
-        ([user("Read my note N4711."), calls(), LISTED, calls(note_id="N4711")], False),
+        ([user("Read my note."), calls(), LISTED, calls(note_id="n4711")], True),
+        ([user("Read my note."), calls(), LISTED, calls(size="34,567")], True),
+        ([user("Read my note."), calls(), LISTED, calls(owner="李伟")], True),
+        ([user("Read my note."), calls(), LISTED, calls(ink="墨")], False),
+        ([user("Read the note of 34,567."), calls(), LISTED, calls(size=34567)], False),
+        ([user("Read my note n4711."), calls(), LISTED, calls(note_id="N4711")], False),
         ([user("Read my note."), calls(), LISTED, user("Read N4711, I mean."), calls(note_id="N4711")], False),
         ([calls(), LISTED, Message(role="assistant"), user("Read N4711."), calls(note_id="N4711")], False),
         ([user("Read my note."), calls(note_id="N4711"), LISTED, calls(note_id="N4711")], False),
@@ -220,6 +237,10 @@ def test_a_call_that_is_made_again_is_one_call():
 )
 def test_a_value_flows_if_it_stands_first_in_an_earlier_response(messages, flows):
     assert has_data_flow(said(*messages)) == flows
+
+
+def test_a_response_that_nests_too_deep_is_a_text():
+    assert parsed("[" * 100_000) == "[" * 100_000
 
 
 async def test_the_statistics_count_the_share_of_conversations_with_data_flow(tmp_path):

@@ -75,6 +75,12 @@ async def test_a_follow_up_extends_the_task_by_its_calls_and_its_new_facts():
         ("Book it.", {"guest": "Ana"}, "fact is not in the task's text"),
         ("Book it for Ana.", {}, "task without a needed fact"),
         ("Call book_hotel for Ana.", {"guest": "Ana"}, "tool name in the task"),
+        ("Book H77 for Ana.", {"guest": "Ana", "hotel_id": "H77"}, "value that a tool gives out stands in the task"),
+        (
+            "Cancel B77 for Ana.",
+            {"guest": "Ana", "booking_id": "B77"},
+            "value that a tool gives out stands in the task",
+        ),
     ],
 )
 async def test_a_follow_up_with_a_fault_is_rejected_with_its_reason(text, slots, reason):

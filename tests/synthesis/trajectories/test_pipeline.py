@@ -20,9 +20,10 @@ from synthesis.stage import NothingKept
 from synthesis.teacher.protocol import TeacherUnavailable
 from synthesis.tools.ingestion import require_work_directory
 from synthesis.tools.sources import SourceMissing
+from synthesis.trajectories.collection import call_error
 from synthesis.trajectories.follow_ups import requests_of
 from synthesis.trajectories.pipeline import NoToolDocuments, TrajectoriesConfig, synthesize_trajectories
-from synthesis.trajectories.tasks import argument_error, is_stated, leaked_tool_names
+from synthesis.trajectories.tasks import is_stated, leaked_tool_names
 from tests.synthesis.otherwise import Otherwise
 
 
@@ -69,7 +70,7 @@ def test_every_trajectory_is_whole_and_true_to_its_task(trajectories):
         calls = [call for message in trajectory.messages for call in message.tool_calls]
         responses = {message.tool_call_id: message for message in trajectory.messages if message.role == "tool"}
         assert [call.id for call in calls] == list(responses)
-        assert all(argument_error(documents[call.name], call.arguments) is None for call in calls)
+        assert all(call_error(call, documents) is None for call in calls)
         assert trajectory.messages[0].role == "user"
         assert trajectory.messages[-1].role == "assistant"
         assert not trajectory.messages[-1].tool_calls

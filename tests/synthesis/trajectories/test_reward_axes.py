@@ -11,7 +11,6 @@ from synthesis.trajectories.reward_axes import (
     RewardThresholds,
     check_thresholds,
     judge_axes,
-    tool_call_status,
     tool_conciseness,
 )
 from tests.synthesis.altered import altered
@@ -44,11 +43,6 @@ GOOD = (
 def judged_by(score: float, **changes) -> ScriptedTeacher:
     script = {judge: [judges.Judgement(score=score, reason="so")] * 9 for judge in judges.JUDGES}
     return ScriptedTeacher(script | changes.get("script", {}))
-
-
-def test_a_failed_call_counts_zero():
-    assert tool_call_status(GOOD) == pytest.approx(2 / 3)
-    assert tool_call_status((response(1, "x", is_error=True),)) == 0
 
 
 def test_a_call_made_again_after_success_or_to_nowhere_is_not_concise_but_a_retry_is():

@@ -13,11 +13,12 @@ from synthesis.record_io import RecordDirectoryError, RecordSource, read_card
 from synthesis.records import RejectedTrajectory, Trajectory
 from synthesis.stage import NothingKept
 from synthesis.teacher.config import OpenAITeacherConfig
+from synthesis.teacher.parroting import runs_of
 from synthesis.teacher.protocol import BadReply
 from synthesis.track.run import TrackRun, rejected_beside
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_trajectories
 from synthesis.trajectories.reward_axes import RewardThresholds
-from synthesis.trajectories.selection import duplicates, shingles
+from synthesis.trajectories.selection import duplicates
 from synthesis.trajectories.tasks import TaskThresholds
 from tests.synthesis.altered import altered
 from tests.synthesis.otherwise import Otherwise, raising
@@ -206,13 +207,13 @@ def test_the_duplicates_are_those_of_a_comparison_of_all_with_all_kept_ones(leas
     rng = Random(0)
     texts: list[str] = []
     for _ in range(60):
-        base = [f"word{rng.randrange(300)}" for _ in range(rng.randint(1, 30))]
+        base = [f"word{rng.randrange(300)}" for _ in range(rng.randint(3, 30))]
         for _ in range(4):
             texts.append(" ".join(base))
             base[rng.randrange(len(base))] = f"word{rng.randrange(300)}"
-    kept: list[frozenset[str]] = []
+    kept: list[set[tuple[str, ...]]] = []
     expected = []
-    for number, found in enumerate(map(shingles, texts)):
+    for number, found in enumerate(set(runs_of(text)) for text in texts):
         if any(len(found & earlier) / len(found | earlier) >= least for earlier in kept):
             expected.append(number)
         else:

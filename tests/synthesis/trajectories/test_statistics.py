@@ -18,7 +18,7 @@ from tests.synthesis.trajectories.test_pipeline import config, synthesize
 
 
 async def test_the_statistics_are_those_of_a_naive_count(tmp_path):
-    await synthesize(tmp_path / "out", count=80, refuse_share=0.2, server_only_share=0.6)
+    await synthesize(tmp_path / "out", count=80, refuse_share=0.4, server_only_share=0.8)
     records = list(RecordSource(tmp_path / "out", Trajectory))
     found = trajectory_statistics(tmp_path / "out")
     calls = [sum(len(m.tool_calls) for m in r.messages) for r in records]

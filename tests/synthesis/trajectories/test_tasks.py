@@ -1,11 +1,15 @@
 """A task states its facts, names no tool, and keeps both when it is varied."""
 
 import re
+from collections import Counter
+from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.prompts.tasks import AugmentedTask, AugmentTask, ScoredTask, ScoreTask, WriteTask, WrittenTask
 from synthesis.records import TaskScores
 from synthesis.stage import Rejected
@@ -13,7 +17,9 @@ from synthesis.teacher.protocol import BadReply
 from synthesis.teacher.scripted import ScriptedTeacher
 from synthesis.trajectories.augmentation import augment_task
 from synthesis.trajectories.chains import bind_chain
+from synthesis.trajectories.config import TrajectoriesConfig
 from synthesis.trajectories.tasks import TaskThresholds, is_stated, score_task, write_task
+from synthesis.trajectories.worker import TrajectoriesWorker
 from tests.synthesis.trajectories.servers import HOTELS, task
 
 CHAIN = bind_chain(HOTELS, ["find_hotel", "book_hotel"])
@@ -54,6 +60,7 @@ async def test_a_hidden_fact_must_not_stand_in_the_text():
     ("text", "reason"),
     [
         ("Find a hotel and book it for Ana.", "augmentation changed a fact"),
+        ("Find a hotel in Oslo and book it for Ana near Lima.", "augmentation changed a fact"),
         ("Find a hotel in Oslo and book it for Ana.", "augmentation changed nothing"),
         ("请在 Oslo 找一家酒店并为 Ana 预订一个房间好吗谢谢你", "augmentation changed the language"),
         ("Use find_hotel in Oslo for Ana.", "tool name in the task"),
@@ -61,9 +68,31 @@ async def test_a_hidden_fact_must_not_stand_in_the_text():
 )
 async def test_a_variant_keeps_intent_facts_and_language(text, reason):
     teacher = ScriptedTeacher({AugmentTask: [AugmentedTask(text=text)] * 2})
+    asked = task("find_hotel", "book_hotel", hidden_parameters={"near": "Lima"})
     with pytest.raises(Rejected) as rejected:
-        await augment_task(task("find_hotel", "book_hotel"), HOTELS, teacher, axis="diversity", seed=0)
+        await augment_task(asked, HOTELS, teacher, axis="diversity", seed=0)
     assert rejected.value.reason == reason
+
+
+def drawn(chains, seed: int, **shares: float):
+    config = TrajectoriesConfig(count=1, out=Path("out"), **shares)
+    return TrajectoriesWorker(config, ProceduralTeacher(), {})._drawn_behaviour(HOTELS, chains, Random(seed))
+
+
+def test_a_task_is_refused_or_asked_back_in_its_share_and_takes_a_chain_of_the_drawn_kind_or_none():
+    independent, fixed = bind_chain(HOTELS, ["find_hotel", "get_weather"]), CHAIN.model_copy(update={"bindings": ()})
+    counts = Counter(drawn([CHAIN], seed, refuse_share=0.3, ask_back_share=0.3)[0] for seed in range(600))
+    assert all(150 < counts[kind] < 210 for kind in ("refuse", "ask_back"))
+    chains, none_else = [independent, fixed], {"server_only_share": 0, "independent_share": 0}
+    for seed in range(20):  # a refused task has no more to do with facts to leave out than an ordinary one
+        assert drawn(chains, seed, refuse_share=1, ask_back_share=0, **none_else) == ("refuse", fixed, ())
+        asked = drawn([fixed], seed, refuse_share=0, ask_back_share=1, **none_else)
+        assert asked[::2] == ("answer", ())
+        assert asked[1].tools == fixed.tools
+        for none in ([], [independent]):
+            with pytest.raises(Rejected, match="server without a chain of dependent calls"):
+                drawn(none, seed, ask_back_share=0, **none_else)
+        assert drawn([], seed, refuse_share=0, server_only_share=1) == ("answer", None, ())
 
 
 async def test_each_score_must_reach_its_threshold_and_none_has_a_default():
