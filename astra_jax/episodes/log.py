@@ -71,7 +71,7 @@ class LoggedEpisode(FinishedEpisode):
     language: Language
     scenario: Scenario
     policy: str
-    """Name of the policy: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
+    """Name of the policy: `base`, `sft`, `rl`, or `step 10` of a training run."""
     reward: float
     f1: float
     """F1 of the paper, even if the reward of the run is another."""

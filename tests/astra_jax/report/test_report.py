@@ -130,7 +130,7 @@ def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 
 
 
 HELD_OUT = {
-    "untrained": figures(0.0, calls=0.0, irrelevant=0.0),
+    "base": figures(0.0, calls=0.0, irrelevant=0.0),
     "sft": figures(0.4, calls=3.5, irrelevant=0.2),
     "rl": figures(0.75, calls=2.5, irrelevant=0.05),
 }
@@ -225,8 +225,8 @@ def test_every_policy_stands_at_every_temperature_with_intervals_and_the_number_
 
 
 def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() -> None:
-    held_out = HELD_OUT | {"untrained": HELD_OUT["untrained"] | {"n": 16, "n_unseen_tools": 8}}
-    worlds, tools = "16 (untrained), 256 (sft), 256 (rl)", "8 (untrained), 128 (sft), 128 (rl)"
+    held_out = HELD_OUT | {"base": HELD_OUT["base"] | {"n": 16, "n_unseen_tools": 8}}
+    worlds, tools = "16 (base), 256 (sft), 256 (rl)", "8 (base), 128 (sft), 128 (rl)"
     assert held_out_table("Greedy", held_out).note == (
         f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains"
     )
@@ -502,10 +502,10 @@ def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> N
             | {"environment_id": f"e{i}", "language": "zh" if i == 8 else "en"}
             | {"scenario": "multi_hop" if i < 9 else "single_hop"}
         )
-        for policy in ("rl", "untrained", "sft")
+        for policy in ("rl", "base", "sft")
         for i in range(10)
     ]
     shown = choose_episodes(episodes)
     assert sum(map(len, shown)) == MAX_EPISODES
-    assert [[episode.record.policy for episode in group] for group in shown] == [["untrained", "sft", "rl"]] * 4
+    assert [[episode.record.policy for episode in group] for group in shown] == [["base", "sft", "rl"]] * 4
     assert [group[0].record.environment_id for group in shown] == ["e0", "e8", "e9", "e1"], "new kinds come first"
