@@ -1,4 +1,4 @@
-"""A jitted step of a run with the shapes that it would be called with on a mesh; nothing is allocated or compiled."""
+"""A jitted step of a run with the shapes of its arguments on a mesh; nothing is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of a rollout of `astra rl` in their largest shapes: reading prompts and tool responses, sampling.
+"""Programs of a rollout of `astra rl` in their largest shapes: they read and they sample.
 
 A rollout has as many episodes at once as it may have, each of full length. An evaluation on held-out environments calls
 the same programs with pages of its own, when those of a rollout are gone. The step that lays out the weights for

@@ -68,7 +68,7 @@ from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject, Trajectory
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import whole_file, write_whole
 from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
@@ -158,19 +158,14 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         **summarised(found, baselines.result()),
         "export": export,
     }
-    _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
     card = model_card(folders["rl"], read_model(folders["rl"]).num_parameters)
-    _write(out / "hf" / MODEL_CARD, card)
+    write_whole(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
-    _write(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
+    write_whole(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
     write_report(out, describe)
     return summary
-
-
-def _write(path: Path, text: str) -> None:
-    with whole_file(path) as file:
-        file.write_text(text, encoding="utf-8")
 
 
 def a_question(environments: Sequence[Environment]) -> JsonObject:

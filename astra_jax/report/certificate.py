@@ -7,7 +7,7 @@ from pathlib import Path
 from astra_jax.report.page import is_page, page_environment
 from synthesis.record_io import CERTIFICATE
 from synthesis.records import Certificate
-from synthesis.run.destination import require_file_destination, whole_file
+from synthesis.run.destination import require_file_destination, write_whole
 
 
 def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None:
@@ -24,5 +24,4 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
     template = page_environment().get_template("certificate.html.jinja")
     html = template.render(title="Certificate of environments", name=name, certificate=certificate)
     for path, text in ((out / CERTIFICATE, certificate.model_dump_json(indent=2) + "\n"), (page, html)):
-        with whole_file(path) as file:
-            file.write_text(text, encoding="utf-8")
+        write_whole(path, text)

@@ -21,19 +21,17 @@ from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import (
-    EpisodeLogError,
     LoggedEpisode,
     episode_to_json,
     read_episodes,
     token_texts,
     write_episodes,
 )
+from astra_jax.errors import RunUnreadable
 from astra_jax.recipes.data_sets import describe
-from astra_jax.report import RunFolderError
 from astra_jax.report.charts import line_chart, nice_ticks
 from astra_jax.report.data_sets import MAX_BARS, DataSet, distribution, number_distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
-from astra_jax.report.held_out import held_out_table, number_of_environments
 from astra_jax.report.page import _LOSSES
 from astra_jax.sft.train import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
@@ -224,15 +222,6 @@ def test_every_policy_stands_at_every_temperature_with_intervals_and_the_number_
     assert re.findall(r"<td>(.*?)</td>", rows["Final answer right"])[2] == ("7.5%<small>0.0%–15.0%</small>")
 
 
-def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() -> None:
-    held_out = HELD_OUT | {"base": HELD_OUT["base"] | {"n": 16, "n_unseen_tools": 8}}
-    worlds, tools = "16 (base), 256 (sft), 256 (rl)", "8 (base), 128 (sft), 128 (rl)"
-    assert held_out_table("Greedy", held_out).note == (
-        f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains"
-    )
-    assert number_of_environments({"rl": {"f1": 0.7}}) == ""
-
-
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     found = {"policy": "sft", "stop_reasons": {}, "slices": {}}
     found |= figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)
@@ -242,7 +231,7 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     assert "0.400<small>0.370–0.440</small>" in html
     assert "<h3>Greedy <small>n = 256 unseen worlds" in html
     (tmp_path / "figures.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"figures\.json cannot be read: "):
+    with pytest.raises(RunUnreadable, match=r"figures\.json cannot be read: "):
         write_report(tmp_path)
 
 
@@ -316,7 +305,7 @@ def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_or_with_a_damaged_summary_is_refused(tmp_path: Path, text, message) -> None:
     if text is not None:
         (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(RunFolderError, match=message):
+    with pytest.raises(RunUnreadable, match=message):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
@@ -491,7 +480,7 @@ def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_w
         line_of(episode)
     path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
-    with pytest.raises(EpisodeLogError, match="line 2 of"):
+    with pytest.raises(RunUnreadable, match="line 2 of"):
         write_report(tmp_path)
 
 
