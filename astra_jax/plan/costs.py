@@ -81,7 +81,7 @@ def jaxpr_costs(
                 # The jaxpr does not show the inside of a kernel: its name says which it is.
                 total.add(Costs(*kernels(str(params["name"]))), share)
             elif name in _WIRE_SHARE:
-                named = params.get("axis_name", params.get("axes"))
+                named: Any = params.get("axis_name", params.get("axes"))
                 axes = (named,) if isinstance(named, str) else tuple(named)
                 size = math.prod(mesh_shape[axis] for axis in axes)
                 # A gather's result and a scatter's operand are the whole that travels round the ring.

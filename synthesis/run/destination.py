@@ -100,11 +100,7 @@ def require_destination(out: Path, result: Result, *, sources: Iterable[Path] = 
 
 
 def require_file_destination(out: Path, name: str, is_earlier: Callable[[Path], bool]) -> None:
-    """Refuse a file to write that is neither new, nor empty, nor an earlier one, as `is_earlier` says.
-
-    Raises:
-        DestinationRefused: as `require_destination`.
-    """
+    """Refuse a file to write that is neither new, nor empty, nor an earlier one, as `is_earlier` says."""
     place = _place(out, ())
     if place.is_dir():
         raise _refused(out, f"a {name} is a file, and this is a folder")

@@ -234,14 +234,12 @@ ROWS = [
     row("plan OTHER --topology v5p:4x4x4", 2, "`astra sft`", "`astra rl`", "paper_trajectories.toml"),
     # records
     row("records show missing", 1, "no", "dataset.json", "missing"),
-    row("records stats nothing", 1, "dataset.json", "nothing"),
     row("records show with_damaged_card", 1, "with_damaged_card/dataset.json is not a dataset card"),
     row("records show of_another_version", 1, "schema version", "999"),
     row("records stats of_no_kind", 1, "'recipe'"),
     row(
         "records show without_shard", 1, "shard-00000-of-00001.array_record", "is missing, so the directory is damaged"
     ),
-    row("records show with_damaged_shard", 1, "with_damaged_shard", "damaged"),
     row("records verify with_damaged_shard --sandbox LIVE", 1, "with_damaged_shard", "damaged"),
     row("records stats no_environments", 1, "no_environments has no environment to count"),
     row("records export environments --split ../x --out out", 2, "--split", "'../x'"),
@@ -266,20 +264,13 @@ ROWS = [
     row("sft sft.toml environments=[]", 2, "found 0 samples", may_make=("out/run.json",)),
     row("sft sft.toml environments=['missing']", 1, "missing"),
     row("sft sft.toml trajectories=['environments']", 1, "Trajectory", "'environment'", may_make=("out/run.json",)),
-    row(
-        "sft sft.toml length_buckets=[8] batch_tokens=8",
-        2,
-        "raise the largest",
-        may_make=("out/run.json",),
-    ),
+    row("sft sft.toml length_buckets=[8] batch_tokens=8", 2, "raise the largest", may_make=("out/run.json",)),
     row("sft sft.toml mesh.fsdp=3", 2, "3 devices"),
-    row("rl rl.toml init=missing --sandbox LIVE", 1, "missing: ", "no such folder"),
     row("rl rl.toml init=policy_not_whole --sandbox LIVE", 1, "policy_not_whole is damaged", may_make=("out/*",)),
     row("rl rl.toml init=policy_with_changed_weights --sandbox LIVE", 1, "checksum", may_make=("out/*",)),
     row("rl rl.toml environments=no_environments --sandbox LIVE", 1, "no_environments has no record"),
     row("rl rl.toml environments=no_trajectories --sandbox LIVE", 1, "Environment", "'trajectory'"),
     row(f"rl rl.toml --sandbox {DEAD}", 1, f"no sandbox answers at {DEAD}"),
-    row("evaluate environments evaluation.toml policy=missing --sandbox LIVE", 1, "missing: ", "no such folder"),
     row("evaluate environments evaluation.toml environments=no_environments --sandbox LIVE", 1, "no_environments"),
     row("evaluate environments evaluation.toml rollout.max_prompt_tokens=8 --sandbox LIVE", 1, "prompt", "8"),
     # inputs of synthesis
@@ -309,7 +300,6 @@ ROWS = [
     row("synthesize environments environments.toml knowledge=['knowledge.xyz'] --sandbox LIVE", 1, "knowledge.xyz"),
     row("synthesize environments environments.toml knowledge=['cut.jsonl'] --sandbox LIVE", 1, "cut.jsonl"),
     row("synthesize environments environments.toml knowledge=['nothing'] --sandbox LIVE", 1, "nothing"),
-    row("synthesize environments environments.toml disjoint_from=['missing'] --sandbox LIVE", 1, "missing"),
     row(
         "synthesize environments environments.toml knowledge=['prose.json'] --sandbox LIVE",
         1,
@@ -345,7 +335,6 @@ ROWS = [
     row("report URL", 2, ": folder: expected a path"),
     # plans
     row("plan PLAN --topology h100:8", 2, "v5p:4x4x4", "'h100:8'"),
-    row("plan PLAN --topology v5p", 2, "v5p:4x4x4", "'v5p'"),
     row("plan PLAN --topology v5e:1x1 model=qwen4", 2, "qwen3-14b", "'qwen4'"),
 ]
 
@@ -355,8 +344,7 @@ needs_libtpu = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the ext
 
 
 @pytest.mark.parametrize(
-    "each",
-    [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)],
+    "each", [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)]
 )
 def test_one_line_names_the_fault_and_nothing_is_made(each, world, monkeypatch, capsys):
     port = (world / "port").read_text()

@@ -44,11 +44,7 @@ class Costs:
 
 
 class ClockDevice:
-    """Makes tokens up and sleeps as long as computing them would have taken; a `Device`.
-
-    A token follows from seed, slot, and its place in the sequence; how long a message gets, from seed, slot, and the
-    place at which it begins.
-    """
+    """Makes tokens up, from seed, slot and place, and sleeps as long as computing them would have taken."""
 
     num_steps = row_steps = 0
     """Steps of all calls that sampled; the same times the rows of each call."""
@@ -113,10 +109,7 @@ class ClockDevice:
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while a task runs, and then jumps to the next timer.
-
-    No task in it may wait for a thread or a socket.
-    """
+    """Its clock stands still while a task runs, and then jumps to the next timer; no task may wait for a thread."""
 
     def __init__(self) -> None:
         self._jumps = _Jumps()
@@ -127,8 +120,6 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
 
 class _Jumps(selectors.DefaultSelector):
-    """The selector of `ClockLoop`: it adds the time to the next timer instead of waiting."""
-
     seconds = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -139,6 +130,5 @@ class _Jumps(selectors.DefaultSelector):
 
 
 def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end on a clock of its own, and return its result."""
     with asyncio.Runner(loop_factory=ClockLoop) as runner:
         return runner.run(main)

@@ -35,7 +35,6 @@ SESSIONS = [Session(7, slot) for slot in range(6)]
 
 
 Make = Callable[[], PagedDecoder]
-"""Makes a decoder of a tiny model."""
 
 
 @pytest.fixture(params=[None, 2], ids=["own_pace", "one_order"])

@@ -20,13 +20,7 @@ from astra_jax.chat.format import Source, generation_prompt, segments
 from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.log import (
-    LoggedEpisode,
-    episode_to_json,
-    read_episodes,
-    token_texts,
-    write_episodes,
-)
+from astra_jax.episodes.log import LoggedEpisode, episode_to_json, read_episodes, token_texts, write_episodes
 from astra_jax.errors import RunUnreadable
 from astra_jax.recipes.data_sets import describe
 from astra_jax.report.charts import line_chart, nice_ticks
