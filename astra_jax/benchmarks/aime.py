@@ -111,7 +111,7 @@ class AIME(Benchmark):
             )
         answers = raw / "answers.jsonl"
         before = [line for line in map(_Answer.model_validate, whole_lines(answers)) if line.content is not None]
-        # without a half line, and requests that failed are sent again
+        # Without a half line, and requests that failed are sent again
         write_whole(answers, "".join(line.model_dump_json() + "\n" for line in before))
         done = {(line.id, line.trial) for line in before}
         asked = [(name, trial) for trial in range(self.trials) for name in self.problems]

@@ -45,11 +45,6 @@ class AbstractStep:
     """Tokens of the whole pod that come out of it: sampled, read or learnt from."""
 
 
-def rows_shards(mesh: Mesh) -> int:
-    """Return over how many shards of a mesh the rows of a batch are dealt out."""
-    return int(mesh.shape["data"] * mesh.shape["fsdp"])
-
-
 def with_shardings(tree: Any, shardings: Any) -> Any:
     """Return the shapes of a tree, laid out so."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)

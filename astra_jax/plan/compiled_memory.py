@@ -46,7 +46,7 @@ def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str
         return CompiledMemory.model_validate_json(answer.read_text()), True
     memory = _compile(lowered)
     answer.parent.mkdir(parents=True, exist_ok=True)
-    # two plans may run at once: the last one wins, with the same answer
+    # Two plans may run at once: the last one wins, with the same answer
     write_whole(answer, memory.model_dump_json())
     return memory, False
 

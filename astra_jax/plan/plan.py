@@ -103,18 +103,12 @@ class Plan:
             "rollouts": self.rollouts,
             "steps": {
                 name: {
-                    "work": step.work,
+                    **dataclasses.asdict(step),
                     "peak_gib_per_chip": step.peak_bytes / _GIB,
                     "host_gib_per_chip": step.host_bytes / _GIB,
                     "by_category_gib": {key: value / _GIB for key, value in step.bytes_by_category.items()},
-                    "compiled_flops": step.compiled_flops,
-                    "model_flops": step.model_flops,
-                    "collective_bytes": step.collective_bytes,
-                    "roofline_seconds": step.roofline_seconds,
                     "bound": step.bound,
                     "tokens_per_second": step.tokens_per_second,
-                    "compile_seconds": step.compile_seconds,
-                    "from_cache": step.from_cache,
                 }
                 for name, step in self.steps.items()
             },

@@ -28,15 +28,7 @@ from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.other_rows import calls_for_other_rows
 from synthesis.environments.proving.proof import request_of
 from synthesis.environments.questions.qa_instances import ways_to_answer
-from synthesis.records import (
-    Demonstration,
-    Environment,
-    EnvironmentTool,
-    Habit,
-    JsonObject,
-    Message,
-    ToolCall,
-)
+from synthesis.records import Demonstration, Environment, EnvironmentTool, Habit, JsonObject, Message, ToolCall
 from synthesis.stage import Rejected
 
 _CALL_ID: Final = "habit"

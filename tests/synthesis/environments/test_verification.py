@@ -21,12 +21,7 @@ from synthesis.environments.verification import (
     verify_environments,
 )
 from synthesis.record_io import RecordDirectoryError, write_records
-from synthesis.records import (
-    Composition,
-    Environment,
-    EnvironmentTool,
-    IrrelevantTool,
-)
+from synthesis.records import Composition, Environment, EnvironmentTool, IrrelevantTool
 from synthesis.stage import Rejected
 from tests.synthesis.altered import altered
 from tests.synthesis.environments.in_this_process import InThisProcess
