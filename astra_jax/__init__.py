@@ -1,41 +1,29 @@
 """The learner, from records to HuggingFace weights, and the `astra` command; in reading order.
 
 errors                The errors of the learner.
-config_keys           The keys of a config: each with its default, and its explanation from the docstring below the
-                      field.
-config                Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that
-                      it configures.
-named_functions       Functions that a config names: a built-in one as `NAME`, one of the user's own file as
-                      `MODULE:FUNCTION`.
-user_cache            The folder of caches of compiled programs and of benchmarks' environments, by processor and of
-                      limited size.
+config_keys           The keys of a config: each with its default, and its explanation.
+config                Configs: a TOML file and `key=value` overrides, read into a pydantic class.
+named_functions       Functions that a config names: built-in ones, and those of the user as `MODULE:FUNCTION`.
+user_cache            The folder of caches, of compiled programs and of benchmarks' environments.
 metrics_file          The file `metrics.jsonl` of a run: one JSON object per step.
-transformers_library  HuggingFace's `transformers`, without torch: it reads and writes configs, chat templates and
-                      generation settings.
+transformers_library  HuggingFace's `transformers`, without torch: it reads and writes configs and templates.
 chat/                 Qwen3's chat format, byte for byte.
 model/                Qwen3 in JAX.
 mesh/                 Hosts and devices of a run, and the places of arrays on them.
 checkpoints/          Weights and training states on disk.
-engine/               The decode engine: token ids in, token ids and their log-probs out. It knows no environment, no
-                      tool and no chat.
+engine/               The decode engine: token ids in, token ids and their log-probs out.
 episodes/             A policy in environments.
 training/             One training run: everything that SFT and RL share around their steps.
 sft/                  Supervised fine-tuning.
 rl/                   Multi-turn GRPO.
-evaluate/             Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged
-                      episodes.
-benchmarks/           Public benchmarks: their official harnesses, each in an environment of its own, against an
-                      endpoint.
+evaluate/             Evaluation of a policy: in held-out environments, with intervals, and on logged episodes.
+benchmarks/           Public benchmarks: their official harnesses, each in an environment of its own.
 serve/                A policy behind HTTP, for clients of OpenAI's API and for learners that send token ids.
-plan/                 The needs of a step on a pod that is not there: memory, FLOPs, collective bytes, and the bound on
-                      its time.
-report/               The report: one self-contained HTML page of a run or of a record directory, made only from its
-                      files.
+plan/                 The needs of a step on a pod that is not there: memory, FLOPs, traffic, and the bound on its time.
+report/               The report: one self-contained HTML page of a run or of a record directory.
 recipes/              Whole recipes: stages of synthesis, training and evaluation in one run.
-cli/                  The `astra` command, one file per group of subcommands; heavy imports happen inside the one that
-                      runs.
-testing               Fakes for tests of this project and of code built on it: a tiny model, tokenizer, environment and
-                      sandbox.
+cli/                  The `astra` command, one file per group of subcommands; heavy imports happen when one runs.
+testing               Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox.
 
 Decided: docs/decisions/packaging.md, “Folders of a package have an order, and imports run down it”.
 """

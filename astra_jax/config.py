@@ -1,4 +1,4 @@
-"""Configs: a TOML file and `key=value` overrides, read into the pydantic class beside the code that it configures."""
+"""Configs: a TOML file and `key=value` overrides, read into a pydantic class."""
 
 from __future__ import annotations
 
@@ -39,21 +39,17 @@ def load_config(config_type: type[ConfigT], path: Path, overrides: Sequence[str]
     Raises:
         ConfigError: no such file, not TOML, an unknown key, or a value of the wrong type.
     """
-    values = _toml(path)
+    values = read_toml(path)
     _make_lists_of_one(config_type, values, [_override(values, override) for override in overrides])
     return parse_config(config_type, values, where=str(path), folder=Path(path).parent)
 
 
-def config_keys(path: Path) -> frozenset[str]:
-    """Return the outermost keys of a config.
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a config file without knowing its class.
 
     Raises:
         ConfigError: no such file, or not TOML.
     """
-    return frozenset(_toml(path))
-
-
-def _toml(path: Path) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:

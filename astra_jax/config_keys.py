@@ -1,4 +1,4 @@
-"""The keys of a config: each with its default, and its explanation from the docstring below the field."""
+"""The keys of a config: each with its default, and its explanation."""
 
 from __future__ import annotations
 

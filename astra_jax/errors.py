@@ -9,23 +9,18 @@
     ├── ProvenanceError           the provenance of a checkpoint is damaged
     ├── TokenizerError            a tokenizer is missing or is not a Qwen3 one
     ├── ConversationUnreadable    a line of a file is not a conversation
-    ├── RunFolderError            a folder to report on holds no run
-    ├── EpisodeLogError           a file of episodes is damaged
+    ├── RunUnreadable             a run, an evaluation or a log of episodes is not there, or damaged
     ├── CompilerMissing           the TPU compiler is not installed
     ├── PromptTooLong             a prompt does not fit into the rollout's cache
     ├── NoVerdict                 whether a message refuses, or asks back, could not be judged
     ├── NoneFinished              an evaluation's episodes were all cut off
-    ├── EvaluationUnreadable      a folder to compare holds no finished evaluation
     ├── DecoderError              a request to a decoder is beyond its limits
     ├── CannotServe               the server of a policy cannot start
     ├── RequestRefused            a request to that server is refused
     ├── HarnessMissing            a benchmark's official harness is not there, or cannot be had
-    ├── BenchmarkFailed           a benchmark did not come to its end, or left files that cannot be read
+    ├── BenchmarkFailed           a benchmark did not come to its end, lost answers, or left files that cannot be read
     │   └── ProgramFailed         a program of a harness was run and did not end well
-    ├── AnswersLost               a benchmark's answers were lost on their way
-    ├── NotJoined                 the hosts of a job did not find each other
-    ├── HostFailed                another host of a job has failed
-    ├── HostLost                  another host of a job is gone
+    ├── HostFailed                another host of a job has failed, is gone, or was never found
     ├── HostsEnd                  a signal at one of several hosts ends the work of all; a run saves
     ├── NotFinite                 too many steps in a row had no finite loss or gradient
     ├── BatchFillingStalled       the policy's groups no longer vary
@@ -54,7 +49,11 @@ class UsageError(AstraError):
     is_usage = True
 
 
+class RunUnreadable(AstraError):
+    """A run, an evaluation or a log of episodes is not there, or damaged; the message says where and what to do."""
+
+
 def first_fault(error: ValidationError) -> str:
     """Return the first fault of a document: its place and the reason."""
     fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {fault['msg']}"
+    return f"{'.'.join(map(str, fault['loc'])) or 'the whole document'}: {fault['msg']}"

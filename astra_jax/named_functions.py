@@ -1,4 +1,4 @@
-"""Functions that a config names: a built-in one as `NAME`, one of the user's own file as `MODULE:FUNCTION`.
+"""Functions that a config names: built-in ones, and those of the user as `MODULE:FUNCTION`.
 
 A module is looked for beside the config first, then in the working directory, then among the installed packages.
 """

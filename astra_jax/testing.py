@@ -1,4 +1,4 @@
-"""Fakes for tests of this project and of code built on it: a tiny model, tokenizer, environment and sandbox."""
+"""Fakes for tests, of this project or others: a tiny model, tokenizer, environment and sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HuggingFace's `transformers`, without torch: it reads and writes configs, chat templates and generation settings.
+"""HuggingFace's `transformers`, without torch: it reads and writes configs and templates.
 
 Decided: docs/decisions/packaging.md, “Configs and templates are read by transformers, weights and tokens by our own
 code”.

@@ -1,4 +1,4 @@
-"""The folder of caches of compiled programs and of benchmarks' environments, by processor and of limited size."""
+"""The folder of caches, of compiled programs and of benchmarks' environments."""
 
 from __future__ import annotations
 

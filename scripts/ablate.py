@@ -14,7 +14,7 @@ means over the quickstarts, and adds its rows to those of OUT/ablations.json.
     long, recall_long, precision_long                                    F1, recall, precision in twice the steps and in
                                                                          episodes of twice the tokens and turns
     no_filling                                                           a step learns from one rollout's groups alone
-    from_base, from_untrained                                            RL alone, without SFT; from random weights
+    from_base                                                            RL alone, without SFT
     trajectories_alone                                                   SFT that sees no environment, then RL
     50_environments, 200_environments, 3200_environments                 of the 640, or further ones
     twice_the_rate                                                       how far a step goes
@@ -133,7 +133,6 @@ ARMS = {
     "any_distractors": Arm(environments=with_any_distractors),
     "no_filling": Arm({"groups_per_rollout": "16", "max_rollouts_per_step": "1"}),
     "from_base": Arm(init="base"),
-    "from_untrained": Arm(init="untrained"),
     "trajectories_alone": Arm(sft={"environments": "[]"}),
     "50_environments": Arm(environments=functools.partial(write_first, count=50)),
     "200_environments": Arm(environments=functools.partial(write_first, count=200)),

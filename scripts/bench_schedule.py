@@ -4,7 +4,7 @@
     python scripts/bench_schedule.py tools    # 64 episodes of 4 turns in 16 rows, with slow tools and with none
 
 Decoders sample no model: lengths of messages and times of tools are drawn, a step takes 20 ms of a clock that jumps
-(`astra_jax/plan/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. The same command draws the same numbers.
+(`tests/astra_jax/engine/clock.py`). Tools take 0.5 s in the middle, and up to 2 s. A command always draws the same.
 
 An episode of the pod has as many turns as the paper's trajectories have calls: lognormal, 4.42 on average, at most 5 in
 three of four (the paper: 72.2 %), and never more than 32. The pod runs twice: with two episodes for each row, so that
@@ -44,8 +44,8 @@ from astra_jax.engine.interface import Sampling, Session
 from astra_jax.engine.schedule import Schedule
 from astra_jax.engine.shared_device import Proposal, SharedDevice
 from astra_jax.engine.sizes import Limits
-from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from astra_jax.rl.config import RLConfig
+from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 _T = TypeVar("_T")
 END_ID = 0

@@ -1,4 +1,4 @@
-"""ACEBench's agent split, by the official code: an agent that writes its calls as text, and a user that a model plays.
+"""ACEBench's agent split, by the official code: an agent that writes its calls as text.
 
 The official code keeps the state of cases by their number as long as it runs, and ends for good at a case that it
 cannot carry on. So every conversation is a process with a folder and two relays of its own: a request is known to
@@ -21,6 +21,7 @@ from astra_jax.benchmarks.benchmark import (
     Benchmark,
     ConversationsConfig,
     cases_of_each,
+    failed_requests,
     request_log,
     request_seed,
     work_through,
@@ -28,16 +29,9 @@ from astra_jax.benchmarks.benchmark import (
 from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import ACEBENCH_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import (
-    Answer,
-    BenchmarkFailed,
-    ProgramFailed,
-    Sample,
-    sample_of,
-    whole_lines,
-)
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, ProgramFailed, Sample, sample_of, whole_lines
 from astra_jax.evaluate.endpoint import Endpoint
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 Category = Literal["multi_turn", "multi_step"]
 Language = Literal["en", "zh"]
@@ -226,14 +220,7 @@ class ACEBench(Benchmark):
 
     def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
         """Count the failed requests of agent and user in all conversations."""
-        failed = {"failed_requests": "agent", "failed_requests_of_user": "user"}
-        logs = {
-            name: [request_log(each.folder, who) for each in self.conversations(raw)] for name, who in failed.items()
-        }
-        return {
-            name: sum(line["status"] != 200 for path in paths for line in whole_lines(path))
-            for name, paths in logs.items()
-        }
+        return failed_requests([each.folder for each in self.conversations(raw)])
 
     async def _converse(self, endpoint: Endpoint, which: Conversation) -> None:
         """Run one conversation and its evaluation, and write down how it ended."""
@@ -265,8 +252,7 @@ class ACEBench(Benchmark):
             if not any(whole_lines(request_log(which.folder, who)) for who in _WHO):
                 raise BenchmarkFailed(f"ACEBench asked for no answer: {failed}") from None
         sample = self._sample(which, outcome, fault, time.monotonic() - started)
-        with whole_file(which.folder / "outcome.json") as file:
-            file.write_text(sample.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_whole(which.folder / "outcome.json", sample.model_dump_json(indent=2) + "\n")
 
     async def _run_programs(self, which: Conversation, relays: dict[int, Relay]) -> None:
         """Run the conversation, and then its evaluation, which asks no model."""

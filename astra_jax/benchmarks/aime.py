@@ -16,19 +16,12 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from astra_jax.benchmarks.benchmark import Benchmark, BenchmarkConfig, request_seed, work_through
 from astra_jax.benchmarks.relay import chat_client, send_chat
-from astra_jax.benchmarks.results import (
-    Answer,
-    BenchmarkFailed,
-    HarnessDocument,
-    Sample,
-    sample_of,
-    whole_lines,
-)
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, HarnessDocument, Sample, sample_of, whole_lines
 from astra_jax.config import ConfigError
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.code import source_of
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 from synthesis.run.fingerprint import digest_of_files
 
 Year = Literal["2024", "2025", "2026"]
@@ -118,8 +111,8 @@ class AIME(Benchmark):
             )
         answers = raw / "answers.jsonl"
         before = [line for line in map(_Answer.model_validate, whole_lines(answers)) if line.content is not None]
-        with whole_file(answers) as partial:  # without a half line, and requests that failed are sent again
-            partial.write_text("".join(line.model_dump_json() + "\n" for line in before), encoding="utf-8")
+        # Without a half line, and requests that failed are sent again
+        write_whole(answers, "".join(line.model_dump_json() + "\n" for line in before))
         done = {(line.id, line.trial) for line in before}
         asked = [(name, trial) for trial in range(self.trials) for name in self.problems]
         async with chat_client(endpoint) as client:

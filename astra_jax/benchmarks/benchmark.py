@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astra_jax.benchmarks.endpoint import ServingConfig, SimulatedUser, answering, named_model
 from astra_jax.benchmarks.harnesses import Harness
@@ -30,9 +30,10 @@ from astra_jax.benchmarks.results import (
     finish,
     finished_results,
     read_results,
+    whole_lines,
 )
 from astra_jax.benchmarks.scores import sum_up
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 from astra_jax.evaluate.endpoint import Endpoint
 from synthesis.run.fingerprint import Fingerprint, flattened
 
@@ -41,10 +42,8 @@ _LEFT_OUT: Final = frozenset({"policy", "out", "problems", "requests_at_once", "
 """Keys of a config that do not decide the figures. Models, problems and users are compared by other names."""
 
 
-class BenchmarkConfig(BaseModel):
+class BenchmarkConfig(Frozen):
     """The part that the configs of all benchmarks have."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     policy: Path | None = None
     """Policy folder or HuggingFace folder for which a server is started; or name a server by `--url`."""
@@ -230,3 +229,12 @@ async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[N
 def request_log(raw: Path, who: str) -> Path:
     """Return where a relay writes its lines, in a folder of a harness."""
     return raw / f"requests_of_{who}.jsonl"
+
+
+def failed_requests(folders: Sequence[Path]) -> dict[str, int]:
+    """Count the failed requests of agent and user in the folders of a harness."""
+    failed = {"failed_requests": "agent", "failed_requests_of_user": "user"}
+    return {
+        name: sum(line["status"] != 200 for folder in folders for line in whole_lines(request_log(folder, who)))
+        for name, who in failed.items()
+    }

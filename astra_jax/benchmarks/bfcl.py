@@ -1,4 +1,4 @@
-"""BFCL's multi-turn categories, by the official package: cases that share their tools, asked turn by turn.
+"""BFCL's multi-turn categories, by the official package: cases are asked turn by turn.
 
 BFCL passes over every case that has a line in its results, so that a run goes on by itself; the lines of lost answers
 are removed before.
@@ -22,7 +22,7 @@ from astra_jax.benchmarks.relay import Relay
 from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, sample_of, whole_lines
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 Category = Literal["base", "miss_func", "miss_param", "long_context"]
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
@@ -67,8 +67,7 @@ class BFCL(Benchmark):
     async def run(self, endpoint: Endpoint, raw: Path) -> None:
         """Let BFCL generate answers and evaluate them."""
         config, log, readable = self.config, raw / "harness.log", [self.environment.folder]
-        with whole_file(raw / "test_case_ids_to_generate.json") as file:
-            file.write_text(json.dumps(self.cases), encoding="utf-8")
+        write_whole(raw / "test_case_ids_to_generate.json", json.dumps(self.cases))
         drop_lost_results(raw / "result")
         relay = Relay(
             endpoint,
@@ -122,11 +121,7 @@ def category_of(case_id: str) -> str:
 
 
 def _tool_names(packages: Path) -> frozenset[str]:
-    """Read the names of all tools that multi-turn cases have from the packages of the environment.
-
-    Raises:
-        BenchmarkFailed: no tool is found.
-    """
+    """Read the names of all tools that multi-turn cases have from the packages of the environment."""
     files = sorted((packages / "bfcl_eval" / "data" / "multi_turn_func_doc").glob("*.json"))
     names = frozenset(str(document["name"]) for path in files for document in whole_lines(path))
     if not names:
@@ -140,8 +135,7 @@ def drop_lost_results(results: Path) -> None:
     """Remove half written lines and lost answers, so that BFCL runs these cases again."""
     for path in sorted(results.rglob("*_result.json")):
         kept = [line for line in whole_lines(path) if not str(line.get("result")).startswith(_LOST)]
-        with whole_file(path) as file:
-            file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def read_samples(results: Path, scores: Path, cut: Container[tuple[int, int]], asked: Iterable[str]) -> list[Sample]:
@@ -185,14 +179,11 @@ def _read_scores(scores: Path, counts: Mapping[str, int]) -> dict[str, str]:
                 f"{paths[0]} says {header.get('correct_count')} right of {header.get('total_count')}, but {count} "
                 f"cases were asked and {len(failed)} are listed as wrong; the same command scores again"
             )
-        wrong |= {str(line["id"]): _reason(line) for line in failed}
+        for line in failed:
+            error = line.get("error")
+            found = error.get("error_type", error) if isinstance(error, dict) else error
+            wrong[str(line["id"])] = str(found)[:200]
     return wrong
-
-
-def _reason(line: Mapping[str, Any]) -> str:
-    error = line.get("error")
-    found = error.get("error_type", error) if isinstance(error, dict) else error
-    return str(found)[:200]
 
 
 def _sample(result: _Result, wrong: str | None, cut: Container[tuple[int, int]]) -> Sample:

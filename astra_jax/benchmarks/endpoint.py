@@ -1,4 +1,4 @@
-"""The model that a benchmark measures, at a server that is up or at one that is started, and the simulated user."""
+"""The model that a benchmark measures, at a running or a started server, and the simulated user."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astra_jax.benchmarks.results import BenchmarkFailed, ModelDocument
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 from astra_jax.evaluate.endpoint import KEY_VARIABLE, Endpoint, first_contact
 from astra_jax.training.run_record import digest_of_policy
 from synthesis.run.fingerprint import digest_of_files
@@ -22,10 +22,8 @@ _END_SECONDS: Final = 60.0
 USER_KEY_VARIABLE: Final = "ASTRA_USER_KEY"
 
 
-class ServingConfig(BaseModel):
+class ServingConfig(Frozen):
     """Settings of the `astra serve` that is started for a checkpoint."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_model_len: int = Field(default=40960, ge=4)
     """Tokens of the longest sequence, prompt and answer together."""
@@ -35,10 +33,8 @@ class ServingConfig(BaseModel):
     """Type that the model computes in, float32 or bfloat16; without it the checkpoint's."""
 
 
-class SimulatedUser(BaseModel):
+class SimulatedUser(Frozen):
     """The model that plays the user: in the paper GPT-5.1 in τ²-bench and GPT-4.1 in ACEBench."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(pattern="^https?://")
     """Address of a server with OpenAI's chat API, without /v1; its key is in ASTRA_USER_KEY."""

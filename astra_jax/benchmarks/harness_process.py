@@ -1,4 +1,4 @@
-"""A program of a harness, run to its end: confined, in a folder of its own, without this process's variables.
+"""A program of a harness, run to its end: confined, in a folder and with variables of its own.
 
 Harnesses run text of a model as Python. So every program of theirs reads /usr, the interpreter and the harness alone,
 writes into its folder, and reaches only our relays. It ends when this process ends, also when that is killed.
@@ -122,11 +122,7 @@ async def run_harness(
 
 
 def _opened(log: Path) -> BinaryIO:
-    """Open a log that lies in a program's folder: never through a link that an earlier program has put there.
-
-    Raises:
-        BenchmarkFailed: it is such a link.
-    """
+    """Open a log that lies in a program's folder: never through a link that an earlier program has put there."""
     try:
         return open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644), "ab")
     except OSError as error:

@@ -31,7 +31,7 @@ from astra_jax.benchmarks.harnesses import Harness
 from astra_jax.benchmarks.results import HarnessDocument, ProgramFailed
 from astra_jax.errors import AstraError
 from astra_jax.user_cache import user_cache
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 from synthesis.run.lock import run_lock
 
 _WHOLE: Final = "whole.json"
@@ -116,11 +116,7 @@ def _get_one(harness: Harness) -> str:
 
 
 def _commit(harness: Harness, source: Path) -> str:
-    """Return the full name of the commit that the harness needs, in a checkout.
-
-    Raises:
-        HarnessMissing: `source` is not a checkout, or lacks the commit.
-    """
+    """Return the full name of the commit that the harness needs, in a checkout."""
     try:
         return _git(source, "rev-parse", "--verify", f"{harness.commit}^{{commit}}").decode().strip()
     except HarnessMissing as missing:
@@ -130,11 +126,7 @@ def _commit(harness: Harness, source: Path) -> str:
 
 
 def _git(source: Path, *arguments: str) -> bytes:
-    """Return the output of git on a checkout; settings of a checkout can name programs, so git runs in the jail.
-
-    Raises:
-        HarnessMissing: git fails.
-    """
+    """Return the output of git on a checkout; settings of a checkout can name programs, so git runs in the jail."""
     # The jail's user does not own the files: git would refuse them without `safe.directory`.
     command = ["git", "-c", "safe.directory=*", "-C", str(source.resolve()), *arguments]
     return _confined(command, [source], "git cannot read the checkout", "clone it so that all users can read it")
@@ -165,8 +157,7 @@ def _make(harness: Harness, folder: Path, source: Path | None, commit: str | Non
     digest = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
     document = environment.document.model_copy(update={"commit": commit, "packages_sha256": digest})
     manifest = {"recipe": _recipe(harness), "harness": document.model_dump(), "packages": packages}
-    with whole_file(folder / _WHOLE) as file:
-        file.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / _WHOLE, json.dumps(manifest, indent=2) + "\n")
 
 
 def _take_files(harness: Harness, source: Path, commit: str, environment: ManagedEnvironment) -> None:
@@ -204,12 +195,7 @@ def _run(command: list[str], failed: str, advice: str) -> None:
 def _confined(
     command: list[str], readable: list[Path], failed: str, advice: str, variables: dict[str, str] | None = None
 ) -> bytes:
-    """Run one command with others' code in the jail, where there is no network; return its output.
-
-    Raises:
-        HarnessMissing: the command fails.
-        BenchmarkFailed: this machine has no jail.
-    """
+    """Run one command with others' code in the jail, where there is no network; return its output."""
     with tempfile.TemporaryDirectory() as place:
         log, folder = Path(place) / "log", Path(place) / "folder"
         folder.mkdir()

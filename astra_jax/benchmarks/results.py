@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from astra_jax.config import Frozen
 from astra_jax.errors import AstraError, first_fault
-from synthesis.run.destination import Result, whole_file
+from synthesis.run.destination import Result, write_whole
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
@@ -29,7 +30,7 @@ FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 
 
 class BenchmarkFailed(AstraError):
-    """A benchmark did not end, or its results cannot be read; the message names the reason and the remedy."""
+    """A benchmark did not end, lost answers, or its results cannot be read; the message names reason and remedy."""
 
 
 class ProgramFailed(BenchmarkFailed):
@@ -40,15 +41,7 @@ class ProgramFailed(BenchmarkFailed):
         self.said = said or message
 
 
-class AnswersLost(AstraError):
-    """A benchmark came to its end, but answers were lost on their way: its figures are too low."""
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class HarnessDocument(_Document):
+class HarnessDocument(Frozen):
     """The code that scored."""
 
     package: str
@@ -59,7 +52,7 @@ class HarnessDocument(_Document):
     """Digest of the list of all packages in its environment."""
 
 
-class ModelDocument(_Document):
+class ModelDocument(Frozen):
     """The model that was scored."""
 
     name: str
@@ -69,7 +62,7 @@ class ModelDocument(_Document):
     """Tokens of the longest sequence; None while the run is not finished."""
 
 
-class RunDocument(_Document):
+class RunDocument(Frozen):
     """`run.json`."""
 
     kind: Literal["benchmark"] = "benchmark"
@@ -96,7 +89,7 @@ class RunDocument(_Document):
         return self.model_copy(update={"seconds": round(seconds, 1), "model": model})
 
 
-class Sample(_Document):
+class Sample(Frozen):
     """One case of one trial."""
 
     id: str
@@ -153,7 +146,7 @@ def sample_of(
     )
 
 
-class Figure(_Document):
+class Figure(Frozen):
     """A mean of scores between 0 and 1."""
 
     value: float
@@ -163,7 +156,7 @@ class Figure(_Document):
     """95 % interval."""
 
 
-class Summary(_Document):
+class Summary(Frozen):
     """`summary.json`."""
 
     score: Figure
@@ -173,13 +166,13 @@ class Summary(_Document):
     """Samples that failed, by cause."""
     answers: dict[str, int]
     """Counts: answers of the model, cut and empty ones, also in samples that passed; failed requests; renamed calls."""
-    pass_hat: dict[int, float] = {}
+    pass_hat: dict[int, float] = Field(default_factory=dict)
     """Map of k to pass^k, the chance that k trials of a task all pass; τ²-bench alone has it."""
     effort: dict[str, float]
     """Means: steps a turn, tokens a step and a turn, turns and calls a sample."""
 
 
-class BenchmarkResults(_Document):
+class BenchmarkResults(Frozen):
     """A finished run, read again."""
 
     run: RunDocument
@@ -208,10 +201,8 @@ def begin(out: Path, run: RunDocument) -> None:
 def finish(out: Path, run: RunDocument, samples: Sequence[Sample], summary: Summary) -> None:
     """Write the results, the summary last: a folder with a summary is finished."""
     begin(out, run)
-    with whole_file(out / "samples.jsonl") as file:
-        file.write_text("".join(sample.model_dump_json() + "\n" for sample in samples), encoding="utf-8")
-    with whole_file(out / "summary.json") as file:
-        file.write_text(summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_whole(out / "samples.jsonl", "".join(sample.model_dump_json() + "\n" for sample in samples))
+    write_whole(out / "summary.json", summary.model_dump_json(indent=2) + "\n")
 
 
 def read_results(out: Path) -> BenchmarkResults:

@@ -1,4 +1,4 @@
-"""Samples summed up: a figure for each category and their mean, with intervals, and the failures by cause.
+"""Samples summed up: figures by category and their mean, with intervals, and failures by cause.
 
 With one trial a task the interval is Wilson's. Several trials are not independent, so the bootstrap draws tasks.
 """

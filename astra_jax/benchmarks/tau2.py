@@ -1,4 +1,4 @@
-"""τ²-bench's retail and telecom, by the official code, v0.2.0: an agent, and a user that a model plays.
+"""τ²-bench's retail and telecom, by the official code, v0.2.0: a model plays the user.
 
 The harness writes one JSON file a domain, with every conversation and its reward, and goes on with it if told so.
 """
@@ -13,16 +13,11 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from astra_jax.benchmarks.benchmark import (
-    Benchmark,
-    ConversationsConfig,
-    cases_of_each,
-    request_log,
-)
+from astra_jax.benchmarks.benchmark import Benchmark, ConversationsConfig, cases_of_each, failed_requests, request_log
 from astra_jax.benchmarks.harness_process import AGENT_PORT, USER_PORT, relay_url, run_harness
 from astra_jax.benchmarks.harnesses import TAU2_HARNESS
 from astra_jax.benchmarks.relay import Relay
-from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of, whole_lines
+from astra_jax.benchmarks.results import Answer, BenchmarkFailed, Sample, Summary, sample_of
 from astra_jax.errors import first_fault
 from astra_jax.evaluate.endpoint import Endpoint
 
@@ -110,9 +105,7 @@ class Tau2(Benchmark):
 
     def requests(self, samples: Sequence[Sample], raw: Path) -> dict[str, int]:
         """Count the failed requests of agent and user."""
-        failed = {"failed_requests": "agent", "failed_requests_of_user": "user"}
-        logs = {name: whole_lines(request_log(raw, who)) for name, who in failed.items()}
-        return {name: sum(line["status"] != 200 for line in lines) for name, lines in logs.items()}
+        return failed_requests([raw])
 
     def score(self, samples: Sequence[Sample], raw: Path) -> Summary:
         """Sum the conversations up, with pass^k as the mean over domains."""

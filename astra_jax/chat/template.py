@@ -143,11 +143,7 @@ def _first_difference(
 
 
 def _their_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of `transformers`, of the class in its config (the automatic one imports torch).
-
-    Raises:
-        ChatFormatDiffers: its config is damaged, or it has no chat template.
-    """
+    """Return the tokenizer of `transformers`, of the class in its config (the automatic one imports torch)."""
     path = folder / "tokenizer_config.json"
     try:
         name = json.loads(path.read_text(encoding="utf-8")).get("tokenizer_class") if path.is_file() else None

@@ -1,6 +1,7 @@
-"""Checkpoints of a training run: Orbax arrays beside a manifest that is written last, so that half a save never counts.
+"""Checkpoints of a training run: Orbax arrays beside a manifest that is written last.
 
-A save copies the arrays to the host and returns; they, and then the manifest, are written while training goes on.
+A save copies the arrays to the host and returns; they, and then the manifest, are written while training goes on. Half
+a save never counts.
 
     DIRECTORY/00000100/
         params/  Orbax arrays                    params.json  the ModelConfig           params.whole.json
@@ -47,7 +48,7 @@ from astra_jax.mesh.placement import sharded_shapes
 from astra_jax.model.config import ModelConfig, ModelOverrides, Params
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import require_divisible
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Checkpoints:
 
     def _newest_whole_step(self) -> int | None:
         # The first host chooses for all: a disk that shows files late could make two hosts begin at different steps.
-        steps = json.loads(_told_by_hosts(json.dumps(self.steps()))[0])
+        steps = json.loads(gather_bytes_from_hosts(json.dumps(self.steps()).encode())[0])
         for step in reversed(steps):
             path = self.directory / f"{step:08d}"
             fault = _fault(path, "params") or _fault(path, "train")
@@ -290,11 +291,7 @@ def declare_whole(path: Path, config: ModelConfig) -> None:
 
 
 def _require_room(path: Path, tree: Any) -> None:
-    """Require that a disk has room for a state, before a part of it is written.
-
-    Raises:
-        OSError: the disk is too full.
-    """
+    """Require that a disk has room for a state, before a part of it is written."""
     needed_bytes = sum(array.nbytes for array in jax.tree.leaves(tree))
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
@@ -386,8 +383,7 @@ def _joined_checksums(path: Path, part: str, own: dict[str, tuple[int, int]]) ->
         return own
     of_host = [path / f"{part}.host-{host}.json" for host in range(jax.process_count())]
     if jax.process_index() > 0:
-        with whole_file(of_host[jax.process_index()]) as unnamed:
-            unnamed.write_text(json.dumps(own), encoding="utf-8")
+        write_whole(of_host[jax.process_index()], json.dumps(own))
     # The devices are not used: they train meanwhile. No host looks for a file before it is there, since network disks
     # remember for a while that a file was missing.
     _joined[path / part] += 1
@@ -404,8 +400,7 @@ def _write_manifest(path: Path, part: str, description: dict[str, Any], files: d
     # The description first: the manifest has its checksum as well.
     described = path / f"{part}.json"
     described.write_text(json.dumps(description, indent=2), encoding="utf-8")
-    with whole_file(path / f"{part}.whole.json") as unnamed:
-        unnamed.write_text(json.dumps(_checksums(path, [described]) | files), encoding="utf-8")
+    write_whole(path / f"{part}.whole.json", json.dumps(_checksums(path, [described]) | files))
 
 
 def _read_part(path: Path, part: str, like: Any) -> Any:
@@ -422,17 +417,10 @@ def _remove_part(path: Path, part: str) -> None:
         shutil.rmtree(path / part)
 
 
-def _told_by_hosts(text: str) -> list[str]:
-    """Return the text of each host, in the order of hosts; every host calls it."""
-    if jax.process_count() == 1:
-        return [text]
-    return [told.decode() for told in gather_bytes_from_hosts(text.encode())]
-
-
 def _fault(path: Path, part: str) -> str | None:
     """Return why a part is not whole, or None if it is; every host calls it and checks a share of the files."""
     own = _fault_in_share(path, part, jax.process_index(), jax.process_count())
-    return next((fault for fault in _told_by_hosts(own or "") if fault), None)
+    return next((fault.decode() for fault in gather_bytes_from_hosts((own or "").encode()) if fault), None)
 
 
 def _fault_in_share(path: Path, part: str, share: int, num_shares: int) -> str | None:

@@ -1,4 +1,4 @@
-"""End tokens and sampling defaults of a HuggingFace model, in `generation_config.json` and `config.json`."""
+"""End tokens and sampling defaults of a HuggingFace model (`generation_config.json`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provenance of a policy: `provenance.json` beside its weights names the base model and every stage of training."""
+"""The provenance of a policy: `provenance.json` names the base model and every stage of training."""
 
 from __future__ import annotations
 

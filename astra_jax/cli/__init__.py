@@ -1,4 +1,4 @@
-"""The `astra` command, one file per group of subcommands; heavy imports happen inside the one that runs.
+"""The `astra` command, one file per group of subcommands; heavy imports happen when one runs.
 
 command        Runs one subcommand of `astra`, and makes an exit code and one line of each failure.
 arguments      The reader of a command line, and the options that several commands share.
@@ -6,16 +6,11 @@ surroundings   The resources that a command holds while it works: the lock of it
 compile_cache  The cache of compiled programs on disk: a command that runs again does not compile again.
 benchmarks     `astra evaluate setup | bfcl | tau2 | acebench | aime | report`: public benchmarks, and a report on runs.
 config         `astra config`: every key of a kind of config, with its default and one line of explanation.
-convert        `astra convert hf-to-orbax|orbax-to-hf`: checkpoints to and from HuggingFace.
-plan           `astra plan`: memory, FLOPs and roofline of a pod that is not there.
-quickstart     `astra quickstart`: the whole recipe with a tiny Qwen3.
-records        `astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export
-               records.
+records        `astra records show|stats|verify|attack|audit|export`: print, count, check and export records.
 rescore        `astra rescore`: other rewards for episodes that are logged already, without model, tools or sandbox.
 serve          `astra serve`: the command line of the server.
 synthesize     `astra synthesize tools|trajectories|environments`: training data.
 training       `astra sft` and `astra rl`: the two training stages.
 commands       Every subcommand of `astra`: its options, their help, and the function that runs it.
-episodes       `astra evaluate environments` and `astra replay`: a policy speaks, in held-out environments or as it has
-               spoken.
+episodes       `astra evaluate environments` and `astra replay`: a policy speaks, anew or as it has spoken.
 """

@@ -94,12 +94,8 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) -> None:
-    """Print the closing line.
-
-    Raises:
-        AnswersLost: the run has lost answers.
-    """
-    from astra_jax.benchmarks.results import AnswersLost
+    """Print the closing line; a run that has lost answers ends with an error."""
+    from astra_jax.benchmarks.results import BenchmarkFailed
 
     summary, run = results.summary, results.run
     if options.json:
@@ -114,7 +110,7 @@ def _close(results: BenchmarkResults, out: Path, options: argparse.Namespace) ->
         )
     if lost := results.summary.failures["transport"]:
         first = next(sample for sample in results.samples if sample.failure == "transport")
-        raise AnswersLost(
+        raise BenchmarkFailed(
             f"{lost} of {len(results.samples)} samples lost an answer ({first.id}: {first.detail}); run the same "
             "command again to repeat these"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -55,7 +57,27 @@ def _add_quickstart(commands: Commands) -> None:
     add("--tool-documents", type=Path, action="append", default=[], metavar="DIR", help="your own tool documents")
     add("--resume", action="store_true", help="go on with the stages that are not finished")
     text = "; with --resume it goes on from there"
-    quickstart.set_defaults(run="quickstart:quickstart", after_signal=text, compiles=True)
+    quickstart.set_defaults(run=_quickstart, after_signal=text, compiles=True)
+
+
+def _quickstart(options: argparse.Namespace) -> int | None:
+    from astra_jax.cli.surroundings import lock_beside
+    from astra_jax.recipes.quickstart import how_to_talk, quickstart
+    from astra_jax.recipes.quickstart_evaluation import closing_table
+    from astra_jax.recipes.stages import QUICKSTART
+    from astra_jax.training.termination import Terminated
+
+    out, documents = options.out, options.tool_documents
+    with lock_beside(out, QUICKSTART, documents):
+        try:
+            summary = quickstart(out, seed=options.seed, tool_documents=documents, resume=options.resume)
+        except Terminated as ended:  # the stage is saved, the recipe is not at its end
+            return 128 + ended.signum
+    print(closing_table(summary))
+    minutes = summary["seconds"]["total"] / 60
+    print(f"quickstart: done in {minutes:.1f} minutes -> {out}/report.html, {out}/summary.json")
+    print(how_to_talk(out))
+    return None
 
 
 def _add_synthesize(commands: Commands) -> None:
@@ -219,17 +241,43 @@ def _add_convert(commands: Commands) -> None:
         command.add_argument("source", type=Path, metavar="SRC")
         command.add_argument("destination", type=Path, metavar="DST", help="new, or an earlier one to replace")
         command.add_argument("--dtype", choices=["float32", "bfloat16"], help=f"of the weights in DST; default: {kept}")
-        command.set_defaults(run="convert:convert", compiles=True)
+        command.set_defaults(run=_convert, compiles=True)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    from astra_jax.checkpoints.convert import CHECKPOINT, hf_to_orbax, orbax_to_hf
+    from astra_jax.checkpoints.hf import HF_FOLDER
+    from astra_jax.cli.surroundings import lock_beside
+
+    source, destination, dtype = options.source, options.destination, options.dtype
+    is_to_orbax = options.direction == "hf-to-orbax"
+    with lock_beside(destination, CHECKPOINT if is_to_orbax else HF_FOLDER, [source]):
+        if is_to_orbax:
+            model = hf_to_orbax(source, destination, param_dtype=dtype or "float32")
+        else:
+            model = orbax_to_hf(source, destination, dtype=dtype)
+    print(f"convert: {model.num_parameters} parameters -> {destination}")
 
 
 def _add_plan(commands: Commands) -> None:
     text = "memory, FLOPs and roofline of a run on a pod that is not there"
-    plan = config_command(commands, "plan", text, "plan:plan_run")
+    plan = config_command(commands, "plan", text, _plan)
     plan.description = (
         "Compiles every step of `astra sft CONFIG` or `astra rl CONFIG` for a pod; exit 1 where one does not fit."
     )
     plan.set_defaults(patience_seconds=0.5)  # it holds nothing, and compilers hear no signal
     plan.add_argument("--topology", required=True, metavar="T", help="e.g. v5p:4x4x4, v5e:16x16, v6e:8x8")
+
+
+def _plan(options: argparse.Namespace) -> int | None:
+    from astra_jax.plan import PLAN_ENVIRONMENT
+
+    os.environ.update(PLAN_ENVIRONMENT)  # before JAX is imported
+    from astra_jax.plan.plan import load_run_config, plan
+
+    planned = plan(load_run_config(options.config, options.overrides), options.topology)
+    print(json.dumps(planned.to_json()) if options.json else planned.render())
+    return None if planned.fits else 1
 
 
 def _add_config(commands: Commands) -> None:

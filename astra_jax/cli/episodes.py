@@ -1,4 +1,4 @@
-"""`astra evaluate environments` and `astra replay`: a policy speaks, in held-out environments or as it has spoken."""
+"""`astra evaluate environments` and `astra replay`: a policy speaks, anew or as it has spoken."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from astra_jax.checkpoints.checkpoint import load_params
 from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.cli.surroundings import ending_judge_for, with_sandbox
 from astra_jax.config import load_config
-from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, read_episodes
+from astra_jax.episodes.log import LoggedEpisode, read_episodes
 from astra_jax.episodes.rollout import RolloutEngine
+from astra_jax.errors import RunUnreadable
 from astra_jax.evaluate.baselines import evaluate_program, lexical
 from astra_jax.evaluate.environments import (
     Evaluation,
@@ -81,7 +82,7 @@ def replay_log(options: argparse.Namespace) -> int | None:
     """Replay the first episodes of a log; return 1 if one differs."""
     chosen = [each for each in read_episodes(options.log) if options.named in (None, each.policy)][: options.count]
     if not chosen:
-        raise EpisodeLogError(f"{options.log} has no episode of {options.named or 'a policy'}; name another log")
+        raise RunUnreadable(f"{options.log} has no episode of {options.named or 'a policy'}; name another log")
     policy = load_policy(options.policy)
     if options.checkpoint is not None:
         _require_version(chosen, options.checkpoint)
@@ -105,7 +106,7 @@ def replay_log(options: argparse.Namespace) -> int | None:
 def _require_version(chosen: Sequence[LoggedEpisode], checkpoint: Path) -> None:
     versions = sorted({each.policy_version for each in chosen if each.policy_version is not None})
     if checkpoint.name.isdecimal() and versions not in ([], [int(checkpoint.name)]):
-        raise EpisodeLogError(
+        raise RunUnreadable(
             f"{checkpoint} has the weights of policy version {int(checkpoint.name)}, but the episodes are of versions "
             f"{versions}; groups that had waited, or were rolled out during an update, have older ones"
         )

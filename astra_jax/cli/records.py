@@ -1,4 +1,4 @@
-"""`astra records show|stats|verify|attack|audit|export`: print, count, verify, attack, audit and export records."""
+"""`astra records show|stats|verify|attack|audit|export`: print, count, check and export records."""
 
 from __future__ import annotations
 

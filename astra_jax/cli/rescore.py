@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from astra_jax.episodes.log import EpisodeLogError, logs_of_run, read_episodes, write_episodes
+from astra_jax.episodes.log import logs_of_run, read_episodes, write_episodes
 from astra_jax.episodes.rewards import REWARDS, earned, reward_named
-from astra_jax.errors import UsageError
+from astra_jax.errors import RunUnreadable, UsageError
 from synthesis.records import JsonObject
 
 
@@ -22,7 +22,7 @@ def rescore(options: argparse.Namespace) -> None:
         raise UsageError("--out takes one --reward; see astra rescore --help")
     logs = [options.source] if options.source.is_file() else logs_of_run(options.source)
     if not logs:
-        raise EpisodeLogError(
+        raise RunUnreadable(
             f"{options.source} holds no episodes.jsonl or episodes/step_*.jsonl; name a log or a run's folder"
         )
     print("  ".join(["log".ljust(22), "episodes", "   logged", *(name.rjust(9) for name in rewards)]))
@@ -31,7 +31,7 @@ def rescore(options: argparse.Namespace) -> None:
     for log in logs:
         episodes = read_episodes(log)
         if not episodes:
-            raise EpisodeLogError(f"{log} has no episode; name another log")
+            raise RunUnreadable(f"{log} has no episode; name another log")
         values = {"logged": [each.reward for each in episodes]}
         values |= {name: [earned(name, each) for each in episodes] for name in rewards}
         columns = [f"{sum(of) / len(of):.4f}".rjust(max(9, len(name))) for name, of in values.items()]

@@ -11,12 +11,7 @@ from astra_jax.config import ConfigError, load_config
 from synthesis.stage import StageReport
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.ingestion import TOOL_DOCUMENTS
-from synthesis.trajectories.pipeline import (
-    TRAJECTORIES,
-    TrajectoriesConfig,
-    synthesize_tools,
-    synthesize_trajectories,
-)
+from synthesis.trajectories.pipeline import TRAJECTORIES, TrajectoriesConfig, synthesize_tools, synthesize_trajectories
 
 if TYPE_CHECKING:
     from synthesis.cost import CostEstimate

@@ -38,7 +38,7 @@ class _Message:
 
 
 class PagedDecoder:
-    """A `Decoder` over the pages and rows of one device or mesh.
+    """Samples messages of many sessions at once, in the pages and rows of one device or mesh.
 
     Calls follow one another; while one runs, callers run their tools. If a call fails, every message under way fails.
 
@@ -96,7 +96,14 @@ class PagedDecoder:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
     ) -> Generated:
-        """Sample the message that follows `ids`, as `Decoder.generate` says; a closed decoder raises DecoderError."""
+        """Sample the message that follows `ids`, all tokens of the session so far.
+
+        `told` hears of all tokens, in order, before the message is returned.
+
+        Raises:
+            DecoderError: the sequence is too long; an id is not in the vocabulary; a message of the session is under
+                way; or the decoder is closed.
+        """
         if self._is_closing:
             raise DecoderError("the decoder is closed; make a new one")
         self._schedule.require_room(ids, sampling)
@@ -126,7 +133,7 @@ class PagedDecoder:
         self._messages[session] = message
 
     def abort(self, session: Session) -> None:
-        """End the session's message where it stands; it may be in a call that runs."""
+        """End the session's message where it stands: its `generate` returns the tokens that have arrived so far."""
         self._wake.set()
         if session in self._in_call:
             self._messages[session].is_aborted = True
@@ -137,7 +144,11 @@ class PagedDecoder:
             _answer(message, Generated([], [], [], "aborted"))
 
     def forget(self, session: Session) -> None:
-        """Give up the pages of a session that has ended, as `Decoder.forget` says."""
+        """Give up the pages of a session that has ended.
+
+        Raises:
+            DecoderError: a message of it is under way.
+        """
         if session in self._messages or self._back.get(session) is not None:
             raise DecoderError(f"{_name(session)} has a message under way; wait for it or abort it first")
         if session in self._due:
@@ -147,7 +158,7 @@ class PagedDecoder:
             self._schedule.forget(session)
 
     async def until_failed(self) -> NoReturn:
-        """Wait until a call, or another host, fails, and raise the error."""
+        """Wait until a call, or another host, fails, and raise the error: also if no message is under way."""
         await self._has_failed.wait()
         assert self._failure is not None
         raise self._failure

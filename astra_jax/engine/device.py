@@ -45,27 +45,21 @@ class Device(Protocol):
     @property
     def row_steps(self) -> int:
         """Rows of this host × tokens of all calls that sampled, with padding and the calls of other hosts."""
-        ...
 
     async def read(self, read: Read) -> None:
         """Read the given tokens of some rows."""
-        ...
 
     async def sample(self, sample: Sample) -> Said:
         """Sample in some rows; return the tokens of each."""
-        ...
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
         """Wait for the event, without calls of its own; with `holds_up` other hosts make no calls meanwhile either."""
-        ...
 
     async def leave(self, *, failed: bool) -> None:
         """Make no call any more, because all messages are done or because something has `failed`."""
-        ...
 
     def close(self) -> None:
         """Free the memory of pages and weights; no call follows."""
-        ...
 
 
 class XLADevice:

@@ -1,14 +1,14 @@
 """The contract between a decoder and its callers: token ids in, token ids and their log-probs out.
 
-A decoder knows no environment, no tool and no chat; a caller knows no page, no row and no device. Any decoder passes
-the suite in `tests/astra_jax/engine/test_conformance.py`.
+A decoder (`decoder.PagedDecoder`) knows no environment, no tool and no chat; a caller knows no page, no row and no
+device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn, Protocol
+from typing import Final, Literal
 
 from astra_jax.errors import AstraError
 
@@ -127,45 +127,3 @@ class Load:
     """Number of given tokens that were computed."""
     call_seconds: float
     """Seconds in which a call was under way."""
-
-
-class Decoder(Protocol):
-    """Samples messages of many sessions at once."""
-
-    @property
-    def load(self) -> Load:
-        """The load of this decoder."""
-        ...
-
-    async def generate(
-        self, ids: Sequence[int], sampling: Sampling, session: Session, told: Told | None = None
-    ) -> Generated:
-        """Sample the message that follows `ids`, all tokens of the session so far.
-
-        `told` hears of all tokens, in order, before the message is returned.
-
-        Raises:
-            DecoderError: the sequence is too long; an id is not in the vocabulary; or a message of the session is under
-                way.
-        """
-        ...
-
-    def abort(self, session: Session) -> None:
-        """End the session's message where it stands: its `generate` returns the tokens that have arrived so far."""
-        ...
-
-    def forget(self, session: Session) -> None:
-        """Give up the pages of a session that has ended.
-
-        Raises:
-            DecoderError: a message of it is under way.
-        """
-        ...
-
-    async def until_failed(self) -> NoReturn:
-        """Wait for a failure, and raise it: also if no message is under way, as other hosts may have ended."""
-        ...
-
-    async def close(self, *, failed: bool = False) -> None:
-        """End when no message is under way, and free everything; other hosts hear whether this one has `failed`."""
-        ...

@@ -1,4 +1,4 @@
-"""Attention of rows to pages: on a CPU by copies of pages, which is the specification, and on a GPU by a kernel.
+"""Attention of rows to pages: on a CPU by copies, which is the specification, on a GPU by a kernel.
 
 A computation over new tokens of some rows goes layer by layer: `begin` it, `put` each new token's keys and values,
 `attend`, and `end` it, which returns the pages.

@@ -1,4 +1,4 @@
-"""The schedule of a decoder: it chooses the sessions of the next call that reads or samples, and their pages.
+"""The schedule of a decoder: it chooses the sessions of the next call, and their pages.
 
 It uses neither JAX nor a clock: the next call depends only on the sessions, the order in which they asked, and pages.
 

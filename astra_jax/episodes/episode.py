@@ -1,4 +1,4 @@
-"""One episode: the policy in one environment, turn by turn, until it stops calling tools or runs into a limit."""
+"""One episode: the policy in one environment, until it stops calling tools or runs into a limit."""
 
 from __future__ import annotations
 

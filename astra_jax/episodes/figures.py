@@ -3,6 +3,10 @@
     recall         r = n̂ / n          share of sub-tasks solved
     precision      p = n̂ / (c + ε)    share of tool calls that solved one
     f1             2pr / (p + r)
+    solved_fraction, answer_accuracy       share of episodes that solve all; whose final message tells the gold answer
+    tool_calls_per_episode, tokens_per_turn             calls; sampled tokens per assistant message
+    irrelevant_call_share, invalid_call_share, failed_call_share      calls to a distractor; that no tool could take,
+                                           the policy's mistakes; that a tool took and answered with an error
 
 n̂, n and c are counted from tool outputs (`answers.counting`): F1 says nothing of the final message, which has a
 figure of its own, `answer_accuracy`. These formulas are the paper's, even if a run names another reward.
@@ -12,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from astra_jax.chat.format import Source
@@ -22,30 +25,6 @@ from sandbox.client import ServiceError
 
 Terms: TypeAlias = dict[str, tuple[float, float]]
 """Name of a figure to its numerator and denominator."""
-
-
-@dataclass(frozen=True)
-class EpisodeFigures:
-    """Means over episodes; `tokens_per_turn` and shares of calls are ratios of totals."""
-
-    f1: float
-    recall: float
-    precision: float
-    solved_fraction: float
-    """Share of episodes that solved every sub-task."""
-    answer_accuracy: float
-    """Share of episodes whose final message tells the gold answer (`synthesis.answers.final_answer`)."""
-    reward: float
-    """Mean of the reward that the run names; in evaluations F1."""
-    tool_calls_per_episode: float
-    tokens_per_turn: float
-    """Sampled tokens per assistant message."""
-    irrelevant_call_share: float
-    """Share of all tool calls that went to a distractor; 0 without a call."""
-    invalid_call_share: float
-    """Share of all tool calls that no tool could take: the policy's mistakes; 0 without a call."""
-    failed_call_share: float
-    """Share of all tool calls that a tool could take and answered with an error; 0 without a call."""
 
 
 def terms_of(episode: Episode) -> Terms:
@@ -67,8 +46,8 @@ def terms_of(episode: Episode) -> Terms:
     }
 
 
-def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> EpisodeFigures:
-    """Sum up finished episodes and their rewards.
+def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[str, float]:
+    """Return the figures of finished episodes, and as `reward` the mean of their rewards; shares are 0 without a call.
 
     Raises:
         ValueError: there are none.
@@ -81,7 +60,7 @@ def episode_figures(episodes: Sequence[Episode], rewards: Sequence[float]) -> Ep
     }
     # Ratios of totals: a mean of ratios would let an episode of one turn weigh as much as one of thirty.
     figures = {name: above / max(1, below) for name, (above, below) in sums.items()}
-    return EpisodeFigures(**figures, reward=sum(rewards) / len(rewards))
+    return {**figures, "reward": sum(rewards) / len(rewards)}
 
 
 def call_errors(episodes: Iterable[Episode]) -> Counter[str]:

@@ -10,20 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from astra_jax.chat.format import END_OF_TEXT, IM_END, IM_START, Source
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import Frozen
 from astra_jax.episodes.episode import Episode
 from synthesis.answers.counting import count_solved
 from synthesis.answers.expectation import meets_expectation
 from synthesis.records import Expectation, JsonObject, JsonValue
 
 
-class SubQuestionOutcome(BaseModel):
+class SubQuestionOutcome(Frozen):
     """A sub-question with its gold answer, and whether the episode solved it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     question: str
     answer: JsonValue
@@ -34,10 +31,8 @@ class SubQuestionOutcome(BaseModel):
     """Whether a call returned the gold answer; None where no tool is needed: it is no sub-task of the F1 reward."""
 
 
-class CallOutcome(BaseModel):
+class CallOutcome(Frozen):
     """A tool call of the policy, and the reply that the policy was shown."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Name of the tool; empty where the call could not be read."""
@@ -57,13 +52,11 @@ class EpisodeMessage:
     """Text of the message; an assistant's has its `<think>` and `<tool_call>` blocks as they were sampled."""
 
 
-class FinishedEpisode(BaseModel):
+class FinishedEpisode(Frozen):
     """The facts that a reward may use. Every field has a default, so that a test of a reward names only those it needs.
 
     n̂, n and c are the paper's: solved sub-tasks, sub-tasks, tool calls.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment_id: str = ""
     """Identifier of the environment's record."""

@@ -11,26 +11,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from astra_jax.chat.format import Source
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import Frozen
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.figures import num_irrelevant_calls
 from astra_jax.episodes.finished import EpisodeMessage, FinishedEpisode, finished_episode, messages_of
 from astra_jax.episodes.rewards import f1
-from astra_jax.errors import AstraError
+from astra_jax.errors import RunUnreadable, first_fault
 from synthesis.records import JsonObject, Language, Scenario
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 SourceName = Literal["prompt", "template", "model", "tool"]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MOST_TOKENS_OF_A_CHARACTER = 4  # a character has at most four bytes, a token at least one
-
-
-class EpisodeLogError(AstraError):
-    """A line of an episode log is not an episode; the message names the line and its fault."""
 
 
 class LoggedToken(NamedTuple):
@@ -51,10 +48,8 @@ class LoggedToken(NamedTuple):
     """Ids that truncation kept where the token was drawn; empty if they are not recorded."""
 
 
-class RolledOut(BaseModel):
+class RolledOut(Frozen):
     """The seed, slot and limits that decide the tokens of an episode, beside policy and environment."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int
     slot: int
@@ -71,7 +66,7 @@ class LoggedEpisode(FinishedEpisode):
     language: Language
     scenario: Scenario
     policy: str
-    """Name of the policy: `untrained`, `sft`, `rl`, or `step 10` of a training run."""
+    """Name of the policy: `base`, `sft`, `rl`, or `step 10` of a training run."""
     reward: float
     f1: float
     """F1 of the paper, even if the reward of the run is another."""
@@ -131,8 +126,7 @@ def write_episodes(path: Path, episodes: Iterable[JsonObject]) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [LoggedEpisode.model_validate(episode).model_dump_json() + "\n" for episode in episodes]
-    with whole_file(path) as partial:
-        partial.write_text("".join(lines), encoding="utf-8")
+    write_whole(path, "".join(lines))
     return len(lines)
 
 
@@ -150,7 +144,7 @@ def read_episodes(path: Path) -> list[LoggedEpisode]:
     """Return the episodes of a log in order.
 
     Raises:
-        EpisodeLogError: a line is not an episode.
+        RunUnreadable: a line is not an episode.
     """
     episodes = []
     with path.open("rb") as lines:  # text that is no UTF-8 is a fault of its line
@@ -158,12 +152,8 @@ def read_episodes(path: Path) -> list[LoggedEpisode]:
             try:
                 episodes.append(LoggedEpisode.model_validate_json(line))
             except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or "the line"
-                raise EpisodeLogError(
-                    f"line {number} of {path} is not an episode: {where}: {first['msg']}; write it again by running "
-                    "again"
-                ) from error
+                fault = f"line {number} of {path} is not an episode: {first_fault(error)}"
+                raise RunUnreadable(f"{fault}; write it again by running again") from error
     return episodes
 
 
@@ -179,12 +169,8 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
         while (
             tokenizer.decode(ids[max(start, end - _MOST_TOKENS_OF_A_CHARACTER) : end]).endswith(_REPLACEMENT)
             and end < len(ids)
-            and _begins_inside_a_character(ids[end], tokenizer)
+            and tokenizer.decode([ids[end]]).startswith(_REPLACEMENT)
         ):
             end += 1
         texts += [tokenizer.decode(ids[start:end]), *[""] * (end - start - 1)]
     return texts
-
-
-def _begins_inside_a_character(token_id: int, tokenizer: Tokenizer) -> bool:
-    return tokenizer.decode([token_id]).startswith(_REPLACEMENT)

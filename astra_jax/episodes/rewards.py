@@ -1,4 +1,4 @@
-"""The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and rewards to compare it with.
+"""The reward of an episode: the F1 of solved sub-tasks (ASTRA, section on RL), and others beside it.
 
 F1 rewards an episode that solves all and calls no tool in vain. `synthesis/answers/counting.py` counts
 

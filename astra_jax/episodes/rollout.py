@@ -2,7 +2,7 @@
 
 An episode goes turn by turn:
 
-    generate   the decoder samples a message, to its end or its limit             (`Decoder.generate`)
+    generate   the decoder samples a message, to its end or its limit             (`PagedDecoder.generate`)
     tools      its tool calls run in the sandbox, those of a turn side by side    (`_finish_turn`)
     append     template and tool-response tokens enter the ledger; the next `generate` is given all of it
 
@@ -22,13 +22,14 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astra_jax.chat.format import Segment, Source, generation_prompt, segments
 from astra_jax.chat.tokenizer import Tokenizer
+from astra_jax.config import Frozen
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import XLADevice
-from astra_jax.engine.interface import Decoder, Generated, Load, Sampling, Session
+from astra_jax.engine.interface import Generated, Load, Sampling, Session
 from astra_jax.engine.shared_device import shared
 from astra_jax.engine.sizes import decode_limits
 from astra_jax.episodes.endings import EndingJudge, by_lexicon
@@ -48,10 +49,8 @@ Group = list[Episode]
 """The episodes of one environment."""
 
 
-class RolloutConfig(BaseModel):
+class RolloutConfig(Frozen):
     """Limits and sampling of an episode; the paper's limits are 25,600 + 49,152 tokens and 32 turns."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_prompt_tokens: int = Field(gt=0)
     """Tokens of the longest prompt; an environment with a longer one is left out and counted."""
@@ -158,14 +157,11 @@ class RolloutEngine:
         group_size: int,
         seed: int,
         policy_version: int = 0,
-        first_slot: int = 0,
         room_for: int = 0,
     ) -> list[Group]:
         """Return the groups that `run_at` returns for the temperature of the config."""
-        sizes = {"group_size": group_size, "first_slot": first_slot, "room_for": room_for}
-        (groups,) = await self.run_at(
-            [self.config.temperature], params, starts, seed=seed, policy_version=policy_version, **sizes
-        )
+        of_run = {"group_size": group_size, "seed": seed, "policy_version": policy_version, "room_for": room_for}
+        (groups,) = await self.run_at([self.config.temperature], params, starts, **of_run)
         return groups
 
     async def run_at(
@@ -177,14 +173,12 @@ class RolloutEngine:
         group_size: int,
         seed: int,
         policy_version: int = 0,
-        first_slot: int = 0,
         room_for: int = 0,
     ) -> list[list[Group]]:
         """Run `group_size` episodes in each environment to their end, at each temperature; return the groups of each.
 
-        All are sampled side by side, so that an environment's prompt is computed once. The first episode draws as slot
-        `first_slot`, at every temperature. Pages and rows are made for `room_for` groups, if there are fewer: runs of
-        different sizes then share the compiled programs.
+        All are sampled side by side, so that an environment's prompt is computed once. Pages and rows are made for
+        `room_for` groups, if there are fewer: runs of different sizes then share the compiled programs.
 
         If there are several hosts, each calls this with the same starts, runs the episodes of its own shards with
         their tools, and returns those of all.
@@ -201,7 +195,7 @@ class RolloutEngine:
         of_temperatures: list[list[Group]] = [[] for _ in temperatures]
         running = []
         for place, (start, prompt) in enumerate(zip(starts, prompts, strict=True)):
-            first = first_slot + place * group_size
+            first = place * group_size
             for number, temperature in enumerate(temperatures):
                 sessions = [Session(seed, slot, number=number) for slot in range(first, first + group_size)]
                 group = [self._begun(start, prompt, temperature, session) for session in sessions]
@@ -228,7 +222,7 @@ class RolloutEngine:
         state, rolled_out = start.environment.state, {"seed": session.seed, "slot": session.slot, "limits": limits}
         return Episode(start.environment, start.tools, ledger, state, rolled_out=rolled_out)
 
-    def _decoder(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> Decoder:
+    def _decoder(self, params: Params, num_groups: int, group_size: int, policy_version: int) -> PagedDecoder:
         """Make a decoder that samples `num_groups` at once."""
         limits = decode_limits(self.config, num_groups, group_size)
         return PagedDecoder(
@@ -239,7 +233,7 @@ class RolloutEngine:
             calls_away=_CALLS_AWAY if self.config.reproducible else None,
         )
 
-    async def _run_episode(self, decoder: Decoder, episode: Episode, temperature: float, session: Session) -> None:
+    async def _run_episode(self, decoder: PagedDecoder, episode: Episode, temperature: float, session: Session) -> None:
         config, ledger = self.config, episode.ledger
         while episode.stop_reason is None:
             room = config.max_response_tokens - ledger.num_response_tokens
@@ -290,7 +284,7 @@ class RolloutEngine:
         return said
 
 
-async def _unless_it_fails(decoder: Decoder, episodes: Coroutine[Any, Any, Any]) -> None:
+async def _unless_it_fails(decoder: PagedDecoder, episodes: Coroutine[Any, Any, Any]) -> None:
     """Run all episodes to their end; if the decoder fails, raise its error at once, even while all wait for tools."""
     ends = [asyncio.ensure_future(coroutine) for coroutine in (episodes, decoder.until_failed())]
     try:

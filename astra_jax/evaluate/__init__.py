@@ -1,13 +1,11 @@
-"""Evaluation of a policy: in held-out environments, with intervals for every figure, and on logged episodes.
+"""Evaluation of a policy: in held-out environments, with intervals, and on logged episodes.
 
 environments  Held-out evaluation: the episodes of a policy in environments that it has never seen, and their figures.
 baselines     `lexical`, a program that learns nothing and sees the documents and questions that a policy sees.
 slices        Slices: the same figures on the environments of one kind, for every kind that a record tells of.
-side_by_side  Finished evaluations side by side: their figures, whether two can be compared, and by how much they
-              differ.
+side_by_side  Finished evaluations side by side: whether two can be compared, and by how much they differ.
 intervals     Intervals of figures: bootstrap over environments.
-conduct       Figures of the course of episodes: each a ratio of two sums, to which an episode adds a numerator and a
-              denominator.
+conduct       Figures of the course of episodes: each is a ratio of two sums over episodes.
 replay        Samples a logged episode again with the same policy, seed and slot, and compares every token.
 endpoint      The address of a server that serves a policy, its key, and the first contact with it.
 astra_rows    Rows of ASTRA's published RL data, read as environments that attacks can act in.

@@ -1,4 +1,4 @@
-"""Figures of the course of episodes: each a ratio of two sums, to which an episode adds a numerator and a denominator.
+"""Figures of the course of episodes: each is a ratio of two sums over episodes.
 
     F1, recall, precision, reward,     as `episodes/figures.py` and `episodes/rewards.py` define them
     solved, answers, calls, tokens

@@ -48,14 +48,14 @@ class _Model(BaseModel):
     policy: str | None = None
 
 
-def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
+def first_contact(url: str) -> Endpoint:
     """Return the server at a URL, with the first of its models; a server that starts up is waited for 5 s.
 
     Raises:
         DecoderError: no server answers there, or one of another kind.
     """
     url, deadline = url.rstrip("/"), time.monotonic() + _FIRST_CONTACT_SECONDS
-    key = key_or_none(key_variable)
+    key = key_or_none(KEY_VARIABLE)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(trust_env=False, timeout=_FIRST_CONTACT_SECONDS, headers=headers) as http:
         while True:
@@ -68,7 +68,7 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
                     raise DecoderError(f"no server of a policy answers at {url}: {why}; start `astra serve`") from None
                 time.sleep(0.25)
     if response.status_code == 401:
-        raise DecoderError(f"the server at {url} wants another key (HTTP 401): set {key_variable} to its own")
+        raise DecoderError(f"the server at {url} wants another key (HTTP 401): set {KEY_VARIABLE} to its own")
     try:
         models = [_Model.model_validate(each) for each in response.json()["data"]]
         served = models[0]
@@ -77,4 +77,4 @@ def first_contact(url: str, *, key_variable: str = KEY_VARIABLE) -> Endpoint:
             f"{url}/v1/models answers HTTP {response.status_code} without a list of models; give a model server's "
             "address"
         ) from None
-    return Endpoint(url, served.id, served.max_model_len, served.policy, key_variable)
+    return Endpoint(url, served.id, served.max_model_len, served.policy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.episodes.figures import EpisodeFigures, call_errors, episode_figures, service_errors
+from astra_jax.config import Frozen
+from astra_jax.episodes.figures import call_errors, episode_figures, service_errors
 from astra_jax.episodes.log import episode_to_json, write_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import Group, RolloutConfig, RolloutEngine, Start, finished, none_can_run
@@ -21,12 +21,12 @@ from astra_jax.episodes.tool_mixing import mix_tools
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.conduct import figures_of, summed
 from astra_jax.evaluate.intervals import clustered_interval
-from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of, write_environments
+from astra_jax.evaluate.slices import SLICED, EvaluatedEnvironment, slices_of
 from astra_jax.model.qwen3 import Params
 from astra_jax.training.run_record import EVALUATION, digest_of_policy, open_run
 from synthesis.record_io import digest_of_records
 from synthesis.records import Environment, JsonObject, SimilarityBand
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 from synthesis.run.fingerprint import digest_of_files
 from synthesis.run.manifest import RunManifest
 
@@ -35,10 +35,8 @@ class NoneFinished(AstraError):
     """Every episode was cut off, by the clock or for want of a verdict, so there are no figures."""
 
 
-class EvaluationConfig(BaseModel):
+class EvaluationConfig(Frozen):
     """The config of an evaluation of a policy on environments."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(ge=0, lt=2**31)
     """Seed of every random draw, from 0 to 2³¹ − 1."""
@@ -50,7 +48,7 @@ class EvaluationConfig(BaseModel):
     """Folder of figures and episodes."""
     rollout: RolloutConfig
     """Limits and sampling of an episode; `rollout.temperature=0` evaluates greedily."""
-    irrelevant_per_band: dict[SimilarityBand, int] = {}
+    irrelevant_per_band: dict[SimilarityBand, int] = Field(default_factory=dict)
     """K: the most distractors of each similarity band that an episode is shown."""
     ending_judge: Path | None = None
     """TOML file like the `[teacher]` of a synthesis, whose role `judges` says whether messages refuse or ask back where
@@ -89,7 +87,7 @@ def open_evaluation(config: EvaluationConfig, *, baseline: str | None = None) ->
 class Evaluation:
     """The episodes of a policy in environments, and their figures."""
 
-    figures: EpisodeFigures
+    figures: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     """95 % bootstrap intervals over environments of the figures in `SLICED`."""
     groups: list[Group]
@@ -107,7 +105,7 @@ class Evaluation:
     def to_json(self) -> JsonObject:
         """Return the figures, `NAME_interval` beside those that have one, errors, and how much they were taken from."""
         return {
-            **dataclasses.asdict(self.figures),
+            **self.figures,
             **{f"{name}_interval": list(interval) for name, interval in self.intervals.items()},
             "environments": len(self.groups),
             "episodes": sum(map(len, self.groups)),
@@ -231,7 +229,6 @@ def write_evaluation(
     """
     record.begin()
     write_episodes(record.out / "episodes.jsonl", episodes)
-    write_environments(record.out / "environments.jsonl", environments)
-    with whole_file(record.out / "figures.json") as file:
-        file.write_text(json.dumps(figures, indent=2) + "\n")
+    write_whole(record.out / "environments.jsonl", "".join(each.model_dump_json() + "\n" for each in environments))
+    write_whole(record.out / "figures.json", json.dumps(figures, indent=2) + "\n")
     record.finish(figures)

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 RESAMPLES = 2000
+_ENDS = (1 - 0.95) / 2, (1 + 0.95) / 2
+"""Quantiles at the ends of a 95 % interval."""
+_Z = 1.959964
+"""The same of a normal distribution, in standard deviations."""
 
 
-def clustered_interval(
-    numerators: Sequence[float], denominators: Sequence[float], *, seed: int, confidence: float = 0.95
-) -> tuple[float, float]:
+def clustered_interval(numerators: Sequence[float], denominators: Sequence[float], *, seed: int) -> tuple[float, float]:
     """Return the percentile bootstrap interval of Σ numerators / Σ denominators, both given per environment.
 
     A mean over episodes has their values summed as numerator and their number as denominator; 0/0 is 0.
@@ -37,7 +39,7 @@ def clustered_interval(
     above = np.asarray(numerators, float)[drawn].sum(axis=1)
     below = np.asarray(denominators, float)[drawn].sum(axis=1)
     ratios = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
-    low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(ratios, _ENDS)
     return float(low), float(high)
 
 
@@ -46,7 +48,6 @@ def paired_interval(
     after: Sequence[tuple[float, float]],
     *,
     seed: int,
-    confidence: float = 0.95,
 ) -> tuple[float, float]:
     """Return the percentile bootstrap interval of a ratio's increase, Σ/Σ of `after` minus Σ/Σ of `before`.
 
@@ -68,12 +69,12 @@ def paired_interval(
     if not told.any():
         raise ValueError("no draw has denominators above 0 on both sides; take more environments")
     increases = above_after[told] / below_after[told] - above[told] / below[told]
-    low, high = np.quantile(increases, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(increases, _ENDS)
     return float(low), float(high)
 
 
-def wilson_interval(passed: int, count: int, *, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's interval of a share (Wilson 1927), at 95 % by default: it holds for few samples and at 0 and 1.
+def wilson_interval(passed: int, count: int) -> tuple[float, float]:
+    """Return Wilson's interval of a share (Wilson 1927), at 95 %: it holds for few samples and at 0 and 1.
 
     >>> [round(end, 3) for end in wilson_interval(0, 8)], [round(end, 3) for end in wilson_interval(100, 200)]
     ([0.0, 0.324], [0.431, 0.569])
@@ -83,16 +84,14 @@ def wilson_interval(passed: int, count: int, *, z: float = 1.959964) -> tuple[fl
     """
     if not 0 <= passed <= count or not count:
         raise ValueError(f"expected a share of one or more samples, found {passed} of {count}")
-    share, spread = passed / count, z * z / count
+    share, spread = passed / count, _Z * _Z / count
     centre = share + spread / 2
-    half = z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5
+    half = _Z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5
     low, high = (centre - half) / (1 + spread), (centre + half) / (1 + spread)
     return max(0.0, low), min(1.0, high)
 
 
-def stratified_interval(
-    strata: Sequence[Sequence[float]], *, seed: int, confidence: float = 0.95
-) -> tuple[float, float]:
+def stratified_interval(strata: Sequence[Sequence[float]], *, seed: int) -> tuple[float, float]:
     """Return the percentile bootstrap interval of the unweighted mean of the strata's means.
 
     A stratum is a category; its numbers are one per task, which are drawn within it.
@@ -110,7 +109,7 @@ def stratified_interval(
         np.asarray(stratum, float)[rng.integers(len(stratum), size=(RESAMPLES, len(stratum)))].mean(axis=1)
         for stratum in strata
     ]
-    low, high = np.quantile(np.mean(means, axis=0), [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(np.mean(means, axis=0), _ENDS)
     return float(low), float(high)
 
 

@@ -21,14 +21,13 @@ from astra_jax.engine.device import XLADevice
 from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.sizes import decode_limits
 from astra_jax.episodes.episode import response_segments
-from astra_jax.episodes.log import EpisodeLogError, LoggedEpisode, LoggedToken, RolledOut, token_texts
+from astra_jax.episodes.log import LoggedEpisode, LoggedToken, RolledOut, token_texts
 from astra_jax.episodes.rollout import RolloutConfig
+from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.model.config import DType
 
 _TOLERANCE: Final[dict[DType, float]] = {"float32": 1e-4, "bfloat16": 5e-2}
 """Nats by which log-probs may differ: alone an episode decodes in another batch than among others."""
-_WITHOUT_EFFECT: Final = {"min_p": 0.0, "max_tool_response_tokens": None, "max_consecutive_invalid_calls": None}
-"""Limits of earlier logs that a `RolloutConfig` no longer has, with the values at which they change nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ async def replay(logged: LoggedEpisode, policy: Policy) -> Replay:
     The end of the episode is not compared.
 
     Raises:
-        EpisodeLogError: the log lacks seed, slot or limits.
+        RunUnreadable: the log lacks seed, slot or limits.
     """
     how, config = _how(logged)
     limits = decode_limits(config, num_groups=1, group_size=1)
@@ -124,29 +123,21 @@ def _as_logged(message: Generated, turn: int, tokenizer: Tokenizer) -> list[Logg
 
 
 def _how(logged: LoggedEpisode) -> tuple[RolledOut, RolloutConfig]:
-    """Return the seed, slot and limits that decide an episode's tokens, beside the weights of its policy.
-
-    Raises:
-        EpisodeLogError: the log lacks them.
-    """
+    """Return the seed, slot and limits that decide an episode's tokens, beside the weights of its policy."""
     how = logged.rolled_out
     if how is None:
-        raise EpisodeLogError(
+        raise RunUnreadable(
             f"the episode in {logged.environment_id} has no seed, slot and limits, since no policy spoke; choose "
             "another"
         )
-    limits = {name: limit for name, limit in how.limits.items() if (name, limit) not in _WITHOUT_EFFECT.items()}
     try:
-        config = RolloutConfig.model_validate(limits)
+        config = RolloutConfig.model_validate(how.limits)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise EpisodeLogError(
-            f"the limits of the episode in {logged.environment_id} cannot be read: "
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}; roll the episode out again"
-        ) from error
+        fault = f"the limits of the episode in {logged.environment_id} cannot be read: {first_fault(error)}"
+        raise RunUnreadable(f"{fault}; roll the episode out again") from error
     versions = {token.policy_version for token in logged.tokens if token.policy_version >= 0}
     if len(versions) > 1:
-        raise EpisodeLogError(
+        raise RunUnreadable(
             f"the episode in {logged.environment_id} has tokens of policy versions {sorted(versions)}: its weights "
             "changed on the way, and no folder holds them all; choose another"
         )

@@ -1,4 +1,4 @@
-"""Finished evaluations side by side: their figures, whether two can be compared, and by how much they differ.
+"""Finished evaluations side by side: whether two can be compared, and by how much they differ.
 
 Two runs can be compared if they differ only by the policy, its temperature and its truncation; else no difference is
 told. Differences are paired: environments are drawn, each with the episodes of both runs.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from astra_jax.errors import AstraError
+from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.evaluate.intervals import paired_interval
 from astra_jax.evaluate.slices import EvaluatedEnvironment
 from astra_jax.training.run_record import EVALUATION
@@ -22,10 +22,6 @@ from synthesis.run.fingerprint import Fingerprint
 
 FigureTable = dict[str, float | tuple[float, float]]
 """Figures by name; `NAME_interval` is the 95 % interval of NAME."""
-
-
-class EvaluationUnreadable(AstraError):
-    """A folder holds no finished evaluation, or a damaged one; the message names the missing part and the remedy."""
 
 
 class EvaluationFigures(BaseModel):
@@ -77,11 +73,8 @@ class FinishedEvaluation:
         return "greedy" if self.figures.temperature == 0 else f"temperature {self.figures.temperature:g}"
 
 
-class Difference(NamedTuple):
-    """The increase from one run to another one, with its 95 % interval."""
-
-    value: float
-    interval: tuple[float, float]
+Difference = tuple[float, tuple[float, float]]
+"""The increase from one run to another one, with its 95 % interval."""
 
 
 def is_evaluation(out: Path) -> bool:
@@ -93,7 +86,7 @@ def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
     """Read a finished evaluation.
 
     Raises:
-        EvaluationUnreadable: there is none, it is damaged, or it is of an older version.
+        RunUnreadable: there is none, it is damaged, or it is of an older version.
     """
     try:
         lines = map(EvaluatedEnvironment.model_validate_json, (out / "environments.jsonl").read_bytes().splitlines())
@@ -104,16 +97,13 @@ def read_evaluation(out: Path, label: str) -> FinishedEvaluation:
             made_with=_Run.model_validate_json((out / "run.json").read_bytes()).made_with.model_dump(),
         )
     except FileNotFoundError as error:
-        raise EvaluationUnreadable(
+        raise RunUnreadable(
             f"{out} holds no finished evaluation: {Path(error.filename).name} is missing; finish it, or evaluate again "
             "elsewhere if it is of an older version"
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise EvaluationUnreadable(
-            f"the results of the evaluation in {out} cannot be read: {'.'.join(map(str, first['loc']))}: "
-            f"{first['msg']}; evaluate again elsewhere"
-        ) from None
+        fault = f"the results of the evaluation in {out} cannot be read: {first_fault(error)}"
+        raise RunUnreadable(f"{fault}; evaluate again elsewhere") from None
 
 
 def not_comparable(first: FinishedEvaluation, second: FinishedEvaluation) -> list[str]:
@@ -176,7 +166,7 @@ def _difference(pairs: Sequence[_Pair], seed: int) -> Difference | None:
     if not below or not below_after:
         return None
     before, after = zip(*pairs, strict=True)
-    return Difference(above_after / below_after - above / below, paired_interval(before, after, seed=seed))
+    return above_after / below_after - above / below, paired_interval(before, after, seed=seed)
 
 
 def _per_band(made_with: Mapping[str, Any]) -> str:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from astra_jax.config import Frozen
 from astra_jax.episodes.episode import Episode
 from astra_jax.evaluate.conduct import figures_of, summed
 from synthesis.records import Environment, JsonObject
-from synthesis.run.destination import whole_file
 
 SLICED: Final = ("f1", "answer_accuracy", "irrelevant_call_share")
 """Figures of every slice."""
 
 
-class EvaluatedEnvironment(BaseModel):
+class EvaluatedEnvironment(Frozen):
     """One environment of an evaluation, a line of its `environments.jsonl`: all that runs are compared by."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     kinds: dict[str, str]
@@ -60,17 +55,6 @@ def kinds_of(environment: Environment) -> dict[str, str]:
         "difficulty": environment.difficulty,
         "ending": _ending(environment),
     }
-
-
-def write_environments(path: Path, environments: Iterable[EvaluatedEnvironment]) -> None:
-    """Write the lines of an `environments.jsonl`, or none of them.
-
-    Raises:
-        OSError: the disk is full or not writable; the file at `path` is unchanged.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write_text("".join(each.model_dump_json() + "\n" for each in environments), encoding="utf-8")
 
 
 def slices_of(environments: Sequence[EvaluatedEnvironment], *, seed: int) -> dict[str, dict[str, JsonObject]]:

@@ -1,4 +1,4 @@
-"""The hosts of a run: they join before anything else touches JAX, end together, and check the disk that they share.
+"""The hosts of a run: they join before anything else touches JAX, end together, and share a disk.
 
 Decided: docs/decisions/hosts.md, “JAX ends all hosts 30 seconds after one is gone”.
 """
@@ -35,16 +35,8 @@ _SHARED_WITHIN_SECONDS = 5.0
 """Seconds after which a network disk certainly shows a new file to other hosts."""
 
 
-class NotJoined(AstraError):
-    """The hosts of a job did not find each other; the message says why."""
-
-
 class HostFailed(AstraError):
-    """Another host of this job has failed; the message names it, and its own log says why."""
-
-
-class HostLost(AstraError):
-    """Another host of this job is gone: it has failed, was killed, or its machine or network went down."""
+    """Another host of this job has failed, is gone, or was never found; the message says what is known."""
 
 
 class HostsEnd(AstraError):
@@ -68,7 +60,7 @@ def join_hosts() -> None:
 
     Raises:
         ConfigError: one of the three is missing or makes no sense.
-        NotJoined: a cluster is announced, but its announcement cannot be used.
+        HostFailed: a cluster is announced, but its announcement cannot be used.
     """
     announced = _announced_by_environment()
     try:
@@ -76,7 +68,7 @@ def join_hosts() -> None:
     except (ValueError, RuntimeError) as error:
         # JAX says this if no cluster is announced.
         if "coordinator_address should be defined" not in str(error):
-            raise NotJoined(f"the hosts of this job did not find each other; check its cluster: {error}") from error
+            raise HostFailed(f"the hosts of this job did not find each other; check its cluster: {error}") from error
 
 
 def are_hosts_announced() -> bool:
@@ -110,7 +102,7 @@ def ending_with_other_hosts() -> Iterator[None]:
     Hosts that wait in a computation for one that is gone are ended by JAX after its heartbeats have stopped.
 
     Raises:
-        HostLost: a computation of all hosts has failed because one is gone.
+        HostFailed: a computation of all hosts has failed because one is gone.
     """
     if jax.process_count() == 1:
         yield
@@ -124,7 +116,7 @@ def ending_with_other_hosts() -> Iterator[None]:
             code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UsageError) else 1
             atexit.register(_leave, code)
         if is_lost:
-            raise HostLost(
+            raise HostFailed(
                 f"one of the {jax.process_count()} hosts is gone: it has failed and says why, or it was killed, or its "
                 "machine or network is down; the same command on every host goes on from the last checkpoint"
             ) from error
@@ -175,6 +167,8 @@ def gather_from_hosts(own: np.ndarray) -> np.ndarray:
 
 def gather_bytes_from_hosts(own: bytes) -> list[bytes]:
     """Return the bytes of all hosts in their order. Every host calls it."""
+    if jax.process_count() == 1:
+        return [own]
     counts = gather_from_hosts(np.array(len(own), np.int32))
     # Sent in pieces: one program serves any length, and takes little memory of the devices.
     padded = np.zeros(-(-int(counts.max()) // _PIECE_BYTES) * _PIECE_BYTES, np.uint8)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from astra_jax.config import ConfigError
 from astra_jax.model.config import Params
@@ -98,7 +98,7 @@ def in_memory(kind: Literal["device", "pinned_host"], tree: Any) -> Any:
 
 def require_rows(num_rows: int, parts: int, mesh: Mesh | None) -> None:
     """Raise ConfigError unless a batch's rows can be dealt out evenly over its `parts` and `data` × `fsdp`."""
-    shards = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+    shards = shards_of(mesh)
     if num_rows % (shards * parts):
         raise ConfigError(
             f"expected batches of a multiple of accumulation × data × fsdp = {parts} × {shards} rows, found {num_rows}"
@@ -118,7 +118,11 @@ def host_rows(num_rows: int, mesh: Mesh | None) -> slice:
 
 def num_shards() -> int:
     """Return the number of shards of the batch, `data` × `fsdp`, of the mesh in force; 1 without a mesh."""
-    mesh = ambient_mesh()
+    return shards_of(ambient_mesh())
+
+
+def shards_of(mesh: Mesh | AbstractMesh | None) -> int:
+    """Return over how many shards of a mesh the rows of a batch are dealt out."""
     return 1 if mesh is None else int(mesh.shape["data"] * mesh.shape["fsdp"])
 
 
@@ -135,7 +139,7 @@ def own_shards() -> tuple[int, ...]:
 
 def host_shards(mesh: Mesh) -> tuple[int, ...]:
     """Say which shards of the batch, `data` × `fsdp` in order, are this host's: their first device is."""
-    first = mesh.devices.reshape(mesh.shape["data"] * mesh.shape["fsdp"], -1)[:, 0]
+    first = mesh.devices.reshape(shards_of(mesh), -1)[:, 0]
     return tuple(shard for shard, device in enumerate(first) if device.process_index == jax.process_index())
 
 

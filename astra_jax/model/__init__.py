@@ -4,19 +4,13 @@ config             The shape of a Qwen3 model, its presets, and its two-way read
 qwen3              Qwen3 (arXiv 2505.09388) in Flax NNX: q/k norm, grouped queries, rope, SwiGLU; layers stacked and
                    scanned.
 embedding          Token embeddings looked up in a table that is split over the mesh, without gathering the table.
-attention          Causal, segment-aware, grouped-query attention: one interface, the kernel chosen by the platform of
-                   the program.
-chunked_attention  Attention in plain XLA over blocks of queries and keys, with the flash backward pass (arXiv
-                   2205.14135, appendix B).
-splash_attention   Attention on a TPU: JAX's splash kernel over sequences in balanced order, with or without shared
-                   prompts.
+attention          Causal, segment-aware, grouped-query attention: one interface, a kernel for each platform.
+chunked_attention  Attention in plain XLA over blocks of queries and keys (arXiv 2205.14135, appendix B).
+splash_attention   Attention on a TPU: JAX's splash kernel, with or without shared prompts.
 context_parallel   Sequences split over the `context` axis of the mesh so that every shard has the same causal work.
 sharding           The place of every array: one table from the model's logical axes to the axes of the mesh.
-remat              Values that the backward pass recomputes, by name: the memory of a layer against the time of its
-                   forward pass.
-logprobs           Log-probabilities of target tokens without the logits: [tokens, V] never exists whole, forward or
-                   backward.
+remat              Values that the backward pass recomputes, by name: memory against time.
+logprobs           Log-probabilities of target tokens: the logits [tokens, V] never exist whole.
 flops              The arithmetic of a step, and the share of the hardware's that it uses.
-visible_blocks     The blocks of keys that a block of queries must visit, in rows of segments in which responses share a
-                   prompt.
+visible_blocks     The blocks of keys that a block of queries must visit where responses share a prompt.
 """

@@ -1,4 +1,4 @@
-"""Causal, segment-aware, grouped-query attention: one interface, the kernel chosen by the platform of the program.
+"""Causal, segment-aware, grouped-query attention: one interface, a kernel for each platform.
 
     TPU   `splash_attention`, under a mesh, if only of one device
     GPU   cuDNN, by `jax.nn`, for 16-bit rows of one segment; else `chunked_attention`

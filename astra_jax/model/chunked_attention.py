@@ -1,4 +1,4 @@
-"""Attention in plain XLA over blocks of queries and keys, with the flash backward pass (arXiv 2205.14135, appendix B).
+"""Attention in plain XLA over blocks of queries and keys (arXiv 2205.14135, appendix B).
 
 A block of queries visits the blocks of keys that one of its queries sees, and no others (`visible_blocks`): the number
 of visits is data, not a shape. No array holds the scores of more than one block.

@@ -1,4 +1,4 @@
-"""Log-probabilities of target tokens without the logits: [tokens, V] never exists whole, forward or backward.
+"""Log-probabilities of target tokens: the logits [tokens, V] never exist whole.
 
 log p(target) = hidden · unembedding[target] − logsumexp_v(hidden · unembedding[v]), a slice of the vocabulary at a
 time. The float32 log-sum-exp is the only residual; the backward pass computes each slice's logits again. Under a mesh

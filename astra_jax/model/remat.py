@@ -1,4 +1,4 @@
-"""Values that the backward pass recomputes, by name: the memory of a layer against the time of its forward pass.
+"""Values that the backward pass recomputes, by name: memory against time.
 
 Decided: docs/decisions/model.md, “Pods offload activations”.
 """

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from astra_jax.config import ConfigError
+from astra_jax.config import ConfigError, Frozen
 from astra_jax.model.config import ModelConfig
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
@@ -50,10 +50,8 @@ PARAMETER_AXES: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-class MeshConfig(BaseModel):
+class MeshConfig(Frozen):
     """Devices along each axis of the mesh."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: int = Field(default=1, ge=1)
     """Devices that hold copies of the weights and share out the rows of a batch."""
@@ -117,21 +115,15 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return Mesh(layout, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
 
-def require_divisible(model: ModelConfig, mesh: MeshConfig | Mesh | None) -> None:
+def require_divisible(model: ModelConfig, mesh: Mesh | None) -> None:
     """Raise ConfigError unless every axis of the mesh, if there is one, divides the dimensions that it shards."""
     if mesh is None:
         return
-    if isinstance(mesh, Mesh):
-        mesh = MeshConfig(**mesh.shape)
-    sizes = (
-        ("num_heads", model.num_heads, "tensor", mesh.tensor),
-        ("num_kv_heads", model.num_kv_heads, "tensor", mesh.tensor),
-        ("intermediate_size", model.intermediate_size, "tensor", mesh.tensor),
-        ("vocab_size", model.vocab_size, "tensor", mesh.tensor),
-        ("hidden_size", model.hidden_size, "fsdp × context", mesh.fsdp * mesh.context),
-    )
-    for name, size, axis, parts in sizes:
-        if size % parts:
+    over_tensor = ("num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
+    parts_of = dict.fromkeys(over_tensor, ("tensor", mesh.shape["tensor"]))
+    parts_of["hidden_size"] = ("fsdp × context", mesh.shape["fsdp"] * mesh.shape["context"])
+    for name, (axis, parts) in parts_of.items():
+        if (size := getattr(model, name)) % parts:
             raise ConfigError(f"mesh axis {axis} = {parts} does not divide {name} = {size}")
 
 

@@ -1,4 +1,4 @@
-"""Attention on a TPU: JAX's splash kernel over sequences in balanced order, with or without shared prompts.
+"""Attention on a TPU: JAX's splash kernel, with or without shared prompts.
 
 The kernel is told block by block which keys to visit. Without prefixes the mask is causal and known beforehand. With
 prefixes the data says which blocks are visited (`visible_blocks`): the kernel compares one id of each query and key,
@@ -15,15 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    splash_attention_kernel as kernel_lib,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    splash_attention_mask as mask_lib,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-    splash_attention_mask_info as mask_info_lib,
-)
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel_lib
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask_info as mask_info_lib
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from astra_jax.model.context_parallel import balanced_order, to_natural_order

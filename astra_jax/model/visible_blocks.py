@@ -1,4 +1,4 @@
-"""The blocks of keys that a block of queries must visit, in rows of segments in which responses share a prompt.
+"""The blocks of keys that a block of queries must visit where responses share a prompt.
 
 Every token names its segment and its prefix, the segment that this one continues. It attends to its whole prefix and to
 the tokens before it in its own segment. A prompt is its own prefix; padding has the id 0 for both.

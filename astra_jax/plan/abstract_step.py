@@ -1,4 +1,4 @@
-"""A jitted step of a run with the shapes that it would be called with on a mesh; nothing is allocated or compiled."""
+"""A jitted step of a run with the shapes of its arguments on a mesh; nothing is allocated."""
 
 from __future__ import annotations
 
@@ -43,11 +43,6 @@ class AbstractStep:
     """Calls of the program in a step; bytes that are sent, FLOPs and weights are those of all calls."""
     tokens: int
     """Tokens of the whole pod that come out of it: sampled, read or learnt from."""
-
-
-def rows_shards(mesh: Mesh) -> int:
-    """Return over how many shards of a mesh the rows of a batch are dealt out."""
-    return int(mesh.shape["data"] * mesh.shape["fsdp"])
 
 
 def with_shardings(tree: Any, shardings: Any) -> Any:

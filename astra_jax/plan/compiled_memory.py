@@ -1,4 +1,4 @@
-"""The compiler's answer about memory, kept on disk: the same program for the same topology is compiled once.
+"""The compiler's answer about memory, kept on disk: no program is compiled twice.
 
 jax's own compilation cache cannot serve here: an absent TPU has no client that could load a compiled program back.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
-from pydantic import BaseModel, ConfigDict
 
+from astra_jax.config import Frozen
 from astra_jax.errors import AstraError
-from synthesis.run.destination import whole_file
+from astra_jax.user_cache import user_cache
+from synthesis.run.destination import write_whole
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
@@ -25,19 +25,12 @@ class CompilerMissing(AstraError, RuntimeError):
     """There is no TPU compiler on this machine; the message says how to install it."""
 
 
-class CompiledMemory(BaseModel):
+class CompiledMemory(Frozen):
     """Per chip."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     peak_bytes: int
     host_bytes: int
     """Bytes offloaded to the host's memory."""
-
-
-def cache_folder() -> Path:
-    """Return where answers are kept: `$XDG_CACHE_HOME/astra-plan`, by default in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astra-plan"
 
 
 def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str) -> tuple[CompiledMemory, bool]:
@@ -48,13 +41,13 @@ def compiled_memory(lowered: jax.stages.Lowered, *, topology: str, compiler: str
     # All that decides the compiler's answer is in the key: there is nothing to invalidate.
     flags = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]
     key = hashlib.sha256("\n".join([topology, compiler, *flags, lowered.as_text()]).encode()).hexdigest()
-    answer = cache_folder() / f"{key}.json"
+    answer = user_cache() / "plan" / f"{key}.json"
     if answer.exists():
         return CompiledMemory.model_validate_json(answer.read_text()), True
     memory = _compile(lowered)
     answer.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(answer) as file:  # two plans may run at once: the last one wins, with the same answer
-        file.write_text(memory.model_dump_json())
+    # Two plans may run at once: the last one wins, with the same answer
+    write_whole(answer, memory.model_dump_json())
     return memory, False
 
 

@@ -1,4 +1,4 @@
-"""FLOPs, bytes and collectives of a step, counted from its jaxpr: loop bodies times their trip count, recompute shown.
+"""FLOPs, bytes and collectives of a step, counted from its jaxpr: loops by their trip count.
 
 The compiler's own cost analysis counts the body of a loop once and kernels not at all; the jaxpr after differentiation
 holds every product that will run, the recomputed ones included.
@@ -81,7 +81,8 @@ def jaxpr_costs(
                 # The jaxpr does not show the inside of a kernel: its name says which it is.
                 total.add(Costs(*kernels(str(params["name"]))), share)
             elif name in _WIRE_SHARE:
-                axes = _axes(params)
+                named: Any = params.get("axis_name", params.get("axes"))
+                axes = (named,) if isinstance(named, str) else tuple(named)
                 size = math.prod(mesh_shape[axis] for axis in axes)
                 # A gather's result and a scatter's operand are the whole that travels round the ring.
                 larger = max(out, shapes[0], key=lambda aval: aval.size)
@@ -129,8 +130,3 @@ _WIRE_SHARE = {
     "all_to_all": 1.0,
 }
 """Share of the larger side that a ring sends per device, times (n − 1) / n."""
-
-
-def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
-    axes = params.get("axis_name", params.get("axes"))
-    return (axes,) if isinstance(axes, str) else tuple(axes)

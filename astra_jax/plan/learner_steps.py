@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from astra_jax.mesh.placement import padded_tokens, segment_multiple, sharded_shapes
+from astra_jax.mesh.placement import padded_tokens, segment_multiple, sharded_shapes, shards_of
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.context_parallel import balance
 from astra_jax.model.flops import forward_flops
@@ -19,7 +19,7 @@ from astra_jax.model.logprobs import token_chunk
 from astra_jax.model.qwen3 import abstract_params
 from astra_jax.model.sharding import spec
 from astra_jax.model.splash_attention import Segments, kernel_flops
-from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, rows_shards
+from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes
 from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.rl.batch import RLBatch, row_tokens, segment_starts
 from astra_jax.rl.config import RLConfig
@@ -138,7 +138,7 @@ def _learner_step(
     if rows.prefix_ids_T is not None:
         batch = batch._replace(prefix_ids_BT=per_token(jnp.int32))
     segments = None if rows.prefix_ids_T is None else (rows.segment_ids_T, rows.prefix_ids_T)
-    rows_of_part = rows.num_rows // rows_shards(mesh) // parts
+    rows_of_part = rows.num_rows // shards_of(mesh) // parts
     local_tokens = rows_of_part * tokens // mesh.shape["context"]
     in_parts = f", in {parts} parts" if parts > 1 else ""
     num_active = int(rows.is_active_T.sum())

@@ -21,7 +21,7 @@ import jax
 from jax.experimental import topologies
 
 from astra_jax.checkpoints.checkpoint import read_model
-from astra_jax.config import ConfigError, config_keys, load_config
+from astra_jax.config import ConfigError, load_config, read_toml
 from astra_jax.mesh.layouts import rollout_mesh
 from astra_jax.mesh.placement import training_mesh
 from astra_jax.model.config import ModelConfig
@@ -103,18 +103,12 @@ class Plan:
             "rollouts": self.rollouts,
             "steps": {
                 name: {
-                    "work": step.work,
+                    **dataclasses.asdict(step),
                     "peak_gib_per_chip": step.peak_bytes / _GIB,
                     "host_gib_per_chip": step.host_bytes / _GIB,
                     "by_category_gib": {key: value / _GIB for key, value in step.bytes_by_category.items()},
-                    "compiled_flops": step.compiled_flops,
-                    "model_flops": step.model_flops,
-                    "collective_bytes": step.collective_bytes,
-                    "roofline_seconds": step.roofline_seconds,
                     "bound": step.bound,
                     "tokens_per_second": step.tokens_per_second,
-                    "compile_seconds": step.compile_seconds,
-                    "from_cache": step.from_cache,
                 }
                 for name, step in self.steps.items()
             },
@@ -143,7 +137,9 @@ class Plan:
             source = "known from an earlier run" if step.from_cache else "compiled"
             lines.append(f"  {source} in {step.compile_seconds:.0f} s")
             if verdict != "fits":
-                lines.append(f"  {_advice(step)}")
+                needs = {name: size for name, size in step.bytes_by_category.items() if name in _ADVICE}
+                largest = max(needs, key=lambda name: needs[name])
+                lines.append(f"  the largest category is {largest}: {_ADVICE[largest]}")
         return "\n".join(lines)
 
 
@@ -165,19 +161,13 @@ _ADVICE = {
 }
 
 
-def _advice(step: StepPlan) -> str:
-    needs = {name: size for name, size in step.bytes_by_category.items() if name in _ADVICE}
-    largest = max(needs, key=lambda name: needs[name])
-    return f"the largest category is {largest}: {_ADVICE[largest]}"
-
-
 def load_run_config(path: Path, overrides: Sequence[str] = ()) -> SFTConfig | RLConfig:
     """Read the config of a run; a run that rolls out is RL, one with lengths of samples SFT.
 
     Raises:
         ConfigError: as `load_config`; or it is neither.
     """
-    keys = config_keys(path)
+    keys = read_toml(path)
     if "rollout" in keys and "length_buckets" not in keys:
         return load_config(RLConfig, path, overrides)
     if "length_buckets" in keys and "rollout" not in keys:

@@ -1,4 +1,4 @@
-"""Programs of a rollout of `astra rl` in their largest shapes: reading prompts and tool responses, sampling.
+"""Programs of a rollout of `astra rl` in their largest shapes: they read and they sample.
 
 A rollout has as many episodes at once as it may have, each of full length. An evaluation on held-out environments calls
 the same programs with pages of its own, when those of a rollout are gone. The step that lays out the weights for
@@ -21,17 +21,11 @@ from astra_jax.engine.programs import Asked, Given, Place, no_stream, read_layer
 from astra_jax.engine.ragged_pages import MOVE_TOKENS, blocks_of_queries, ragged_flops
 from astra_jax.engine.sizes import Limits, decode_limits
 from astra_jax.mesh.layouts import places_for_decoding, weights_for_decoding
+from astra_jax.mesh.placement import shards_of
 from astra_jax.model.config import ModelConfig, Params
 from astra_jax.model.flops import forward_flops
 from astra_jax.model.sharding import spec
-from astra_jax.plan.abstract_step import (
-    AbstractStep,
-    bytes_per_chip,
-    matrix_bytes,
-    partitioner_bytes,
-    rows_shards,
-    with_shardings,
-)
+from astra_jax.plan.abstract_step import AbstractStep, bytes_per_chip, matrix_bytes, partitioner_bytes, with_shardings
 from astra_jax.plan.costs import KernelCosts, Kernels
 from astra_jax.plan.learner_steps import learner_state, splash
 from astra_jax.rl.config import RLConfig
@@ -87,7 +81,7 @@ class _Calls:
     def pages(self) -> Pages:
         limits = self.limits
         with jax.set_mesh(self.mesh):
-            sizes = (rows_shards(self.mesh), limits.num_pages, limits.page_tokens)
+            sizes = (shards_of(self.mesh), limits.num_pages, limits.page_tokens)
             make = functools.partial(empty_pages, self.model, *sizes)
             pages: Pages = jax.eval_shape(make)
         return with_shardings(pages, pages_shardings(pages, self.mesh))
@@ -112,7 +106,7 @@ class _Calls:
             tokens_DRT=self._by_shard(rows, tokens),
             counts_DR=per_row,
         )
-        sequences = rows * rows_shards(self.mesh)
+        sequences = rows * shards_of(self.mesh)
         # Causal: half of all pairs of new tokens are attended.
         pairs = tokens**2 / 2 + tokens * max(0, behind_tokens - tokens)
         behind = f", up to {behind_tokens:,} of each sequence" if behind_tokens else ""
@@ -151,7 +145,7 @@ class _Calls:
         """Return `sample_rows`; costs are those of one token in every row, behind a whole episode."""
         limits = self.limits
         rows = limits.row_counts[0]
-        sequences = rows * rows_shards(self.mesh)
+        sequences = rows * shards_of(self.mesh)
         per_row = self._by_shard(rows)
         tables, real = self._by_shard(rows, limits.longest_table), self._by_shard(rows, dtype=jnp.float32)
         asked = Asked(tables, *(per_row,) * 6, temperature_DR=real, top_k_DR=per_row, top_p_DR=real)
@@ -177,7 +171,7 @@ class _Calls:
 
     def _by_shard(self, *shape: int, dtype: Any = jnp.int32) -> Any:
         sharding = NamedSharding(self.mesh, spec("batch"))
-        return jax.ShapeDtypeStruct((rows_shards(self.mesh), *shape), dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct((shards_of(self.mesh), *shape), dtype, sharding=sharding)
 
     def _bytes(self, arguments: Any) -> dict[str, int]:
         trees = {"parameters": self.params, "KV pool": self.pages, "batch": arguments}

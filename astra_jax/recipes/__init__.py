@@ -1,11 +1,8 @@
 """Whole recipes: stages of synthesis, training and evaluation in one run.
 
 quickstart             The whole recipe on this machine: real tool documents in, a trained HuggingFace checkpoint out.
-quickstart_evaluation  The quickstart's evaluation: each policy at three temperatures, on three kinds of environments it
-                       has never seen.
+quickstart_evaluation  The quickstart's evaluation: three temperatures, three kinds of unseen environments.
 stages                 The stages of a quickstart, each measured, and the folder that they work in.
-data_sets              Record directories as data sets to show: the statistics of synthesis beside the paper's figures
-                       of its own data.
-tool_servers           Help for the real tool servers of the shipped configs: they answer the same on any day and any
-                       machine.
+data_sets              Record directories as data sets to show: our statistics beside the paper's.
+tool_servers           Help for the real tool servers of the shipped configs: they answer the same on any day.
 """

@@ -1,4 +1,4 @@
-"""Record directories as data sets to show: the statistics of synthesis beside the paper's figures of its own data."""
+"""Record directories as data sets to show: our statistics beside the paper's."""
 
 from __future__ import annotations
 
@@ -48,10 +48,16 @@ def describe(directory: Path) -> DataSet:
     """Return the statistics of a record directory as a page that can be shown."""
     counted, card = count_records(directory), read_card(directory)
     shown = _trajectories(counted) if isinstance(counted, TrajectoryStatistics) else _environments(counted)
-    shares = [*shown.distributions["Shares"], distribution("Teachers", counted.teachers), *_rejections(card.rejected)]
+    figures = [*shown.figures, *_diversity(counted.diversity)]
+    shares = [*shown.distributions["Shares"], distribution("Teachers", counted.teachers)]
+    if card.rejected:
+        ranked = sorted(card.rejected.items(), key=lambda item: -item[1])
+        figures.append(Figure("rejected on the way", f"{sum(card.rejected.values()):,}"))
+        bars = [Bar(reason, count, f"{count:,}") for reason, count in ranked]
+        shares.append(Distribution("Reasons of rejection", bars))
     return DataSet(
         shown.kind,
-        [*shown.figures, *_diversity(counted.diversity), *_rejected(card.rejected)],
+        figures,
         {**shown.distributions, "Shares": shares},
         so_by_construction(counted, card),
     )
@@ -206,12 +212,3 @@ class _Table:
 
 def _written(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
-
-
-def _rejected(rejected: Mapping[str, int]) -> list[Figure]:
-    return [Figure("rejected on the way", f"{sum(rejected.values()):,}")] if rejected else []
-
-
-def _rejections(rejected: Mapping[str, int]) -> list[Distribution]:
-    bars = [Bar(reason, count, f"{count:,}") for reason, count in sorted(rejected.items(), key=lambda item: -item[1])]
-    return [Distribution("Reasons of rejection", bars)] if rejected else []

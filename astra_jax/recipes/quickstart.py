@@ -2,7 +2,7 @@
 
     a tiny base, shipped ──┐
     tools ─► trajectories ─┤
-    environments ──────────┴─► SFT ─► RL ─► export      evaluated: random weights, the base, after SFT, after RL
+    environments ──────────┴─► SFT ─► RL ─► export      evaluated: the base, after SFT, after RL
     further environments ─────────────┘
     held-out environments
 
@@ -34,17 +34,16 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import BaseModel
 
 from astra_jax.chat.template import require_chat_template
-from astra_jax.chat.tokenizer import Tokenizer
 from astra_jax.checkpoints.checkpoint import read_model
 from astra_jax.checkpoints.convert import hf_to_orbax
 from astra_jax.checkpoints.hf import load_hf, save_hf
 from astra_jax.checkpoints.model_card import MODEL_CARD, model_card
-from astra_jax.checkpoints.policy import Policy, load_policy, save_policy
+from astra_jax.checkpoints.policy import Policy, load_policy
 from astra_jax.config import CONFIGS, ConfigError, load_config
 from astra_jax.episodes.log import write_episodes
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.environments import EvaluationConfig
-from astra_jax.model.qwen3 import bind, init_params
+from astra_jax.model.qwen3 import bind
 from astra_jax.recipes.data_sets import describe
 from astra_jax.recipes.quickstart_evaluation import (
     HELD_OUT_SPLITS,
@@ -69,7 +68,7 @@ from synthesis.environments.verification import verify_environments
 from synthesis.procedural.teacher import ProceduralTeacher
 from synthesis.record_io import RecordSource
 from synthesis.records import Environment, JsonObject, Trajectory
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import whole_file, write_whole
 from synthesis.run.fingerprint import Fingerprint, digest, digest_of_files
 from synthesis.tools.sources import EXAMPLES_DIRECTORY, SourceMissing, source_files
 from synthesis.trajectories.pipeline import TrajectoriesConfig, synthesize_tools, synthesize_trajectories
@@ -111,7 +110,7 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
     """
     make_room(out, checked_inputs(seed, tool_documents), sources=tool_documents, resume=resume)
     stages, config_path = Stages(out / "stages"), CONFIGS / "tiny_evaluation.toml"
-    folders = {"untrained": out / "untrained", "base": out / "base", "sft": out / "sft/policy", "rl": out / "rl/policy"}
+    folders = {"base": out / "base", "sft": out / "sft/policy", "rl": out / "rl/policy"}
 
     # If a stage fails or is interrupted, the portal ends the evaluation that runs beside it.
     with local_sandbox(workers=2) as url, start_blocking_portal() as portal:
@@ -135,12 +134,11 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
             lambda: _synthesize_environments(out, seed, url),
             makes=[out / split / _CARD for split in ("environments", RL_SPLIT, *HELD_OUT_SPLITS)],
         )
-        beginnings = {name: folders[name] for name in ("untrained", "base")}
-        makes = [*(folder / _WEIGHTS for folder in beginnings.values()), out / _REPLAY]
-        stages.run("base", lambda: _begin(**beginnings, replay=out / _REPLAY, seed=seed), makes=makes)
+        makes = [folders["base"] / _WEIGHTS, out / _REPLAY]
+        stages.run("base", lambda: _begin(folders["base"], out / _REPLAY), makes=makes)
         of_programs = functools.partial(evaluate_baselines, out, config_path, seed=seed, url=url)
         baselines = stages.run_beside(portal, "evaluate_baselines", of_programs)
-        evaluations = {name: evaluated(name) for name in beginnings}
+        evaluations = {"base": evaluated("base")}
         stages.run("sft", lambda: run_sft(_sft_config(out, seed)), makes=[folders["sft"] / _WEIGHTS])
         evaluations["sft"] = evaluated("sft")
         stages.run("rl", lambda: asyncio.run(_run_rl(out, seed, url)), makes=[folders["rl"] / _WEIGHTS])
@@ -160,19 +158,14 @@ def quickstart(out: Path, *, seed: int, tool_documents: Sequence[Path], resume: 
         **summarised(found, baselines.result()),
         "export": export,
     }
-    _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     # Again: the card of the export has no held-out figures yet.
     card = model_card(folders["rl"], read_model(folders["rl"]).num_parameters)
-    _write(out / "hf" / MODEL_CARD, card)
+    write_whole(out / "hf" / MODEL_CARD, card)
     question = a_question(list(RecordSource(out / "heldout", Environment)))
-    _write(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
+    write_whole(out / QUESTION, json.dumps(question, ensure_ascii=False, indent=2) + "\n")
     write_report(out, describe)
     return summary
-
-
-def _write(path: Path, text: str) -> None:
-    with whole_file(path) as file:
-        file.write_text(text, encoding="utf-8")
 
 
 def a_question(environments: Sequence[Environment]) -> JsonObject:
@@ -256,13 +249,9 @@ def _require_apart(other: Path, split: EnvironmentsConfig) -> None:
         raise QuickstartFailed(f"{split.out} must have nothing in common with {other}, but shares {found}")
 
 
-def _begin(untrained: Path, base: Path, *, replay: Path, seed: int) -> None:
-    """Write the base of SFT, conversations like those of its pre-training, and a policy of random weights.
-
-    The random weights show how much of a score comes from the base.
-    """
-    model = hf_to_orbax(TINY_BASE, base)
-    save_policy(Policy(model, init_params(model, seed), Tokenizer.load(TINY_BASE)), untrained)
+def _begin(base: Path, replay: Path) -> None:
+    """Write the base of SFT, and conversations like those of its pre-training."""
+    hf_to_orbax(TINY_BASE, base)
     with whole_file(replay) as file:
         file.write_bytes(gzip.decompress((TINY_BASE / _SHIPPED_REPLAY).read_bytes()))
 

@@ -1,4 +1,4 @@
-"""The quickstart's evaluation: each policy at three temperatures, on three kinds of environments it has never seen.
+"""The quickstart's evaluation: three temperatures, three kinds of unseen environments.
 
     heldout          unseen worlds: entities, values and questions, with the tools and domains of the training
     heldout_tools    unseen tools of the same domains, with names and documents of their own
@@ -91,7 +91,7 @@ def _figures(worlds: Evaluation, by_split: Mapping[str, Evaluation], *, seed: in
     for unseen, split in UNSEEN.items():
         figures[f"n_{unseen}"] = len(by_split[split].groups)
         for figure in ("f1", "answer_accuracy"):
-            figures[f"{figure}_{unseen}"] = getattr(by_split[split].figures, figure)
+            figures[f"{figure}_{unseen}"] = by_split[split].figures[figure]
             figures[f"{figure}_{unseen}_interval"] = list(by_split[split].intervals[figure])
     return figures
 
@@ -118,7 +118,7 @@ async def evaluate_policy(
         for temperature, evaluation in zip(
             CANDIDATE_TEMPERATURES, await run("selection", CANDIDATE_TEMPERATURES), strict=True
         ):
-            found.selection_f1[str(temperature)] = evaluation.figures.f1
+            found.selection_f1[str(temperature)] = evaluation.figures["f1"]
         best = float(max(found.selection_f1, key=lambda temperature: found.selection_f1[temperature]))
         temperatures = dict(zip(SETTINGS, (1.0, 0.0, best), strict=True))
         by_split = {split: await run(split, list(temperatures.values())) for split in ("heldout", *UNSEEN.values())}

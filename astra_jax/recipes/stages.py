@@ -20,7 +20,7 @@ import psutil
 from anyio import Lock
 from anyio.from_thread import BlockingPortal
 
-from synthesis.run.destination import Result, is_earlier_result, require_destination, whole_file
+from synthesis.run.destination import Result, is_earlier_result, require_destination, write_whole
 from synthesis.run.fingerprint import Fingerprint
 from synthesis.run.manifest import earlier_manifest, write_manifest
 
@@ -141,8 +141,7 @@ class Stages:
         seconds = round(time.time() - began, 2)
         done = {"began": began, "seconds": seconds, "peak_rss_bytes": memory.peak_bytes, "result": result}
         self._folder.mkdir(exist_ok=True)
-        with whole_file(self._file(name)) as file:
-            file.write_text(json.dumps(done, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_whole(self._file(name), json.dumps(done, ensure_ascii=False) + "\n")
         return self._kept(name, done)
 
     def _kept(self, name: str, done: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Help for the real tool servers of the shipped configs: they answer the same on any day and any machine.
+"""Help for the real tool servers of the shipped configs: they answer the same on any day.
 
 python -m astra_jax.recipes.tool_servers repositories                 make small Git repositories in this folder
 python -m astra_jax.recipes.tool_servers clock TIME PACKAGE [ARG…]    run a Python server whose clock stands still

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of a run or of a record directory, made only from its files.
+"""The report: one self-contained HTML page of a run or of a record directory.
 
 page              The page of a run or of a record directory: it reads the folder and lays the page out.
 held_out          The held-out figures of every policy, and the number of environments that they were taken on.
@@ -7,8 +7,7 @@ charts            Curves over steps: scales, ticks and paths, in percent of the 
 data_sets         A data set as it is shown: figures beside the paper's, and the shares of its sizes, scores and kinds.
 episodes          The episodes that the page shows, and their tokens cut into runs of one writer.
 environments      Evaluations in environments side by side: tables of figures, differences, slices and endings.
-benchmarks        The page of evaluations: in environments side by side, of benchmarks beside the paper's; HTML and
-                  Markdown.
+benchmarks        The page of evaluations, of environments and of benchmarks; HTML and Markdown.
 benchmark_tables  Runs of benchmarks beside the paper: tables, and the reasons why a run is not comparable.
 paper             The paper's figures, by their table, and its claims over Qwen3.
 certificate       The files of a certificate: `certificate.json`, and a card that shows it, `certificate.html`.
@@ -16,6 +15,6 @@ certificate       The files of a certificate: `certificate.json`, and a card tha
 Each page and each of its parts has a template beside these files. The page runs no script and loads nothing.
 """
 
-from astra_jax.report.page import RunFolderError, write_report
+from astra_jax.report.page import write_report
 
-__all__ = ["RunFolderError", "write_report"]
+__all__ = ["write_report"]

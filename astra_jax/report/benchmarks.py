@@ -1,4 +1,4 @@
-"""The page of evaluations: in environments side by side, of benchmarks beside the paper's; HTML and Markdown."""
+"""The page of evaluations, of environments and of benchmarks; HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_benchmark_report(runs: Sequence[Path], out: Path) -> Path:
     A folder that is no evaluation in environments must be a run of a benchmark.
 
     Raises:
-        BenchmarkFailed, EvaluationUnreadable: a folder holds no finished run.
+        BenchmarkFailed, RunUnreadable: a folder holds no finished run.
         DestinationRefused: `out` is something else than an earlier report.
     """
     labels = [path.resolve().name for path in runs]

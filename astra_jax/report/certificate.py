@@ -7,7 +7,7 @@ from pathlib import Path
 from astra_jax.report.page import is_page, page_environment
 from synthesis.record_io import CERTIFICATE
 from synthesis.records import Certificate
-from synthesis.run.destination import require_file_destination, whole_file
+from synthesis.run.destination import require_file_destination, write_whole
 
 
 def places(out: Path) -> tuple[Path, Path]:
@@ -29,6 +29,6 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
     template = page_environment().get_template("certificate.html.jinja")
     html = template.render(title="Certificate of environments", name=name, certificate=certificate)
     out.mkdir(parents=True, exist_ok=True)
-    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "\n", html), strict=True):
-        with whole_file(path) as file:
-            file.write_text(text, encoding="utf-8")
+    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "
+", html), strict=True):
+        write_whole(path, text)

@@ -13,11 +13,11 @@ from astra_jax.episodes.log import LoggedEpisode, LoggedToken, SourceName
 
 MAX_EPISODES = 12
 
-POLICIES: Final = ("untrained", "base", "sft", "rl")
+POLICIES: Final = ("base", "sft", "rl")
 """The policies in the order in which they are compared; others follow as they come."""
 PROGRAMS: Final = ("lexical",)
 """The programs of `evaluate/baselines.py`, which learn nothing."""
-_NAMES: Final = {"untrained": "Untrained", "base": "Base", "sft": "SFT", "rl": "RL", "lexical": "Words matched"}
+_NAMES: Final = {"base": "Base", "sft": "SFT", "rl": "RL", "lexical": "Words matched"}
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def choose_episodes(episodes: Sequence[LoggedEpisode]) -> list[list[ShownEpisode
 def policy_order(policies: Sequence[str]) -> list[str]:
     """Return each policy once, in the order in which they are compared.
 
-    >>> policy_order(["rl", "teacher", "untrained", "rl"])
-    ['untrained', 'rl', 'teacher']
+    >>> policy_order(["rl", "teacher", "base", "rl"])
+    ['base', 'rl', 'teacher']
     """
     return [policy for policy in dict.fromkeys([*POLICIES, *policies]) if policy in policies]
 

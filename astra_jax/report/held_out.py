@@ -34,9 +34,9 @@ _FIGURES: Final = {
 def held_out_table(title: str, held_out: Mapping[str, Figures]) -> Table:
     """Return one row per figure, one column per policy, in the order in which policies are compared.
 
-    >>> table = held_out_table("Greedy", {"sft": {"f1": 0.4, "f1_interval": (0.3, 0.5)}, "untrained": {"f1": 0.0}})
+    >>> table = held_out_table("Greedy", {"sft": {"f1": 0.4, "f1_interval": (0.3, 0.5)}, "base": {"f1": 0.0}})
     >>> [column.text for column in table.columns], table.rows[0].cells[1]
-    (['Untrained', 'SFT'], Cell(text='0.400', detail='0.300–0.500'))
+    (['Base', 'SFT'], Cell(text='0.400', detail='0.300–0.500'))
     """
     policies = policy_order(list(held_out))
     rows = [
@@ -48,19 +48,15 @@ def held_out_table(title: str, held_out: Mapping[str, Figures]) -> Table:
 
 
 def number_of_environments(by_policy: Mapping[str, Figures]) -> str:
-    """Return the number of environments that figures were taken on; each policy's number, if they are not equal.
+    """Return the number of environments that figures were taken on, which is the same for every policy.
 
     >>> number_of_environments({"sft": {"n": 256, "n_unseen_tools": 128}, "rl": {"n": 256, "n_unseen_tools": 128}})
     'n = 256 unseen worlds, 128 unseen tools'
-    >>> number_of_environments({"untrained": {"environments": 16}, "sft": {"environments": 256}})
-    'n = 16 (untrained), 256 (sft) environments'
     """
 
     def told(key: str, words: str) -> str:
-        counts = {name: f"{count:.0f}" for name, each in by_policy.items() if (count := number(each, key)) is not None}
-        of_each = [f"{count} ({name})" for name, count in counts.items()]
-        numbers = set(counts.values()) if len(set(counts.values())) == 1 else of_each
-        return f"{', '.join(numbers)} {words}" if counts else ""
+        counts = {count for each in by_policy.values() if (count := number(each, key)) is not None}
+        return f"{' or '.join(f'{count:.0f}' for count in sorted(counts))} {words}" if counts else ""
 
     by_kind = filter(None, (told(f"n{ending}", words) for ending, words in _KINDS.items()))
     found = ", ".join(by_kind) or told("environments", "environments")  # an evaluation of one record directory

@@ -13,18 +13,14 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astra_jax.episodes.log import logs_of_run, read_episodes
-from astra_jax.errors import AstraError, first_fault
+from astra_jax.errors import RunUnreadable, first_fault
 from astra_jax.evaluate.side_by_side import EvaluationFigures
 from astra_jax.metrics_file import read_metrics
 from astra_jax.report.charts import LineChart, figure, line_chart
 from astra_jax.report.data_sets import Bar, DataSet
 from astra_jax.report.episodes import PROGRAMS, choose_episodes, policy_name
 from astra_jax.report.held_out import held_out_table
-from synthesis.run.destination import require_file_destination, whole_file
-
-
-class RunFolderError(AstraError):
-    """A folder holds no run, or a damaged one; the message says what is wrong and what to do."""
+from synthesis.run.destination import require_file_destination, write_whole
 
 
 class Export(BaseModel):
@@ -116,8 +112,8 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
 
     Raises:
         DestinationRefused: another file than an earlier page lies at the page's place.
-        RunFolderError: there is nothing to report on, or `summary.json` is damaged.
-        EpisodeLogError, RecordDirectoryError: a file of the folder is damaged.
+        RunUnreadable: there is nothing to report on, or `summary.json` is damaged.
+        RunUnreadable, RecordDirectoryError: a file of the folder is damaged.
     """
     folder = folder.resolve()
     is_data_set = _is_record_directory(folder)
@@ -131,8 +127,7 @@ def write_report(folder: Path, describe: Callable[[Path], DataSet]) -> Path:
         shown = {"title": "ASTRA run report", **_run(folder, describe)}
     template = page_environment().get_template("data_set.html.jinja" if is_data_set else "run.html.jinja")
     html = template.render(name=folder.name, **shown)
-    with whole_file(path) as file:
-        file.write_text(html, encoding="utf-8")
+    write_whole(path, html)
     return path
 
 
@@ -157,7 +152,7 @@ def _run(run_dir: Path, describe: Callable[[Path], DataSet]) -> dict[str, Any]:
         title: describe(run_dir / name) for name, title in _DATA_SETS.items() if _is_record_directory(run_dir / name)
     }
     if not (summary.model_fields_set or runs or episodes or data_sets):
-        raise RunFolderError(
+        raise RunUnreadable(
             f"{run_dir} is not a record directory, and holds no summary.json, figures.json, metrics.jsonl, episode "
             "logs or record directories; name the `out` folder of a run or of a synthesis"
         )
@@ -237,7 +232,7 @@ def _read_summary(run_dir: Path) -> Summary:
         temperature = {} if evaluated.temperature is None else {"temperature": evaluated.temperature}
         return Summary(heldout={evaluated.policy: {**evaluated.__pydantic_extra__, **temperature}})
     except ValidationError as error:
-        raise RunFolderError(
+        raise RunUnreadable(
             f"the figures of the run in {path} cannot be read: {first_fault(error)}; run it again"
         ) from error
 
@@ -246,7 +241,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return read_metrics(path)
     except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} has a line that is not JSON: {error}; resume the run") from error
+        raise RunUnreadable(f"{path} has a line that is not JSON: {error}; resume the run") from error
 
 
 def _training_run(rows: Sequence[dict[str, Any]]) -> TrainingRun:

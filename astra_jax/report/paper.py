@@ -6,28 +6,28 @@ import tomllib
 from importlib.resources import files
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import Field, TypeAdapter
+
+from astra_jax.config import Frozen
 
 Benchmark = Literal["bfcl", "tau2", "acebench", "aime", "aime_no_top_k"]
 ALL: Final = "all"
 """The column of the unweighted mean."""
 
 
-class PaperRow(BaseModel):
+class PaperRow(Frozen):
     """One model of one table; figures in percent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     table: Literal["T1", "T2", "README"]
     size: Literal["14B", "32B"] | None = None
     """Size of a model that a claim is about."""
     stage: Literal["base", "sft", "rl"] | None = None
-    bfcl: dict[str, float] = {}
-    tau2: dict[str, float] = {}
-    acebench: dict[str, float] = {}
-    aime: dict[str, float] = {}
-    aime_no_top_k: dict[str, float] = {}
+    bfcl: dict[str, float] = Field(default_factory=dict)
+    tau2: dict[str, float] = Field(default_factory=dict)
+    acebench: dict[str, float] = Field(default_factory=dict)
+    aime: dict[str, float] = Field(default_factory=dict)
+    aime_no_top_k: dict[str, float] = Field(default_factory=dict)
 
     def figures(self, benchmark: Benchmark) -> dict[str, float]:
         """Return the figures of a benchmark, with their mean; empty if the row has none.

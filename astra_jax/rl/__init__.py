@@ -1,13 +1,10 @@
 """Multi-turn GRPO.
 
 config         The configuration of an RL run, and the record of the run.
-rollouts       The groups of an RL run: environments in seeded order, rolled out until a batch of groups has reward
-               variance.
-batch_filling  Adaptive batch filling: rollouts go on until there are enough valid groups; surplus groups wait for their
-               turn.
+rollouts       The groups of an RL run: environments are rolled out until a batch has reward variance.
+batch_filling  Adaptive batch filling: rollouts go on until enough groups are valid; surplus groups wait.
 advantage      Group-relative advantages (GRPO, arXiv 2402.03300) and the standard deviation of a group's rewards.
-batch          The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were
-               sampled.
+batch          The rows of an RL step: the episodes of valid groups, with advantages on the sampled tokens.
 grpo_loss      The objective of RL: the loss of each token, the paper's GRPO unless a config names another function.
 train          Multi-turn GRPO as ASTRA has it: strictly online, no KL term, no entropy term, batch-level token mean.
 stage          The whole RL stage: it checks its parts, opens the run, trains by `train_rl`, and writes the policy.

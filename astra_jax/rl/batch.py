@@ -1,4 +1,4 @@
-"""The rows of an RL step: the episodes of valid groups, with their advantages on the tokens that were sampled.
+"""The rows of an RL step: the episodes of valid groups, with advantages on the sampled tokens.
 
 A row has one episode, or several episodes of a group after their prompt, which the row then has once:
 
@@ -229,11 +229,7 @@ def _columns(
 
 
 def _kept_ids(ledger: TokenLedger, top_k: int | None) -> np.ndarray:
-    """Return the ids that truncation kept for each token, then -1; int32 [tokens, K].
-
-    Raises:
-        ValueError: a sampled token was truncated to more than `top_k` ids, or to none.
-    """
+    """Return the ids that truncation kept for each token, then -1; int32 [tokens, K]."""
     counts = np.asarray(ledger.kept_counts, np.int32)
     least, most = (0, 0) if top_k is None else (1, top_k)
     sampled = counts[ledger.loss_mask > 0]

@@ -1,4 +1,4 @@
-"""Adaptive batch filling: rollouts go on until there are enough valid groups; surplus groups wait for their turn.
+"""Adaptive batch filling: rollouts go on until enough groups are valid; surplus groups wait.
 
 A group is valid when its rewards vary, Std(R) > δ. Valid groups enter a first-in, first-out buffer; the first n leave
 it for an update. No other group ever enters it, so none reaches the loss. Every group is counted by its end:

@@ -11,7 +11,6 @@ policy folder of its own, which no retention rule removes:
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -60,10 +59,8 @@ class BestPolicy:
         """Read the best policy of an earlier command in `out`; `save` writes weights as a policy folder."""
         self._out, self._save = out, save
         path = out / "best" / "held_out.json"
-        text = path.read_bytes() if path.is_file() else b""
         # All hosts take the bytes that the first one read: on a disk that shows files late, hosts could disagree.
-        if jax.process_count() > 1:
-            text = gather_bytes_from_hosts(text)[0]
+        text = gather_bytes_from_hosts(path.read_bytes() if path.is_file() else b"")[0]
         self.best = Best(**json.loads(text)) if text else None
 
     def keep(self, best: Best, params: Params) -> bool:
@@ -146,7 +143,7 @@ class HeldOut:
         means: dict[str, float] = {}
         if episodes:
             rewards = [earned(self._config.reward, finished_episode(each, self._parts.tokenizer)) for each in episodes]
-            means = dataclasses.asdict(episode_figures(episodes, rewards))
+            means = episode_figures(episodes, rewards)
             self.best_policy.keep(Best(state.step, means["f1"]), state.params)
         return {
             **{f"held_out_{name}": value for name, value in means.items()},

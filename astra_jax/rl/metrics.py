@@ -32,22 +32,12 @@ def rl_metrics(
     """
     episodes = [episode for group in groups for episode in group.group]
     rewards = [reward for group in groups for reward in group.rewards]
-    figures = episode_figures(episodes, rewards)
     return {
         **{name: float(value) for name, value in of_step.items()},
         "applied": int(of_step["applied"]),
-        "reward": figures.reward,
+        **episode_figures(episodes, rewards),
         **quantiles("reward", rewards),
-        "f1": figures.f1,
-        "recall": figures.recall,
-        "precision": figures.precision,
-        "answer_accuracy": figures.answer_accuracy,
-        "tool_calls_per_episode": figures.tool_calls_per_episode,
-        "tokens_per_turn": figures.tokens_per_turn,
         **quantiles("sampled_tokens", [num_sampled_tokens(episode) for episode in episodes]),
-        "irrelevant_call_share": figures.irrelevant_call_share,
-        "invalid_call_share": figures.invalid_call_share,
-        "failed_call_share": figures.failed_call_share,
         **errors,
     }
 

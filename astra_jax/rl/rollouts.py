@@ -1,4 +1,4 @@
-"""The groups of an RL run: environments in seeded order, rolled out until a batch of groups has reward variance.
+"""The groups of an RL run: environments are rolled out until a batch has reward variance.
 
 Groups that wait between two updates are part of the state of a run, so that a resumed one learns from the same groups.
 """
@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -285,13 +284,10 @@ class Rollouts:
         # A saved episode names its environment; the record directory, which the run was begun with, still has it.
         wanted = {episode["environment_id"] for group in waiting for episode in group["episodes"]}
         found = {environment.id: environment for environment in self._environments if environment.id in wanted}
-        self.filler.buffer.extend(_restored(group, found) for group in waiting)
+        for saved in waiting:
+            group = [restored_episode(episode, found[episode["environment_id"]]) for episode in saved["episodes"]]
+            self.filler.buffer.append(ScoredGroup(group, tuple(saved["rewards"]), saved["policy_version"]))
 
 
 def _say(text: str) -> None:
     print(f"astra: {text}", file=sys.stderr)
-
-
-def _restored(saved: dict[str, Any], environments: dict[str, Environment]) -> ScoredGroup[Group]:
-    group = [restored_episode(episode, environments[episode["environment_id"]]) for episode in saved["episodes"]]
-    return ScoredGroup(group, tuple(saved["rewards"]), saved["policy_version"])

@@ -20,7 +20,7 @@ from astra_jax.config import ConfigError
 from astra_jax.episodes.rollout import Group
 from astra_jax.named_functions import function_named
 from synthesis.records import JsonObject
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 SOLVED_RATES_FILE: Final = "solved_rates.jsonl"
 
@@ -111,8 +111,7 @@ class SolvedRates:
             for environment_id, rate in sorted(self.of.items())
             if rate.episodes
         ]
-        with whole_file(path) as partial:
-            partial.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     # --- the state between two updates ---
 

@@ -38,13 +38,11 @@ async def run_rl(config: RLConfig, sandbox: AsyncSandboxClient, judge: EndingJud
     and with `held_out` the best policy, as `best`.
 
     Raises:
-        ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
-            written.
-        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
-        ConfigError, PromptTooLong: as `Rollouts` and `HeldOut`, before anything is written.
+        ConfigError, CheckpointError, TokenizerError, DestinationRefused, RecordDirectoryError, PromptTooLong: before
+            anything is written.
         BatchFillingStalled: none of the policy's groups varies any more (everything solved, or nothing).
         SandboxUnavailable, HostFailed: the run resumes from its last checkpoint.
-        NotFinite, Terminated: as `TrainingRun.end_step` and `unless_it_ends`; the state is saved.
+        NotFinite, Terminated: the state is saved.
     """
     parts = checked_parts(config)
     require_layout(config, parts.model_config, parts.mesh)

@@ -94,14 +94,12 @@ def served_policy(
 
 def _load_hf(folder: Path, dtype: DType | None) -> Policy:
     tokenizer = Tokenizer.load(folder)
-    dtype = dtype or _stored_dtype(folder)
+    if dtype is None:
+        read_hf_config(folder)  # raises, if the file is no config of a model
+        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        # transformers 5 writes the shorter name.
+        is_short = "bfloat16" in (document.get("torch_dtype"), document.get("dtype"))
+        dtype = "bfloat16" if is_short else "float32"
     model, params = load_hf(folder, dtype=dtype, param_dtype=dtype)
     model.require_vocabulary(tokenizer.vocab_size, folder)
     return Policy(model, params, tokenizer)
-
-
-def _stored_dtype(folder: Path) -> DType:
-    read_hf_config(folder)  # raises, if the file is no config of a model
-    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    # transformers 5 writes the shorter name.
-    return "bfloat16" if "bfloat16" in (document.get("torch_dtype"), document.get("dtype")) else "float32"

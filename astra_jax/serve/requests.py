@@ -105,7 +105,6 @@ class _SamplingFields(_Body):
     top_p: float = Field(default=1.0, ge=2.0**-126, le=1)
     top_k: int = Field(default=-1, ge=-1, lt=2**31)
     """Number of the likeliest ids that are kept; -1 and 0 keep all."""
-    min_p: float = Field(default=0, ge=0, le=0)
     repetition_penalty: float = Field(default=1, ge=1, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """Seed: the same one gives the same draws for the same tokens; if it is missing, the server draws one."""

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from astra_jax.engine.interface import Decoder
+from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.errors import AstraError
 from astra_jax.evaluate.endpoint import key_or_none
 from astra_jax.serve.chats import answer_chat
@@ -192,7 +192,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}; name another --port") from None
 
 
-async def _compiled_decoder(served: ServedPolicy) -> Decoder:
+async def _compiled_decoder(served: ServedPolicy) -> PagedDecoder:
     """Return a decoder whose programs are all compiled, so that no request waits for the compiler."""
     try:
         device = served.device()

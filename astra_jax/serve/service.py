@@ -18,7 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive
 
-from astra_jax.engine.interface import Decoder, Generated, Sampling, Session, Told
+from astra_jax.engine.decoder import PagedDecoder
+from astra_jax.engine.interface import Generated, Sampling, Session, Told
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.requests import GenerateRequest, RequestRefused, read_body
 
@@ -37,7 +38,7 @@ class Service:
     `default_max_tokens` is the longest message of a request that names no length; None allows all tokens that fit.
     """
 
-    def __init__(self, served: ServedPolicy, decoder: Decoder, default_max_tokens: int | None = None):
+    def __init__(self, served: ServedPolicy, decoder: PagedDecoder, default_max_tokens: int | None = None):
         self.served, self.decoder, self._default_max_tokens = served, decoder, default_max_tokens
         self.num_taken = 0
         """Number of requests that have no reply yet."""

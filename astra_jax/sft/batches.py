@@ -1,4 +1,4 @@
-"""The batches of an SFT run: records in, padded or packed rows out, made in the background ahead of the step.
+"""The batches of an SFT run: records in, padded or packed rows out, made ahead of the step.
 
     records ─► samples, rendered when needed ─► schedule (pure) ─► this host's rows of a step ─► Grain's threads ─► step
 

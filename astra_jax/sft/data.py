@@ -1,4 +1,4 @@
-"""SFT samples: conversations and demonstrations rendered to tokens, with loss on the assistant's tokens only.
+"""SFT samples: messages rendered to tokens, with loss on the assistant's tokens only.
 
 There is one sample per user turn: the template drops the thinking of earlier turns, so the tokens of turn k are not a
 prefix of those of turn k + 1.

@@ -1,4 +1,4 @@
-"""Random access to SFT samples of known lengths, rendered from records and conversations when they are needed.
+"""Random access to SFT samples of known lengths, rendered when they are needed.
 
 The schedule needs the lengths of all samples, and only rendering tells them: each run renders everything once.
 """

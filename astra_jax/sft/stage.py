@@ -26,11 +26,10 @@ def run_sft(config: SFTConfig) -> dict[str, Any]:
     again: its closing figures are returned, with `already_complete`.
 
     Raises:
-        ConfigError, CheckpointError, TokenizerError: as `checked_parts` and `require_layout`, before anything is
+        ConfigError, CheckpointError, TokenizerError, DestinationRefused, RecordDirectoryError: before anything is
             written.
-        DestinationRefused, RecordDirectoryError: as `open_run`, before anything is written.
         ConversationUnreadable: a line of a file is not a conversation; the run's record is taken back.
-        NotFinite, Terminated: as `TrainingRun.end_step`; the state is saved.
+        NotFinite, Terminated: the state is saved.
     """
     parts = checked_parts(config, config.tokenizer)
     require_layout(config, parts.model_config, parts.mesh)

@@ -17,7 +17,7 @@ from typing import Any
 
 from astra_jax.metrics_file import whole_lines
 from astra_jax.training.wandb_run import WandbConfig, WandbRun
-from synthesis.run.destination import whole_file
+from synthesis.run.destination import write_whole
 
 _LINES_PER_RUN = 20
 
@@ -79,8 +79,7 @@ class MetricsLog:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in whole_lines(path) if json.loads(line)["step"] < first_step]
-        with whole_file(path) as partial:
-            partial.write_text("".join(kept))
+        write_whole(path, "".join(kept))
         self._path = path
         events = path.parent / "tensorboard"
         self._events = _summary_writer()(str(events), purge_step=first_step or None, flush_secs=10)

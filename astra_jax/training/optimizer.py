@@ -64,7 +64,9 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
             b2=config.b2,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            mask=_decayed,
+            mask=lambda params: jax.tree_util.tree_map_with_path(
+                lambda path, _: is_matrix(*parameter_path(path)), params
+            ),
         ),
     )
 
@@ -104,7 +106,3 @@ def last_learning_rate(
     """Return the learning rate of the last step, whether it was `applied` or not."""
     # The step used the rate of the count at its beginning.
     return float(learning_rate_schedule(config, steps)(updates_applied(optimizer_state) - int(applied)))
-
-
-def _decayed(params: optax.Params) -> optax.Params:
-    return jax.tree_util.tree_map_with_path(lambda path, _: is_matrix(*parameter_path(path)), params)

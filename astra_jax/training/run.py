@@ -1,4 +1,4 @@
-"""One training run, from its newest whole checkpoint to its last step: all that SFT and RL share around a step.
+"""One training run, from its newest checkpoint to its last step: all that surrounds a step.
 
 with TrainingRun("sft", config, parts, ...) as run:
     state = run.restore(first_params)

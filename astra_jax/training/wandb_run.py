@@ -1,4 +1,4 @@
-"""A Weights & Biases run that follows `metrics.jsonl`: lines that W&B lacks are sent when the run starts or resumes.
+"""A Weights & Biases run that follows `metrics.jsonl`; a resume sends the missing lines.
 
 The file is the truth. If W&B cannot be reached the run goes on offline, and the missing lines are sent when it resumes
 online, or by `wandb sync RUN_DIR/wandb/latest-run`, as with WANDB_MODE=offline.

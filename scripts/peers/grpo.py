@@ -52,7 +52,7 @@ def ours() -> Callable[[], None]:
     import jax
 
     from astra_jax.chat.format import Source
-    from astra_jax.engine.interface import Decoder, Sampling, Session
+    from astra_jax.engine.interface import Sampling, Session
     from astra_jax.episodes.episode import Episode
     from astra_jax.episodes.ledger import TokenLedger
     from astra_jax.model.qwen3 import init_params
@@ -68,7 +68,7 @@ def ours() -> Callable[[], None]:
     state = make_optimizer(optimizer, 100).init(params)
     rows, seed = random_rows(SMALL, GROUPS, PROMPT_TOKENS).tolist(), 0
 
-    async def answer(decoder: Decoder, prompt: list[int], number: int) -> Episode:
+    async def answer(decoder: Any, prompt: list[int], number: int) -> Episode:
         generated = await decoder.generate(prompt, Sampling(ANSWER_TOKENS), Session(seed, number))
         ledger = TokenLedger()
         ledger.append_given(prompt, [int(Source.PROMPT)] * len(prompt), turn=0)

@@ -28,15 +28,7 @@ from synthesis.procedural.worlds import (
     name_parts,
 )
 from synthesis.questions.decomposition import depths
-from synthesis.records import (
-    Language,
-    Message,
-    Scenario,
-    ToolCall,
-    ToolDocument,
-    answer_message,
-    reasoning_before,
-)
+from synthesis.records import Language, Message, Scenario, ToolCall, ToolDocument, answer_message, reasoning_before
 from synthesis.teacher.protocol import BadReply
 
 LOOKUPS: Final[Mapping[Scenario, int]] = {

@@ -163,6 +163,12 @@ def whole_file(out: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_whole(out: Path, text: str) -> None:
+    """Write a text file in UTF-8, in place of an earlier one, whole or not at all, as `whole_file`."""
+    with whole_file(out) as file:
+        file.write_text(text, encoding="utf-8")
+
+
 def _remove(folder: Path) -> None:
     """Remove a folder, although threads of a library may still write into it.
 

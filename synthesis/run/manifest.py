@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from synthesis.run.destination import Result, is_earlier_result, require_destination, whole_file
+from synthesis.run.destination import Result, is_earlier_result, require_destination, write_whole
 from synthesis.run.fingerprint import Fingerprint, require_same
 
 ADVICE: Final = "Name another `out`, or undo the changes to go on with this run"
@@ -70,8 +70,7 @@ class RunManifest:
 def write_manifest(out: Path, result: Result, contents: Mapping[str, Any]) -> None:
     """Write the manifest of a `result` into its folder; a reader sees the old one or the new one, never a half."""
     text = json.dumps({"kind": result.kind, **contents}, indent=2, ensure_ascii=False)
-    with whole_file(out / result.manifest) as file:
-        file.write_text(text + "\n", encoding="utf-8")
+    write_whole(out / result.manifest, text + "\n")
 
 
 def earlier_manifest(

@@ -15,7 +15,6 @@ def a_summary(**changes: Any) -> dict[str, Any]:
     policy |= {"f1_unseen_tools": 0.1, "f1_unseen_domains": 0.2, "temperature": 1.0}
     policy |= {f"{key}_interval": [0.0, 1.0] for key in ("f1", "f1_unseen_tools", "f1_unseen_domains")}  # type: ignore[misc]
     setting = {
-        "untrained": policy,
         "base": policy,
         "sft": policy | {"f1": 0.35},
         "rl": policy | {"f1": 0.5, "irrelevant_call_share": 0.015, "f1_unseen_tools": 0.25},

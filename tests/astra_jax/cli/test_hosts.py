@@ -101,6 +101,6 @@ def test_a_cluster_that_cannot_be_joined_is_told_of_in_one_line(tmp_path, monkey
         assert main([stage, f"{CONFIGS}/tiny_{stage}.toml", f"out={tmp_path}/run", "mesh.fsdp=2"]) == 1
         error = capsys.readouterr().err
         assert error.startswith(
-            "astra: NotJoined: the hosts of this job did not find each other; check its cluster: Kubernetes"
+            "astra: HostFailed: the hosts of this job did not find each other; check its cluster: Kubernetes"
         )
         assert error.count("\n") == 1

@@ -134,7 +134,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shard = copied(world, "environments", "with_damaged_shard") / "shard-00000-of-00001.array_record"
     shard.write_bytes(b"?" * shard.stat().st_size)
     (copied(world, "environments", "with_damaged_card") / "dataset.json").write_text('{"kind": "environ')
-    (copied(world, "environments", "with_binary_card") / "dataset.json").write_bytes(bytes(range(256)))
     for name, change in (("of_another_version", {"schema_version": 999}), ("of_no_kind", {"kind": "recipe"})):
         path = copied(world, "environments", name) / "dataset.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -197,7 +196,6 @@ ROWS = [
     row("sft", 2, "required: CONFIG"),
     row("sft sft.toml --jsno", 2, "--jsno", "astra sft --help"),
     row("sft sft.toml nonsense", 2, "key=value", "'nonsense'"),
-    row("sft sft.toml =3", 2, "key=value"),
     row("records show environments extra", 2, "extra"),
     row("records show environments --count 0", 2, "--count", "from 1 on", "'0'"),
     row("records export environments --format xml --out lines", 2, "--format", "'xml'", "jsonl"),
@@ -216,7 +214,6 @@ ROWS = [
     row("sft binary.toml", 2, "binary.toml", "is not UTF-8 text"),
     row("sft broken.toml", 2, "broken.toml is not TOML", "line 2"),
     row("sft sft.toml sedd=1", 2, "unknown key sedd", "did you mean seed?"),
-    row("sft sft.toml --json out=x sedd=1", 2, "unknown key sedd", "did you mean seed?"),
     row("sft sft.toml optimizer.learning_rat=1", 2, "key optimizer.learning_rat;", "mean optimizer.learning_rate?"),
     row("rl rl.toml temperature=1", 2, "unknown key temperature;", "did you mean rollout.temperature?"),
     row("rl rl.toml seed.value=1", 2, "seed is a value, not a table"),
@@ -234,24 +231,18 @@ ROWS = [
     ),
     row("synthesize environments environments.toml scenarios.no_hop=1", 2, "scenarios.no_hop", "'single_hop'"),
     row("evaluate environments evaluation.toml polcy=x", 2, "unknown key polcy", "did you mean policy?"),
-    row("evaluate environments rl.toml", 2, "unknown key"),
     row("plan OTHER --topology v5p:4x4x4", 2, "`astra sft`", "`astra rl`", "paper_trajectories.toml"),
     # records
     row("records show missing", 1, "no", "dataset.json", "missing"),
-    row("records stats nothing", 1, "dataset.json", "nothing"),
     row("records show with_damaged_card", 1, "with_damaged_card/dataset.json is not a dataset card"),
-    row("records show with_binary_card", 1, "with_binary_card/dataset.json is not a dataset card"),
     row("records show of_another_version", 1, "schema version", "999"),
     row("records stats of_no_kind", 1, "'recipe'"),
     row(
         "records show without_shard", 1, "shard-00000-of-00001.array_record", "is missing, so the directory is damaged"
     ),
-    row("records show with_damaged_shard", 1, "with_damaged_shard", "damaged"),
     row("records verify with_damaged_shard --sandbox LIVE", 1, "with_damaged_shard", "damaged"),
     row("records stats no_environments", 1, "no_environments has no environment to count"),
-    row("records export missing --out out", 1, "missing"),
     row("records export environments --split ../x --out out", 2, "--split", "'../x'"),
-    row("records export with_damaged_shard --out out", 1, "damaged"),
     row("report missing", 1, "missing"),
     row("report run_of_nothing", 1, "not a record directory", "run_of_nothing"),
     row("report run_with_a_damaged_summary", 1, "summary.json"),
@@ -273,22 +264,13 @@ ROWS = [
     row("sft sft.toml environments=[]", 2, "found 0 samples", may_make=("out/run.json",)),
     row("sft sft.toml environments=['missing']", 1, "missing"),
     row("sft sft.toml trajectories=['environments']", 1, "Trajectory", "'environment'", may_make=("out/run.json",)),
-    row(
-        "sft sft.toml length_buckets=[8] batch_tokens=8",
-        2,
-        "raise the largest",
-        may_make=("out/run.json",),
-    ),
+    row("sft sft.toml length_buckets=[8] batch_tokens=8", 2, "raise the largest", may_make=("out/run.json",)),
     row("sft sft.toml mesh.fsdp=3", 2, "3 devices"),
-    row("rl rl.toml init=missing --sandbox LIVE", 1, "missing: ", "no such folder"),
     row("rl rl.toml init=policy_not_whole --sandbox LIVE", 1, "policy_not_whole is damaged", may_make=("out/*",)),
     row("rl rl.toml init=policy_with_changed_weights --sandbox LIVE", 1, "checksum", may_make=("out/*",)),
-    row("rl rl.toml environments=missing --sandbox LIVE", 1, "missing"),
     row("rl rl.toml environments=no_environments --sandbox LIVE", 1, "no_environments has no record"),
     row("rl rl.toml environments=no_trajectories --sandbox LIVE", 1, "Environment", "'trajectory'"),
     row(f"rl rl.toml --sandbox {DEAD}", 1, f"no sandbox answers at {DEAD}"),
-    row("evaluate environments evaluation.toml policy=missing --sandbox LIVE", 1, "missing: ", "no such folder"),
-    row("evaluate environments evaluation.toml policy=policy_not_whole --sandbox LIVE", 1, "policy_not_whole"),
     row("evaluate environments evaluation.toml environments=no_environments --sandbox LIVE", 1, "no_environments"),
     row("evaluate environments evaluation.toml rollout.max_prompt_tokens=8 --sandbox LIVE", 1, "prompt", "8"),
     # inputs of synthesis
@@ -318,7 +300,6 @@ ROWS = [
     row("synthesize environments environments.toml knowledge=['knowledge.xyz'] --sandbox LIVE", 1, "knowledge.xyz"),
     row("synthesize environments environments.toml knowledge=['cut.jsonl'] --sandbox LIVE", 1, "cut.jsonl"),
     row("synthesize environments environments.toml knowledge=['nothing'] --sandbox LIVE", 1, "nothing"),
-    row("synthesize environments environments.toml disjoint_from=['missing'] --sandbox LIVE", 1, "missing"),
     row(
         "synthesize environments environments.toml knowledge=['prose.json'] --sandbox LIVE",
         1,
@@ -334,7 +315,6 @@ ROWS = [
     row("synthesize trajectories trajectories.toml teacher.modle=m", 2, "teacher.modle", "mean teacher.model?"),
     # checkpoints
     row("convert hf-to-orbax missing out", 1, "missing: ", "no such folder"),
-    row("convert hf-to-orbax nothing out", 1, "nothing", "config.json"),
     row("convert hf-to-orbax hf_without_config out", 1, "hf_without_config", "config.json"),
     row("convert hf-to-orbax hf_without_weights out", 1, "hf_without_weights", "safetensors"),
     row("convert hf-to-orbax hf_with_a_damaged_config out", 1, "hf_with_a_damaged_config/config.json"),
@@ -343,8 +323,6 @@ ROWS = [
     row("convert orbax-to-hf missing out", 1, "missing: ", "no such folder"),
     row("convert orbax-to-hf hf out", 1, "hf", "params.json"),
     row("convert orbax-to-hf policy_not_whole out", 1, "policy_not_whole is damaged"),
-    row("convert orbax-to-hf policy_with_changed_weights out", 1, "checksum"),
-    row("convert orbax-to-hf policy_with_damaged_params out", 1, "policy_with_damaged_params/params.json"),
     # a URL where a path is expected, in any key of any config and any option
     row("sft sft.toml out=URL", 2, ": out: expected a path on this machine, found"),
     row("rl rl.toml init=URL", 2, ": init: expected a path"),
@@ -357,8 +335,6 @@ ROWS = [
     row("report URL", 2, ": folder: expected a path"),
     # plans
     row("plan PLAN --topology h100:8", 2, "v5p:4x4x4", "'h100:8'"),
-    row("plan PLAN --topology v5p", 2, "v5p:4x4x4", "'v5p'"),
-    row("plan PLAN --topology v5p:four", 2, "v5p:4x4x4", "'v5p:four'"),
     row("plan PLAN --topology v5e:1x1 model=qwen4", 2, "qwen3-14b", "'qwen4'"),
 ]
 
@@ -368,8 +344,7 @@ needs_libtpu = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the ext
 
 
 @pytest.mark.parametrize(
-    "each",
-    [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)],
+    "each", [*(pytest.param(each, id=each.command) for each in ROWS), pytest.param(WITH_LIBTPU, marks=needs_libtpu)]
 )
 def test_one_line_names_the_fault_and_nothing_is_made(each, world, monkeypatch, capsys):
     port = (world / "port").read_text()

@@ -1,22 +1,20 @@
-"""The promises of a decoder hold on a tiny model and on none, at each session's own pace and in one order."""
+"""The promises of a decoder hold at each session's own pace and in one order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from astra_jax.checkpoints.policy import Policy
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Device, Said, XLADevice
 from astra_jax.engine.interface import DecoderError, Generated, Sampling, Session
 from astra_jax.engine.sizes import Limits
 from astra_jax.engine.tracks import Read, Sample
-from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
 
 END_IDS = tuple(range(108, 116))  # of an untrained model, so many that some messages end
 # Pages for hardly more than one session of full length; one number of rows, so that little is compiled.
@@ -36,19 +34,16 @@ SHORT, LONG, GREEDY = Sampling(24), Sampling(100), Sampling(12, temperature=0.0)
 SESSIONS = [Session(7, slot) for slot in range(6)]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A kind of decoder."""
-
-    device: Callable[[], Device]
-    calls_away: int | None
-
-    def decoder(self) -> PagedDecoder:
-        return PagedDecoder(self.device(), LIMITS, end_ids=END_IDS, calls_away=self.calls_away)
+Make = Callable[[], PagedDecoder]
 
 
-def a_clock_device() -> ClockDevice:
-    return ClockDevice(LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
+@pytest.fixture(params=[None, 2], ids=["own_pace", "one_order"])
+def decoder_of(request, untrained) -> Make:
+    def make() -> PagedDecoder:
+        device = XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS)
+        return PagedDecoder(device, LIMITS, end_ids=END_IDS, calls_away=request.param)
+
+    return make
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -76,16 +71,16 @@ def under_way(
     return {session: asyncio.create_task(one_message(decoder, session, sampling)) for session in sessions}
 
 
-async def alone(subject: Subject, session: Session, sampling: Sampling = LONG) -> Generated:
-    decoder = subject.decoder()
+async def alone(decoder_of: Make, session: Session, sampling: Sampling = LONG) -> Generated:
+    decoder = decoder_of()
     message = await decoder.generate(PROMPT, sampling, session)
     await decoder.close()
     return message
 
 
-async def a_long_one(subject: Subject) -> tuple[Session, Generated]:
+async def a_long_one(decoder_of: Make) -> tuple[Session, Generated]:
     """A session whose message takes many calls."""
-    decoder = subject.decoder()
+    decoder = decoder_of()
     messages = await asyncio.gather(*under_way(decoder, SESSIONS).values())
     await decoder.close()
     session, message = max(zip(SESSIONS, messages, strict=True), key=lambda pair: len(pair[1].ids))
@@ -93,17 +88,8 @@ async def a_long_one(subject: Subject) -> tuple[Session, Generated]:
     return session, message
 
 
-PROMISES: list[Callable[[Subject], Awaitable[None]]] = []
-
-
-def promise(check: Callable[[Subject], Awaitable[None]]) -> Callable[[Subject], Awaitable[None]]:
-    PROMISES.append(check)
-    return check
-
-
-@promise
-async def a_message_ends_with_an_end_token_or_at_its_limit(subject: Subject) -> None:
-    decoder, finishes = subject.decoder(), set()
+async def test_a_message_ends_with_an_end_token_or_at_its_limit(decoder_of: Make) -> None:
+    decoder, finishes = decoder_of(), set()
     for sampling in (Sampling(1), Sampling(5), SHORT):
         for task in under_way(decoder, SESSIONS, sampling).values():
             message = await task
@@ -118,9 +104,8 @@ async def a_message_ends_with_an_end_token_or_at_its_limit(subject: Subject) -> 
     await decoder.close()
 
 
-@promise
-async def kept_ids_are_handed_out_and_neighbours_that_truncate_otherwise_change_nothing(subject: Subject) -> None:
-    decoder, few = subject.decoder(), Sampling(24, top_k=5, top_p=0.9)
+async def test_kept_ids_are_handed_out_and_neighbours_that_truncate_otherwise_change_nothing(decoder_of: Make) -> None:
+    decoder, few = decoder_of(), Sampling(24, top_k=5, top_p=0.9)
     truncated = under_way(decoder, SESSIONS[2:4], few)
     others = under_way(decoder, SESSIONS[:2], SHORT) | under_way(decoder, SESSIONS[4:], Sampling(24, top_p=0.9))
     for task in others.values():
@@ -130,14 +115,13 @@ async def kept_ids_are_handed_out_and_neighbours_that_truncate_otherwise_change_
         for token, kept in zip(message.ids, message.kept, strict=True):
             assert token in kept
             assert len(set(kept)) == len(kept) <= 5
-        assert_same(message, await alone(subject, session, few))
+        assert_same(message, await alone(decoder_of, session, few))
     await decoder.close()
 
 
-@promise
-async def a_session_may_say_something_else_than_it_was_given(subject: Subject) -> None:
+async def test_a_session_may_say_something_else_than_it_was_given(decoder_of: Make) -> None:
     """A caller shortens the history: cached tokens of the rest are not used, even if less than a prompt is left."""
-    decoder, fresh = subject.decoder(), subject.decoder()
+    decoder, fresh = decoder_of(), decoder_of()
     await decoder.generate(PROMPT, GREEDY, SESSIONS[0])
     for ids in ([*PROMPT, *GIVEN, *GIVEN], PROMPT[:4]):
         expected = await fresh.generate(ids, GREEDY, SESSIONS[0])
@@ -147,10 +131,9 @@ async def a_session_may_say_something_else_than_it_was_given(subject: Subject) -
     await asyncio.gather(decoder.close(), fresh.close())
 
 
-@promise
-async def a_wrong_request_is_refused_in_one_line_and_nothing_is_lost(subject: Subject) -> None:
-    expected = await alone(subject, SESSIONS[0], SHORT)
-    decoder, most = subject.decoder(), LIMITS.max_tokens
+async def test_a_wrong_request_is_refused_in_one_line_and_nothing_is_lost(decoder_of: Make) -> None:
+    expected = await alone(decoder_of, SESSIONS[0], SHORT)
+    decoder, most = decoder_of(), LIMITS.max_tokens
     for ids, sampling, message in (
         (PROMPT, Sampling(most - len(PROMPT) + 1), f"{most} tokens"),
         ([], Sampling(1), "at least 1 given token"),
@@ -172,10 +155,9 @@ async def a_wrong_request_is_refused_in_one_line_and_nothing_is_lost(subject: Su
     await decoder.close()
 
 
-@promise
-async def a_stop_id_ends_a_message_and_tokens_behind_it_leave_no_trace(subject: Subject) -> None:
-    session, expected = await a_long_one(subject)
-    decoder, fresh = subject.decoder(), subject.decoder()
+async def test_a_stop_id_ends_a_message_and_tokens_behind_it_leave_no_trace(decoder_of: Make) -> None:
+    session, expected = await a_long_one(decoder_of)
+    decoder, fresh = decoder_of(), decoder_of()
     stop_id = expected.ids[20]
     count = expected.ids.index(stop_id) + 1
     message = await decoder.generate(PROMPT, replace(LONG, stop_ids=(stop_id,)), session)
@@ -186,12 +168,11 @@ async def a_stop_id_ends_a_message_and_tokens_behind_it_leave_no_trace(subject: 
     await asyncio.gather(decoder.close(), fresh.close())
 
 
-@promise
-async def an_aborted_message_returns_its_tokens_so_far_and_others_go_on(subject: Subject) -> None:
-    session, expected = await a_long_one(subject)
+async def test_an_aborted_message_returns_its_tokens_so_far_and_others_go_on(decoder_of: Make) -> None:
+    session, expected = await a_long_one(decoder_of)
     others = [other for other in SESSIONS if other != session][:2]
-    expected_others = [await alone(subject, other) for other in others]
-    decoder = subject.decoder()
+    expected_others = [await alone(decoder_of, other) for other in others]
+    decoder = decoder_of()
     task, tasks = asyncio.create_task(decoder.generate(PROMPT, LONG, session)), under_way(decoder, others)
     await until(lambda: decoder.load.sampled_tokens > 0)
     decoder.abort(session)
@@ -208,9 +189,8 @@ async def an_aborted_message_returns_its_tokens_so_far_and_others_go_on(subject:
     await decoder.close()
 
 
-@promise
-async def a_message_that_has_not_begun_is_aborted_too(subject: Subject) -> None:
-    decoder = subject.decoder()
+async def test_a_message_that_has_not_begun_is_aborted_too(decoder_of: Make) -> None:
+    decoder = decoder_of()
     first = await decoder.generate(PROMPT, Sampling(1), SESSIONS[0])
     task = asyncio.create_task(decoder.generate([*PROMPT, *first.ids, *GIVEN], LONG, SESSIONS[0]))
     await asyncio.sleep(0)
@@ -220,10 +200,9 @@ async def a_message_that_has_not_begun_is_aborted_too(subject: Subject) -> None:
     await decoder.close()
 
 
-@promise
-async def a_listener_hears_every_token_once_and_may_end_the_message(subject: Subject) -> None:
+async def test_a_listener_hears_every_token_once_and_may_end_the_message(decoder_of: Make) -> None:
     """One that fails ends its own message alone."""
-    session, whole = await a_long_one(subject)
+    session, whole = await a_long_one(decoder_of)
     again, failing, other = (replace(session, number=number) for number in (1, 2, 3))
     heard: list[tuple[int, float]] = []
     calls: list[int] = []
@@ -239,7 +218,7 @@ async def a_listener_hears_every_token_once_and_may_end_the_message(subject: Sub
     def fails(ids: list[int], logprobs: list[float]) -> None:
         raise RuntimeError("of the listener")
 
-    decoder = subject.decoder()
+    decoder = decoder_of()
     message = await decoder.generate(PROMPT, LONG, session, told)
     assert heard == list(zip(message.ids, message.logprobs, strict=True))
     assert message.ids == whole.ids
@@ -259,11 +238,10 @@ async def a_listener_hears_every_token_once_and_may_end_the_message(subject: Sub
     await decoder.close()
 
 
-@promise
-async def a_cancelled_message_leaves_nothing_behind(subject: Subject) -> None:
+async def test_a_cancelled_message_leaves_nothing_behind(decoder_of: Make) -> None:
     """Its caller may forget the session, or ask again, at once, even if it is cancelled again and again."""
-    session, _ = await a_long_one(subject)
-    decoder = subject.decoder()
+    session, _ = await a_long_one(decoder_of)
+    decoder = decoder_of()
     free_pages = decoder.load.free_pages
     for num_sampled in (0, 1):
         sampled_before = decoder.load.sampled_tokens
@@ -281,11 +259,10 @@ async def a_cancelled_message_leaves_nothing_behind(subject: Subject) -> None:
     await decoder.close()
 
 
-@promise
-async def a_message_that_is_cancelled_as_it_ends_holds_up_no_other(subject: Subject) -> None:
+async def test_a_message_that_is_cancelled_as_it_ends_holds_up_no_other(decoder_of: Make) -> None:
     """At any moment: before, in or after the call that ends it."""
-    expected = await alone(subject, SESSIONS[1], SHORT)
-    decoder = subject.decoder()
+    expected = await alone(decoder_of, SESSIONS[1], SHORT)
+    decoder = decoder_of()
     for number in range(12):
         asked = asyncio.create_task(decoder.generate(PROMPT, Sampling(2), SESSIONS[0]))
         await asyncio.sleep(number * 0.005)
@@ -303,11 +280,10 @@ async def a_message_that_is_cancelled_as_it_ends_holds_up_no_other(subject: Subj
     await decoder.close()
 
 
-@promise
-async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subject) -> None:
+async def test_close_leaves_no_task_and_tells_callers_that_still_wait(decoder_of: Make) -> None:
     before = asyncio.all_tasks()
-    await subject.decoder().close()
-    decoder = subject.decoder()
+    await decoder_of().close()
+    decoder = decoder_of()
     await one_message(decoder, SESSIONS[0], Sampling(1))
     tasks = under_way(decoder, SESSIONS[1:3])
     await until(lambda: decoder.load.sampled_tokens > 1)
@@ -318,21 +294,6 @@ async def close_leaves_no_task_and_tells_callers_that_still_wait(subject: Subjec
     with pytest.raises(DecoderError, match="the decoder is closed"):
         await decoder.generate(PROMPT, SHORT, SESSIONS[4])
     assert asyncio.all_tasks() == before
-
-
-@pytest.mark.parametrize("check", PROMISES, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("calls_away", [None, 2], ids=["own_pace", "one_order"])
-@pytest.mark.parametrize("kind", ["paged", "clock"])
-def test_a_decoder_keeps_its_promises(kind, calls_away, check, untrained: Policy):
-    if kind == "clock":
-        run_on_clock(check(Subject(a_clock_device, calls_away)))
-        return
-
-    def device() -> XLADevice:
-        return XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS)
-
-    subject = Subject(device, calls_away)
-    asyncio.run(asyncio.wait_for(check(subject), timeout=120))
 
 
 class Observed:
@@ -365,17 +326,12 @@ async def three_turns(decoder: PagedDecoder, session: Session, random: Random) -
     return messages
 
 
-@pytest.mark.parametrize("kind", ["paged", "clock"])
-def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, untrained):
+def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(untrained):
     """Pages run out, and sequences give way; that too follows from tokens alone."""
 
     def found(calls_away: int | None, delays: int) -> tuple[list, list]:
         random = Random(delays)
-        if kind == "clock":
-            observed, run = Observed(a_clock_device()), run_on_clock
-        else:
-            device = XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS)
-            observed, run = Observed(device), asyncio.run
+        observed = Observed(XLADevice(untrained.model_config, untrained.params, LIMITS, end_ids=END_IDS))
 
         async def main() -> list[list[Generated]]:
             decoder = PagedDecoder(observed, LIMITS, end_ids=END_IDS, calls_away=calls_away)
@@ -383,7 +339,7 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
             await decoder.close()
             return messages
 
-        return observed.calls, run(main())
+        return observed.calls, asyncio.run(main())
 
     calls, messages = found(2, 0)
     assert found(2, 1) == (calls, messages)
@@ -393,40 +349,3 @@ def test_with_calls_away_the_delays_of_tools_change_no_call_and_no_bit(kind, unt
     assert [[message.ids for message in of_session] for of_session in other_messages] == [
         [message.ids for message in of_session] for of_session in messages
     ]
-
-
-def test_a_call_that_fails_fails_every_message_and_the_next_one_begins_anew():
-    class Fails(ClockDevice):
-        async def sample(self, sample: Sample) -> Said:
-            if fails:
-                raise OSError("lost")
-            return await super().sample(sample)
-
-    async def main() -> None:
-        device = Fails(LIMITS, costs=Costs(0.02, 0.001), message_tokens=Lognormal(24, 0.9), end_ids=END_IDS)
-        decoder = PagedDecoder(device, LIMITS, end_ids=END_IDS, calls_away=2)
-        asked = [decoder.generate(PROMPT, SHORT, session) for session in SESSIONS]
-        failed = await asyncio.gather(*asked, return_exceptions=True)
-        assert [str(error) for error in failed] == ["lost"] * len(SESSIONS)
-        fails.clear()
-        read_before = decoder.load.read_tokens
-        assert (await decoder.generate(PROMPT, SHORT, SESSIONS[0])).ids
-        assert decoder.load.read_tokens == read_before + len(PROMPT) - 1, "tokens cached before are read again"
-        await decoder.close()
-
-    fails = [True]
-    run_on_clock(main())
-
-
-def test_on_the_clock_sleeps_take_no_time_and_tasks_that_wait_for_one_another_are_an_error():
-    async def main() -> float:
-        start = asyncio.get_running_loop().time()
-        await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(7200))
-        return asyncio.get_running_loop().time() - start
-
-    async def wait_in_vain() -> None:
-        await asyncio.Event().wait()
-
-    assert run_on_clock(main()) == pytest.approx(7200)
-    with pytest.raises(RuntimeError, match="all wait for one another"):
-        run_on_clock(wait_in_vain())

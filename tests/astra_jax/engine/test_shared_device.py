@@ -17,7 +17,7 @@ from astra_jax.engine.interface import Generated, Sampling, Session
 from astra_jax.engine.shared_device import Kind, Proposal, SharedDevice, agreed
 from astra_jax.engine.tracks import Read, Sample
 from astra_jax.mesh.hosts import HostFailed, HostsEnd
-from astra_jax.plan.clock import ClockDevice, Costs, Lognormal, run_on_clock
+from tests.astra_jax.engine.clock import ClockDevice, Costs, Lognormal, run_on_clock
 from tests.astra_jax.engine.test_conformance import LIMITS
 
 NUM_HOSTS = 3

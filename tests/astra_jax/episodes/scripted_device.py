@@ -8,7 +8,7 @@ from typing import Any
 
 from astra_jax.engine.decoder import PagedDecoder
 from astra_jax.engine.device import Said
-from astra_jax.engine.interface import Decoder, Session
+from astra_jax.engine.interface import Session
 from astra_jax.engine.sizes import decode_limits
 from astra_jax.engine.tracks import Read, SaidRow, Sample
 from astra_jax.episodes.rollout import RolloutEngine
@@ -54,7 +54,7 @@ class OnTheClock(RolloutEngine):
 
     messages: Sequence[Sequence[int]]
 
-    def _decoder(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> Decoder:
+    def _decoder(self, params: Any, num_groups: int, group_size: int, policy_version: int) -> Any:
         limits = decode_limits(self.config, num_groups, group_size)
         calls_away = 2 if self.config.reproducible else None
         self.num_pages = limits.num_pages

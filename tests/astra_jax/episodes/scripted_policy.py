@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from astra_jax.chat.tokenizer import Tokenizer
-from astra_jax.engine.interface import Decoder, Finish, Generated, Sampling, Session
+from astra_jax.engine.interface import Finish, Generated, Sampling, Session
 from astra_jax.episodes.episode import Episode
 from astra_jax.episodes.rollout import RolloutConfig, RolloutEngine, Start
 from astra_jax.testing import tiny_model_config
@@ -68,5 +68,5 @@ class ScriptedEngine(RolloutEngine):
 
     decoder: Any
 
-    def _decoder(self, *_: Any) -> Decoder:
+    def _decoder(self, *_: Any) -> Any:
         return self.decoder

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from astra_jax.chat.format import assistant_body, tool_call_text
 from astra_jax.episodes.rollout import RolloutConfig, Start, finished
-from astra_jax.plan.clock import run_on_clock
 from astra_jax.testing import InProcessSandbox, tiny_environment, tiny_model_config
 from sandbox.client import SandboxUnavailable
 from synthesis.records import Message, ToolCall
+from tests.astra_jax.engine.clock import run_on_clock
 from tests.astra_jax.episodes.scripted_device import OnTheClock
 
 ENVIRONMENT = tiny_environment()

@@ -69,7 +69,7 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
     half = an_episode(found, num_turns=2, num_sampled=4, final_text="It is 2150, I guess.")
     idle = an_episode(num_turns=1, num_sampled=4, final_text="It is 2151.")
     figures = episode_figures([busy, half, idle], [0.5, 0.25, 0.0])
-    assert vars(figures) == pytest.approx(
+    assert figures == pytest.approx(
         {
             "f1": (0.8 + 2 / 3) / 3,
             "recall": 1.5 / 3,
@@ -85,8 +85,8 @@ def test_the_figures_of_episodes_are_means_and_ratios_of_totals():
         },
         abs=1e-6,
     )
-    assert episode_figures([idle], [0.0]).irrelevant_call_share == 0
-    assert episode_figures([busy], [1.0]).f1 == pytest.approx(0.8, abs=1e-6)
+    assert episode_figures([idle], [0.0])["irrelevant_call_share"] == 0
+    assert episode_figures([busy], [1.0])["f1"] == pytest.approx(0.8, abs=1e-6)
     with pytest.raises(ValueError, match="no episode to sum up"):
         episode_figures([], [])
 
@@ -95,7 +95,7 @@ def test_the_policys_mistakes_and_the_tools_errors_are_counted_apart():
     unknown, refused = (outcome("x", None, error_kind=kind) for kind in ("unknown_tool", "exception"))
     episode = an_episode(outcome("get_rent", 1), unknown, unknown, refused, num_turns=2, num_sampled=4, final_text="")
     figures = episode_figures([episode, episode], [0.0, 0.0])
-    assert (figures.invalid_call_share, figures.failed_call_share) == (2 / 4, 1 / 4)
+    assert (figures["invalid_call_share"], figures["failed_call_share"]) == (2 / 4, 1 / 4)
 
 
 def test_errors_are_counted_by_cause_and_kind_and_kinds_without_errors_are_left_out():

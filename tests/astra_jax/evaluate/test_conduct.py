@@ -242,7 +242,7 @@ def test_sums_add_up_however_episodes_are_grouped_and_are_those_of_the_plain_fig
             assert grouped[name] == pytest.approx(value, abs=1e-12)
             low, high = grouped[f"{name}_interval"]  # type: ignore[misc]
             assert low - 1e-9 <= value <= high + 1e-9
-    plain = vars(episode_figures(episodes, [episode_reward(episode) for episode in episodes]))
+    plain = episode_figures(episodes, [episode_reward(episode) for episode in episodes])
     shared = plain.keys() & whole.keys()
     assert len(shared) >= 7
     assert {name: whole[name] for name in shared} == pytest.approx({name: plain[name] for name in shared}, abs=1e-12)

@@ -18,12 +18,7 @@ from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rewards import episode_reward
 from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
-from astra_jax.evaluate.environments import (
-    EvaluationConfig,
-    NoneFinished,
-    evaluate_environments,
-    sum_up,
-)
+from astra_jax.evaluate.environments import EvaluationConfig, NoneFinished, evaluate_environments, sum_up
 from astra_jax.testing import InProcessSandbox, tiny_environment
 from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
@@ -79,14 +74,15 @@ def test_f1_is_the_papers_under_any_reward_and_an_answer_has_its_own_figure(eval
     monkeypatch.setattr(evaluation_module, "episode_reward", lambda episode: 0.5 * episode_reward(episode))
     ((episode,),) = evaluation.groups
     wrong = sum_up([[dataclasses.replace(episode, final_text="The rent is 21500.")]], seed=0).figures
-    assert (wrong.f1, wrong.solved_fraction, wrong.answer_accuracy) == (pytest.approx(1.0, abs=1e-5), 1.0, 0.0)
-    assert wrong.reward == pytest.approx(0.5 * evaluation.figures.reward)
+    assert (wrong["solved_fraction"], wrong["answer_accuracy"]) == (1.0, 0.0)
+    assert wrong["f1"] == pytest.approx(1.0, abs=1e-5)
+    assert wrong["reward"] == pytest.approx(0.5 * evaluation.figures["reward"])
 
 
 async def test_an_environment_whose_prompt_does_not_fit_is_counted_and_left_out(taught):
     long = KNOWN.model_copy(update={"id": "long", "question": KNOWN.question * 40})
     found = await evaluate(taught, [long, KNOWN])
-    assert (found.num_left_out, len(found.groups), found.figures.answer_accuracy) == (1, 1, 1.0)
+    assert (found.num_left_out, len(found.groups), found.figures["answer_accuracy"]) == (1, 1, 1.0)
     with pytest.raises(PromptTooLong, match=r"none of 1 environments has a .*; raise rollout\.max_prompt_tokens"):
         await evaluate(taught, [long])
 

@@ -53,9 +53,9 @@ def test_a_difference_is_paired_on_the_environments_that_both_have(tmp_path):
     assert shared_environments(before, after) == ["w", "ww"]
     found = differences(before, after)
     # F1 0 and 1 before, 1 and 1 after; each of the four draws of two environments adds 1, ½, ½ or 0.
-    assert found["f1"].value == pytest.approx(0.5, abs=1e-6)
-    assert found["f1"].interval == pytest.approx((0, 1), abs=1e-6)
-    assert found["tool_calls_per_episode"].value == 1
+    assert found["f1"][0] == pytest.approx(0.5, abs=1e-6)
+    assert found["f1"][1] == pytest.approx((0, 1), abs=1e-6)
+    assert found["tool_calls_per_episode"][0] == 1
     assert "recovered_tool_share" not in found
     more = read(tmp_path / "c", {"w": [IDLE, IDLE, IDLE], "ww": [SOLVED]}, records="c_worlds")
     assert more.table["f1"] == pytest.approx(1 / 4, abs=1e-6), "more episodes in an environment weigh more"

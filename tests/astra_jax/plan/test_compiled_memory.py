@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from astra_jax.plan import compiled_memory as module
 from astra_jax.plan.compiled_memory import CompiledMemory, compiled_memory
+from astra_jax.user_cache import user_cache
 
 GIB = 2**30
 HERE = {"topology": "v5e:2x2", "compiler": "1"}
@@ -89,4 +89,4 @@ def test_a_program_that_is_refused_for_want_of_memory_has_the_peak_that_the_refu
 def test_any_other_refusal_is_an_error_and_leaves_no_answer():
     with pytest.raises(jax.errors.JaxRuntimeError, match="Bitcast"):
         compiled_memory(Program(refusal="INTERNAL: Bitcast"), **HERE)
-    assert not module.cache_folder().exists()
+    assert not (user_cache() / "plan").exists()

@@ -44,7 +44,7 @@ def summary(taught, tmp_path_factory):
         write_records(out / split, by_split.get(split, [known]), kind="environment")
     (out / "evaluation.toml").write_text(CONFIG)
     with local_sandbox(workers=1) as url:
-        # One policy stands for all four.
+        # One policy stands for all three.
         evaluated = asyncio.run(evaluate_policy(taught, "sft", out, out / "evaluation.toml", seed=0, url=url))
         save_policy(taught, out / "base")
         baselines = asyncio.run(evaluate_baselines(out, out / "evaluation.toml", seed=0, url=url))
@@ -109,9 +109,9 @@ def test_episodes_are_shown_with_their_token_ids(summary, taught):
 def test_the_closing_table_has_every_figure_and_counts_left_out_environments(summary):
     table = closing_table(summary[0])
     lines = table.splitlines()
-    assert len(lines) == 1 + 3 * 4 + 1 + 2  # a program that learns nothing stands there once
+    assert len(lines) == 1 + 3 * 3 + 1 + 2  # a program that learns nothing stands there once
     assert lines[0].split()[:2] == ["policy", "temperature"]
-    assert lines[8].startswith("sft        0 (greedy)     1.000 [1.000, 1.000]")
+    assert lines[6].startswith("sft        0 (greedy)     1.000 [1.000, 1.000]")
     assert all(line.count("[") == 4 for line in lines[1:-2])
     left_out = "environments whose prompt is too long, or with nothing to solve, left out for every policy"
     assert lines[-1] == f"{left_out}: 1 of heldout_domains"

@@ -87,7 +87,7 @@ def test_every_stage_runs_and_the_summary_follows_from_the_episodes(small: Path)
         assert tokens > 0
     counts = {"n": NUM_HELD_OUT, "n_unseen_tools": 4, "n_unseen_domains": 4}
     for setting in ("heldout", "heldout_greedy", "heldout_best"):
-        assert {"untrained", "base", "sft", "rl"} <= set(summary[setting])
+        assert {"base", "sft", "rl"} <= set(summary[setting])
         for figures in summary[setting].values():
             assert {key: figures[key] for key in counts} == counts
     assert "n = 4 unseen worlds, 4 unseen tools, 4 unseen domains" in (small / "report.html").read_text()

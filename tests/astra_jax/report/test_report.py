@@ -20,20 +20,12 @@ from astra_jax.chat.format import Source, generation_prompt, segments
 from astra_jax.cli.command import main
 from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
-from astra_jax.episodes.log import (
-    EpisodeLogError,
-    LoggedEpisode,
-    episode_to_json,
-    read_episodes,
-    token_texts,
-    write_episodes,
-)
+from astra_jax.episodes.log import LoggedEpisode, episode_to_json, read_episodes, token_texts, write_episodes
+from astra_jax.errors import RunUnreadable
 from astra_jax.recipes.data_sets import describe
-from astra_jax.report import RunFolderError
 from astra_jax.report.charts import line_chart, nice_ticks
 from astra_jax.report.data_sets import MAX_BARS, DataSet, distribution, number_distribution
 from astra_jax.report.episodes import MAX_EPISODES, choose_episodes
-from astra_jax.report.held_out import held_out_table, number_of_environments
 from astra_jax.report.page import _LOSSES
 from astra_jax.sft.train import LOSSES
 from astra_jax.testing import tiny_environment, tiny_tokenizer
@@ -130,7 +122,7 @@ def figures(f1: float, *, calls: float, irrelevant: float, temperature: float = 
 
 
 HELD_OUT = {
-    "untrained": figures(0.0, calls=0.0, irrelevant=0.0),
+    "base": figures(0.0, calls=0.0, irrelevant=0.0),
     "sft": figures(0.4, calls=3.5, irrelevant=0.2),
     "rl": figures(0.75, calls=2.5, irrelevant=0.05),
 }
@@ -224,15 +216,6 @@ def test_every_policy_stands_at_every_temperature_with_intervals_and_the_number_
     assert re.findall(r"<td>(.*?)</td>", rows["Final answer right"])[2] == ("7.5%<small>0.0%–15.0%</small>")
 
 
-def test_a_table_whose_policies_saw_other_numbers_of_environments_says_each() -> None:
-    held_out = HELD_OUT | {"untrained": HELD_OUT["untrained"] | {"n": 16, "n_unseen_tools": 8}}
-    worlds, tools = "16 (untrained), 256 (sft), 256 (rl)", "8 (untrained), 128 (sft), 128 (rl)"
-    assert held_out_table("Greedy", held_out).note == (
-        f"n = {worlds} unseen worlds, {tools} unseen tools, 128 unseen domains"
-    )
-    assert number_of_environments({"rl": {"f1": 0.7}}) == ""
-
-
 def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     found = {"policy": "sft", "stop_reasons": {}, "slices": {}}
     found |= figures(0.4, calls=3.5, irrelevant=0.2, temperature=0.0)
@@ -242,7 +225,7 @@ def test_the_folder_of_an_evaluation_is_enough(tmp_path: Path) -> None:
     assert "0.400<small>0.370–0.440</small>" in html
     assert "<h3>Greedy <small>n = 256 unseen worlds" in html
     (tmp_path / "figures.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"figures\.json cannot be read: "):
+    with pytest.raises(RunUnreadable, match=r"figures\.json cannot be read: "):
         write_report(tmp_path)
 
 
@@ -316,7 +299,7 @@ def test_the_curve_of_sfts_loss_is_drawn_by_kind_of_row(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_or_with_a_damaged_summary_is_refused(tmp_path: Path, text, message) -> None:
     if text is not None:
         (tmp_path / "summary.json").write_text(text)
-    with pytest.raises(RunFolderError, match=message):
+    with pytest.raises(RunUnreadable, match=message):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
@@ -491,7 +474,7 @@ def test_an_episode_that_still_runs_is_not_logged_and_a_damaged_log_is_refused_w
         line_of(episode)
     path = log(tmp_path)
     path.write_text(path.read_text() + '{"environment_id": 1}\n')
-    with pytest.raises(EpisodeLogError, match="line 2 of"):
+    with pytest.raises(RunUnreadable, match="line 2 of"):
         write_report(tmp_path)
 
 
@@ -502,10 +485,10 @@ def test_a_dozen_episodes_are_shown_every_policy_in_the_same_environments() -> N
             | {"environment_id": f"e{i}", "language": "zh" if i == 8 else "en"}
             | {"scenario": "multi_hop" if i < 9 else "single_hop"}
         )
-        for policy in ("rl", "untrained", "sft")
+        for policy in ("rl", "base", "sft")
         for i in range(10)
     ]
     shown = choose_episodes(episodes)
     assert sum(map(len, shown)) == MAX_EPISODES
-    assert [[episode.record.policy for episode in group] for group in shown] == [["untrained", "sft", "rl"]] * 4
+    assert [[episode.record.policy for episode in group] for group in shown] == [["base", "sft", "rl"]] * 4
     assert [group[0].record.environment_id for group in shown] == ["e0", "e8", "e9", "e1"], "new kinds come first"

@@ -59,6 +59,7 @@ def test_a_step_has_one_line_of_its_update_its_episodes_its_filling_and_its_time
         # n̂ = 1 of n = 2 with one call, then with two; nothing without a call.
         "f1": pytest.approx((2 / 3 + 1 / 2) / 4, abs=1e-5),
         "recall": 0.25,
+        "solved_fraction": 0.0,
         "precision": pytest.approx((1 + 1 / 2) / 4, abs=1e-5),
         "answer_accuracy": 1.0,
         "tool_calls_per_episode": 1.5,

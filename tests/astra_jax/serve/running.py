@@ -8,12 +8,12 @@ import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import httpx
 import uvicorn
 
 from astra_jax.checkpoints.policy import Policy
-from astra_jax.engine.interface import Decoder
 from astra_jax.engine.sizes import Limits
 from astra_jax.serve.policy import ServedPolicy
 from astra_jax.serve.server import _compiled_decoder, http_server, listen
@@ -26,7 +26,7 @@ class Running:
     """A server that is up."""
 
     url: str
-    decoder: Decoder
+    decoder: Any
     server: uvicorn.Server
 
     def client(self, **kwargs) -> httpx.Client:
@@ -47,7 +47,7 @@ def running(
     *,
     default_max_tokens: int | None = None,
     key: str | None = None,
-    decoder: Decoder | None = None,
+    decoder: Any = None,
     is_compiled: bool = False,
 ) -> Iterator[Running]:
     started: queue.Queue[Running | None] = queue.Queue()

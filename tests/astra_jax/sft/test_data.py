@@ -6,13 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_jax.sft.data import (
-    SFTSample,
-    demonstration_sample,
-    make_batch,
-    render_sample,
-    user_turn_ends,
-)
+from astra_jax.sft.data import SFTSample, demonstration_sample, make_batch, render_sample, user_turn_ends
 from astra_jax.testing import tiny_environment
 from synthesis.records import Demonstration, Message, ToolCall
 from tests.astra_jax.distractors import with_distractors

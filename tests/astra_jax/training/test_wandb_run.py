@@ -151,11 +151,6 @@ def test_a_run_failed_unless_it_ended_or_was_asked_to(server, tmp_path, error, e
     assert server.exit_codes == [exit_code]
 
 
-def test_a_run_ends_well_after_the_process_that_sends_has_died(server, tmp_path):
-    with MetricsLog(tmp_path / "metrics.jsonl", first_step=0, wandb=CONFIG):
-        server.process_is_gone = True
-
-
 @pytest.mark.parametrize(
     ("package", "message"),
     [

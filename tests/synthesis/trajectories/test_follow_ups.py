@@ -17,12 +17,7 @@ from synthesis.tools.backends import Emulator
 from synthesis.track.seeds import derived_random
 from synthesis.trajectories.chains import bind_chain
 from synthesis.trajectories.collection import collect_conversation
-from synthesis.trajectories.follow_ups import (
-    calls_per_request,
-    request_positions,
-    task_so_far,
-    write_follow_ups,
-)
+from synthesis.trajectories.follow_ups import calls_per_request, request_positions, task_so_far, write_follow_ups
 from synthesis.trajectories.reward_axes import judge_axes
 from synthesis.trajectories.statistics import trajectory_statistics
 from tests.synthesis.altered import altered

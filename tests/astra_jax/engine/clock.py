@@ -1,13 +1,6 @@
 """A device without a model, and a clock that jumps: schedules can be tried at the size of a pod, in no time.
 
-Lengths of messages are drawn from a distribution. Their tokens are made up, and calls take the time of given costs:
-
-    async def main() -> None:
-        decoder = PagedDecoder(ClockDevice(limits, ...), limits, end_ids=(1,))  # the clock decoder
-        message = await decoder.generate(...)
-        await asyncio.sleep(2.0)  # a tool: takes the clock's time as well
-
-    run_on_clock(main())
+Lengths of messages are drawn from a distribution. Their tokens are made up, and calls take the time of given costs.
 """
 
 from __future__ import annotations
@@ -31,40 +24,27 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Lognormal:
-    """A distribution of lengths or of times."""
-
     median: float
     sigma: float
     """Standard deviation of the logarithm; 0 always draws the median."""
 
     def draw(self, *key: int) -> float:
-        """Return the number that belongs to a key."""
         if self.sigma == 0:
             return self.median
-        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(_uniform(key)))
-
-
-def _uniform(key: tuple[int, ...]) -> float:
-    """Return a number between 0 and 1 that belongs to a key."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+        uniform = ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+        return self.median * math.exp(self.sigma * NormalDist().inv_cdf(uniform))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Times of calls."""
-
     seconds_per_step: float
     """Seconds of a step, which samples one token in every row."""
     seconds_per_read_token: float
 
 
 class ClockDevice:
-    """Makes tokens up and sleeps as long as computing them would have taken; a `Device`.
-
-    A token follows from seed, slot, and its place in the sequence; how long a message gets, from seed, slot, and the
-    place at which it begins.
-    """
+    """Makes tokens up, from seed, slot and place, and sleeps as long as computing them would have taken."""
 
     num_steps = row_steps = 0
     """Steps of all calls that sampled; the same times the rows of each call."""
@@ -82,25 +62,19 @@ class ClockDevice:
         self.num_shards, self.vocab_size = num_shards, vocab_size
         self._limits, self._costs, self._message_tokens = limits, costs, message_tokens
         self._end_id = end_ids[0]
-        self._words = [number for number in range(vocab_size) if number not in end_ids]
+        self._words = [number for number in range(self.vocab_size) if number not in end_ids]
 
     async def idle(self, until: asyncio.Event, *, holds_up: bool) -> None:
-        """Wait: there is no other host."""
         await until.wait()
 
-    async def leave(self, *, failed: bool) -> None:
-        """Do nothing: there is no other host to tell."""
-
-    def close(self) -> None:
-        """Do nothing: there is no memory to free."""
+    async def leave(self, *, failed: bool) -> None: ...
+    def close(self) -> None: ...
 
     async def read(self, read: Read) -> None:
-        """Take as long as all given tokens take."""
         num_tokens = max(await self.of_all_hosts(sum(len(row.ids) for row in read.all_rows())))
         await asyncio.sleep(num_tokens * self._costs.seconds_per_read_token)
 
     async def sample(self, sample: Sample) -> Said:
-        """Make up the tokens of some rows."""
         tracks = [row.track for row in sample.all_rows()]
         lefts = [self._num_left(track) for track in tracks]
         counts = [min(row.max_tokens, left) for row, left in zip(sample.all_rows(), lefts, strict=True)]
@@ -116,11 +90,9 @@ class ClockDevice:
         return said
 
     async def of_all_hosts(self, own: _T) -> list[_T]:
-        """Return the values of all hosts in a call; there is no other host here."""
         return [own]
 
     def _num_left(self, track: Track) -> int:
-        """Return after how many more tokens a message ends."""
         begins_at = len(track.ids) - len(track.said)
         drawn = self._message_tokens.draw(track.session.seed, track.session.slot, begins_at)
         return max(1, round(drawn)) - len(track.said)
@@ -137,23 +109,17 @@ class ClockDevice:
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while a task runs, and then jumps to the next timer.
-
-    No task in it may wait for a thread or a socket.
-    """
+    """Its clock stands still while a task runs, and then jumps to the next timer; no task may wait for a thread."""
 
     def __init__(self) -> None:
         self._jumps = _Jumps()
         super().__init__(self._jumps)
 
     def time(self) -> float:
-        """Return how many seconds the clock has gone on."""
         return self._jumps.seconds
 
 
 class _Jumps(selectors.DefaultSelector):
-    """The selector of `ClockLoop`: it adds the time to the next timer instead of waiting."""
-
     seconds = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -164,6 +130,5 @@ class _Jumps(selectors.DefaultSelector):
 
 
 def run_on_clock(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end on a clock of its own, and return its result."""
     with asyncio.Runner(loop_factory=ClockLoop) as runner:
         return runner.run(main)
