@@ -29,6 +29,5 @@ def write_certificate(certificate: Certificate, out: Path, *, name: str) -> None
     template = page_environment().get_template("certificate.html.jinja")
     html = template.render(title="Certificate of environments", name=name, certificate=certificate)
     out.mkdir(parents=True, exist_ok=True)
-    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "
-", html), strict=True):
+    for path, text in zip(files, (certificate.model_dump_json(indent=2) + "\n", html), strict=True):
         write_whole(path, text)
