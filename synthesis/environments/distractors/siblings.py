@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from sandbox.client import ExecuteRequest
+from sandbox.client import ExecuteReply, ExecuteRequest
 from synthesis.answers.same_answer import stands_in
 from synthesis.environments.proving.call_batches import Sandbox
 from synthesis.environments.proving.needed_packages import with_needed_packages
@@ -18,7 +18,7 @@ from synthesis.environments.proving.tool_source import check_source
 from synthesis.environments.questions.qa_instances import ways_to_answer
 from synthesis.prompts.tool_writing import WriteSiblingTools
 from synthesis.questions.knowledge import Knowledge
-from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonObject, JsonValue, SubQuestion
+from synthesis.records import Environment, EnvironmentTool, IrrelevantTool, JsonValue, SubQuestion
 from synthesis.stage import Rejected, all_in_order
 from synthesis.teacher.protocol import Teacher
 
@@ -27,6 +27,9 @@ SIBLINGS_OF_FIRST_TOOLS: Final = 8
 calls every tool with them has at most about 1 right call in 9."""
 SIBLINGS_PER_TOOL: Final = 3
 """Number of siblings of any other tool: its arguments are earlier answers, or answers of siblings."""
+
+Told = Literal["an answer", "something else", "nothing"]
+"""Kind of a tool's replies to gold calls."""
 
 
 async def write_siblings(
@@ -71,30 +74,34 @@ async def write_siblings(
     written = [tool for tools in await all_in_order(of_tool(tool) for tool in called) for tool in tools]
     names = {tool.document.name for tool in environment.tools}
     kept = []
-    for sibling, (told, arguments) in zip(
+    for sibling, (told, answered) in zip(
         written, await tried_on_gold_calls(sandbox, written, environment), strict=True
     ):
-        if told == "something else" and sibling.document.name not in names:
+        if told == "something else" and answered is not None and sibling.document.name not in names:
             names.add(sibling.document.name)
-            kept.append(IrrelevantTool(tool=sibling, band="high", similarity=1.0, arguments=arguments))
-    constant = await all_in_order(_is_constant(sandbox, each) for each in kept)
-    kept = [each for each, same in zip(kept, constant, strict=True) if not same]
-    if not kept:
+            kept.append((sibling, *answered))
+    constant = await all_in_order(_is_constant(sandbox, *each) for each in kept)
+    siblings = tuple(
+        IrrelevantTool(tool=sibling, band="high", similarity=1.0, arguments=dict(call.arguments))
+        for (sibling, call, _), same in zip(kept, constant, strict=True)
+        if not same
+    )
+    if not siblings:
         raise Rejected("no sibling tool", f"{len(written)} were written for {sorted(names)[:3]}")
-    return tuple(kept)
+    return siblings
 
 
 async def tried_on_gold_calls(
     sandbox: Sandbox, tools: Sequence[EnvironmentTool], environment: Environment
-) -> list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]]:
-    """Try each tool on all gold calls whose arguments it takes; return the kind of its replies and an answered call.
+) -> list[tuple[Told, tuple[ExecuteRequest, ExecuteReply] | None]]:
+    """Try each tool on all gold calls whose arguments it takes; return the kind of its replies and its first answer.
 
     All gold calls are tried: a sibling of one tool may give the answer of another.
     """
     golds = [way for task in environment.sub_tasks for way in ways_to_answer(task)]
     trials = [_requests(tool, environment) for tool in tools]
     replies = iter(await sandbox.execute_batch([request for requests in trials for request in requests]))
-    told: list[tuple[Literal["an answer", "something else", "nothing"], JsonObject]] = []
+    told: list[tuple[Told, tuple[ExecuteRequest, ExecuteReply] | None]] = []
     for requests in trials:
         answered = [(request, reply) for request, reply in [(each, next(replies)) for each in requests] if reply.ok]
         is_answer = any(
@@ -102,17 +109,16 @@ async def tried_on_gold_calls(
             for gold in golds
             for request, reply in answered
         )
-        arguments = dict(answered[0][0].arguments) if answered else {}
-        told.append(("an answer" if is_answer else "something else" if answered else "nothing", arguments))
+        kind: Told = "an answer" if is_answer else "something else" if answered else "nothing"
+        told.append((kind, answered[0] if answered else None))
     return told
 
 
-async def _is_constant(sandbox: Sandbox, sibling: IrrelevantTool) -> bool:
-    others = [call for calls in calls_for_other_rows(sibling.tool, sibling.arguments).values() for call in calls]
+async def _is_constant(sandbox: Sandbox, sibling: EnvironmentTool, call: ExecuteRequest, reply: ExecuteReply) -> bool:
+    others = [other for of in calls_for_other_rows(sibling, dict(call.arguments)).values() for other in of]
     for further in (others[:1], others[1:]):  # mostly one other row is enough, and there are many siblings
-        calls = [request_of(sibling.tool, call) for call in (sibling.arguments, *further)]
-        replies = await sandbox.execute_batch(calls)
-        if not is_constant(calls, replies):
+        calls = [request_of(sibling, other) for other in further]
+        if not is_constant([call, *calls], [reply, *await sandbox.execute_batch(calls)]):
             return False
     return True
 

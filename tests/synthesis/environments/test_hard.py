@@ -105,11 +105,12 @@ async def test_a_distractor_is_tried_with_the_optional_arguments_of_the_gold_cal
         source="def costs(flat, yearly=True):\n    return TABLES['rows'][flat] * (12 if yearly else 1)\n",
         tables={"rows": {"Red Gate": 7}},
     )
-    told = await tried_on_gold_calls(InThisProcess(), [distractor], asked)
-    assert told == [("an answer", {"flat": "Red Gate", "yearly": False})]
-    assert await tried_on_gold_calls(InThisProcess(), [distractor], environment) == [
-        ("something else", {"flat": "Red Gate"})
-    ]
+    for each, kind, arguments in (
+        (asked, "an answer", {"flat": "Red Gate", "yearly": False}),
+        (environment, "something else", {"flat": "Red Gate"}),
+    ):
+        ((told, answered),) = await tried_on_gold_calls(InThisProcess(), [distractor], each)
+        assert (told, answered[0].arguments) == (kind, arguments)
 
 
 async def test_a_distractor_that_tells_an_alias_answers():
