@@ -53,7 +53,7 @@ def test_any_text_is_read_and_every_call_read_can_be_sent_to_the_sandbox(text):
         if isinstance(call, ParsedToolCall):
             request = ExecuteRequest(source="", function="f", arguments=call.arguments)
             sent = json.dumps(request.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode()
-            assert endpoints._call(sent).arguments == call.arguments, "as the service reads it"
+            assert endpoints._validated(endpoints._CALL, sent, 1).arguments == call.arguments, "as the service reads it"
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

@@ -288,7 +288,7 @@ ROWS = [
     row(
         "synthesize trajectories trajectories.toml tool_documents=[] mcp_servers=[{name='T',command=['no-such']}]",
         1,
-        "MCP server 'T' does not start",
+        "MCP server 'T': it does not start",
         "no-such",
         may_make=("out.work",),
     ),

@@ -84,7 +84,7 @@ def test_the_ground_truth_has_all_that_an_episode_needs_to_be_played_and_scored(
     assert (
         {"user_reply"}
         < named
-        <= {"ground_truth", *json.loads(ground_truth(asks)), *json.loads(ground_truth(with_state))}
+        <= {"ground_truth", "sql", "queries", *json.loads(ground_truth(asks)), *json.loads(ground_truth(with_state))}
     )
 
 
