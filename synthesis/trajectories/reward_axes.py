@@ -127,6 +127,8 @@ async def judge_axes(
 ) -> RewardAxes:
     """Score a whole conversation on the seven axes.
 
+    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
+
     Raises:
         Rejected: a task that needs tools was answered without any.
     """
@@ -150,7 +152,20 @@ async def judge_axes(
         *((judges.JudgeAnswerRelevance, upto) for upto in told),
         *((judges.JudgeAnswerSummary, upto) for upto in told),
     ]
-    scores = await _judged(task, tools, messages, teacher, wanted, seed=seed, at_once=judges_at_once)
+
+    def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
+        # Cut off here, and not by the prompt: later messages cannot sway a judge.
+        said = task_so_far(task, messages[:upto])
+        request = judge(task=said, tools=tools, conversation=messages[:upto])
+        # A judgement with the whole conversation in sight is another one, so it has another seed.
+        return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if judges_at_once else []))
+
+    # The earliest message first: the prompt of a call begins with that of the call before it.
+    places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
+    scores: dict[tuple[Judge, int], float] = {}
+    for place in [wanted] if judges_at_once else places:
+        judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
+        scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
 
     def lowest(judge: Judge, places: Sequence[int]) -> float | None:
         return min((scores[judge, upto] for upto in places), default=None)
@@ -173,37 +188,6 @@ async def judge_axes(
         tool_conciseness=tool_conciseness(messages, tools),
         final_answer=min(final_answer(upto) for upto in answers),
     )
-
-
-async def _judged(
-    task: Task,
-    tools: tuple[ToolDocument, ...],
-    messages: tuple[Message, ...],
-    teacher: Teacher,
-    wanted: Sequence[tuple[Judge, int]],
-    *,
-    seed: int,
-    at_once: bool,
-) -> dict[tuple[Judge, int], float]:
-    """Return the score of each question: a judge, and the number of messages that it sees from the first on.
-
-    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
-    """
-
-    def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
-        # Cut off here, and not by the prompt: later messages cannot sway a judge.
-        said = task_so_far(task, messages[:upto])
-        request = judge(task=said, tools=tools, conversation=messages[:upto])
-        # A judgement with the whole conversation in sight is another one, so it has another seed.
-        return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if at_once else []))
-
-    # The earliest message first: the prompt of a call begins with that of the call before it.
-    places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
-    scores: dict[tuple[Judge, int], float] = {}
-    for place in [wanted] if at_once else places:
-        judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
-        scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
-    return scores
 
 
 def _tells_something(task: Task, messages: Sequence[Message]) -> bool:
