@@ -50,9 +50,14 @@ class NearDuplicates:
     def duplicate_of(self, server: ServerDocument) -> str | None:
         """Return the name of the kept server that this one repeats; keep this one if there is none.
 
-        Two servers are the same if the Jaccard overlap of their signatures reaches a threshold.
+        Two servers are the same if the Jaccard overlap of their tools reaches a threshold. Of each tool, its words and
+        the names of its arguments count.
         """
-        signatures, words = signatures_of(server), words_of(server.name)
+        words = words_of(server.name)
+        signatures = frozenset(
+            f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
+            for tool in server.tools
+        )
         shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
         for index in sorted(shared):  # of several, the server that came first
             kept_name, kept_words, kept = self._kept[index]
@@ -63,14 +68,6 @@ class NearDuplicates:
             self._by_signature.setdefault(signature, []).append(len(self._kept))
         self._kept.append((server.name, words, signatures))
         return None
-
-
-def signatures_of(server: ServerDocument) -> frozenset[str]:
-    """Return the signatures of a server's tools: each tool's words with the names of its arguments."""
-    return frozenset(
-        f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
-        for tool in server.tools
-    )
 
 
 @dataclass

@@ -36,7 +36,7 @@ from synthesis.tools.ingestion import (
     synthesize_tools,
     work_directory_of,
 )
-from synthesis.tools.parameter_completion import tools_of_unknown_parameters, with_completed_tools
+from synthesis.tools.parameter_completion import with_completed_tools
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
@@ -198,7 +198,7 @@ class _Run:
 
         Returns the outcomes of these tools, and of all servers.
         """
-        unknown = [(server, tool) for server in documents for tool in tools_of_unknown_parameters(server)]
+        unknown = [(s, tool) for s in documents for tool in s.tools if tool.parameters_status == "unknown"]
         tools, completed = await self._complete("unknown parameters", unknown, self._completions)
         servers = StageReport("servers", read=len(documents))
         for server in documents:
