@@ -35,6 +35,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, ask_together
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
+from synthesis.trajectories.tasks import stands_alone
 from synthesis.written_language import foreign_passages
 
 # Bounded and possessive, to stay fast: a list of more than 401 numbers without a space is read from its end.
@@ -95,25 +96,8 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
     0.0
     """
     claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))  # digits of a URL claim nothing
-    missing = [claim for claim in claims if not any(_stands_in(claim, source) for source in sources)]
+    missing = [claim for claim in claims if not any(stands_alone(claim, source) for source in sources)]
     return len(missing) / len(claims) if claims else 0.0
-
-
-def _stands_in(claim: str, source: str) -> bool:
-    """Say whether a number or URL stands in a text, and not inside a longer number."""
-    place = source.find(claim)
-    while place >= 0:
-        before, after = source[:place][-2:], source[place + len(claim) : place + len(claim) + 2]
-        is_inside = claim[0].isdigit() and (before[-1:].isdecimal() or _is_point_of_a_number(before[::-1]))
-        if not is_inside and not (claim[-1].isdigit() and (after[:1].isdecimal() or _is_point_of_a_number(after))):
-            return True
-        place = source.find(claim, place + 1)
-    return False
-
-
-def _is_point_of_a_number(beside: str) -> bool:
-    """Say whether a point, then a digit follow, read away from a number."""
-    return beside[:1] in (".", ",") and beside[1:].isdecimal()
 
 
 async def judge_axes(
