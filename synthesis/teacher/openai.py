@@ -153,7 +153,7 @@ class OpenAITeacher:
                 if not kind.is_turn:
                     require_own_words(reply, request)
             except ValueError as error:
-                problem = _whole(str(error)[:300])
+                problem = str(error)[:300].encode(errors="replace").decode()  # half of a character cannot be sent
             else:
                 costs.mended += mended
                 return CachedReply(reply.model_dump_json(), usage)  # the cost of all calls, repairs included
@@ -208,11 +208,6 @@ def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
         return cast(Reply, kind.reply_type.model_validate_json(text))
     except ValueError as error:
         raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
-
-
-def _whole(text: str) -> str:
-    """Return a text with `?` for half of a character, which can be sent nowhere."""
-    return text.encode(errors="replace").decode()
 
 
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:
