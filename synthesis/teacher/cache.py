@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,14 +38,7 @@ class CachedReply:
     """A reply that was accepted, and its cost."""
 
     text: str
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens and the cost of the reply."""
-        return Usage(self.prompt_tokens, self.completion_tokens, self.cost_usd)
+    usage: Usage
 
 
 class ReplyFile:
@@ -117,12 +110,11 @@ class ReplyFile:
     async def get(self, key: str) -> CachedReply | None:
         """Return the reply to a question that was answered before."""
         rows = self._rows("SELECT text, prompt_tokens, completion_tokens, cost_usd FROM replies WHERE key = ?", (key,))
-        return CachedReply(*rows[0]) if rows else None
+        return CachedReply(rows[0][0], Usage(*rows[0][1:])) if rows else None
 
     async def put(self, key: str, reply: CachedReply) -> None:
         """Keep a reply with its digest."""
-        row = asdict(reply) | {"key": key, "cost_usd": float(reply.cost_usd)}
-        values = [row[name] for name in _DIGESTED]
+        values = [reply.text, key, *astuple(reply.usage)]
         columns = ", ".join((*_DIGESTED, "digest"))
         self._rows(
             f"INSERT OR REPLACE INTO replies ({columns}) VALUES (?, ?, ?, ?, ?, ?)", [*values, row_digest(*values)]

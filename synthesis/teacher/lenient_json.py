@@ -61,7 +61,7 @@ def json_values(text: str) -> Iterator[Found]:
     mended = frozenset({"thoughts"} if spoken != text else ())
     for whole, mended_so_far in ((text, frozenset[str]()), (spoken, mended)):
         try:
-            value = _strictly(whole)
+            value = strict_json(whole, "reply", "JSON")
         except ValueError:
             continue
         if not isinstance(value, str):
@@ -76,10 +76,6 @@ def json_values(text: str) -> Iterator[Found]:
     for part, mended_so_far in (*parts, (spoken, mended)):
         for found in _values_inside(part):
             yield Found(found.value, found.mended | mended_so_far)
-
-
-def _strictly(text: str) -> JsonValue:
-    return strict_json(text, "reply", "JSON")
 
 
 def _values_inside(text: str) -> Iterator[Found]:
@@ -121,7 +117,7 @@ def _tokens(text: str, start: int) -> tuple[list[str], int, frozenset[str]]:
             break
         if kind == "number":
             try:
-                _strictly(said)
+                strict_json(said, "reply", "JSON")
             except ValueError:  # larger than a double, or too long
                 break
         elif kind == "word":

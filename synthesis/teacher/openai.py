@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import astuple
-from typing import Any, Final, TypeVar, cast, get_args
+from collections.abc import Sequence
+from typing import Any, Final, cast, get_args
 
 from synthesis.records import JsonObject
 from synthesis.teacher.cache import Budget, CachedReply, ReplyFile
@@ -25,8 +24,6 @@ from synthesis.teacher.parroting import require_own_words
 from synthesis.teacher.protocol import BadReply, Reply, Request, Role, TeacherUnavailable
 from synthesis.teacher.reading import read_reply, require_keepable
 from synthesis.teacher.usage import Ledger, Usage, record_usage
-
-Answer = TypeVar("Answer")
 
 _MAX_REPAIRS: Final = 2
 _LARGER: Final = 2
@@ -54,7 +51,7 @@ class OpenAITeacher:
                 self._endpoints[place] = Endpoint(*place, config)
         self._cache = ReplyFile(config.cache) if config.cache is not None else None
         self.budget = Budget(config.max_usd, config.max_tokens, self._cache)
-        self._in_flight: dict[str, asyncio.Task[Any]] = {}
+        self._in_flight: dict[str, asyncio.Task[dict[str, CachedReply]]] = {}
 
     async def ask(self, request: Request[Reply], *, seed: int) -> Reply:
         """Answer one question, from the cache if it was answered before.
@@ -64,10 +61,8 @@ class OpenAITeacher:
             TeacherUnavailable: the key is refused, the budget is used up, or the endpoint does not answer or was never
                 connected to.
         """
-        name = name_of(request, self.config, seed=seed)
-        reply = await self._shared(name, lambda: self._reply(request, seed, name=name))
-        record_usage(reply.usage)
-        return _read_back(reply.text, type(request))
+        (reply,) = await self._answers([(request, seed)], is_joint=False)
+        return reply
 
     async def ask_together(self, requests: Sequence[tuple[Request[Reply], int]]) -> list[Reply]:
         """Answer questions of one form in one call, except those that were answered before.
@@ -77,16 +72,24 @@ class OpenAITeacher:
         Raises:
             BadReply, TeacherUnavailable: as `ask`.
         """
+        return await self._answers(requests, is_joint=True)
+
+    async def _answers(self, requests: Sequence[tuple[Request[Reply], int]], *, is_joint: bool) -> list[Reply]:
+        """Return the replies to questions; those without a kept one are asked, in one call if `is_joint`."""
         names = [name_of(request, self.config, seed=seed) for request, seed in requests]
         replies: dict[str, CachedReply] = {}
-        if self._cache is not None:
-            for name, (request, _) in zip(names, requests, strict=True):
-                if (kept := await self._cache.get(name)) is not None:
-                    self.ledger.of(type(request).__name__).cached += 1
-                    replies[name] = kept
-        missing = {name: asked for name, asked in zip(names, requests, strict=True) if name not in replies}
-        if missing:
-            replies |= await self._shared(" ".join(missing), lambda: self._answered_together(missing))
+        for name, (request, _) in zip(names, requests, strict=True):
+            if self._cache is not None and (kept := await self._cache.get(name)) is not None:
+                self.ledger.of(type(request).__name__).cached += 1
+                replies[name] = kept
+        if missing := {name: asked for name, asked in zip(names, requests, strict=True) if name not in replies}:
+            # Tasks that ask the same at the same time share the answer, which is kept even if they are cancelled.
+            if (answering := self._in_flight.get(together := " ".join(missing))) is None:
+                answering = self._in_flight[together] = asyncio.create_task(self._asked(missing, is_joint=is_joint))
+                answering.add_done_callback(
+                    lambda done: (self._in_flight.pop(together), done.cancelled() or done.exception())
+                )
+            replies |= await asyncio.shield(answering)
         for name in names:
             record_usage(replies[name].usage)
         return [
@@ -107,48 +110,35 @@ class OpenAITeacher:
         if self._cache is not None:
             await self._cache.close()
 
-    async def _shared(self, name: str, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Return the answer to a question; tasks that ask the same question at the same time share it.
-
-        A question that was sent is answered and kept even if the task that asked it is cancelled.
-        """
-        if (answering := self._in_flight.get(name)) is None:
-            answering = self._in_flight[name] = asyncio.create_task(answer())
-            answering.add_done_callback(lambda done: (self._in_flight.pop(name), done.cancelled() or done.exception()))
-        return cast(Answer, await asyncio.shield(answering))
-
-    async def _answered_together(self, asked: dict[str, tuple[Request[Any], int]]) -> dict[str, CachedReply]:
-        """Ask several questions in one call, and keep the reply to each by its name."""
-        requests, seeds = zip(*asked.values(), strict=True)
-        joint = type(requests[0]).together(requests)
-        together = await self._reply(joint, seeds[0])
-        parts = joint.separated(_read_back(together.text, type(joint)))
-        replies: dict[str, CachedReply] = {}
-        for place, (name, part) in enumerate(zip(asked, parts, strict=True)):
-            replies[name] = _share(together, part.model_dump_json(), place, len(asked))
-            if self._cache is not None:
-                await self._cache.put(name, replies[name])
+    async def _asked(self, asked: dict[str, tuple[Request[Any], int]], *, is_joint: bool) -> dict[str, CachedReply]:
+        """Ask one question, or several in one call, and keep the reply to each by its name."""
+        (request, seed), *_ = asked.values()
+        joint = type(request).together([each for each, _ in asked.values()]) if is_joint else None
+        whole = await self._reply(joint or request, seed)
+        texts = [whole.text]
+        if joint is not None:
+            texts = [part.model_dump_json() for part in joint.separated(_read_back(whole.text, type(joint)))]
+        replies = {
+            name: _share(whole, text, place, len(asked))
+            for place, (name, text) in enumerate(zip(asked, texts, strict=True))
+        }
+        if self._cache is not None:
+            for name, reply in replies.items():
+                await self._cache.put(name, reply)
         return replies
 
-    async def _reply(self, request: Request[Any], seed: int, *, name: str = "") -> CachedReply:
-        """Return the reply to a question, which is kept if it has a name."""
+    async def _reply(self, request: Request[Any], seed: int) -> CachedReply:
+        """Return the valid reply to a question within its time limit, and count one that stays bad."""
         costs = self.ledger.of(type(request).__name__)
-        cache = self._cache if name else None
         try:
-            if cache is not None and (kept := await cache.get(name)) is not None:
-                costs.cached += 1
-                return kept
             async with asyncio.timeout(self.config.deadline_seconds):
-                reply = await self._valid_reply(request, seed)
-            if cache is not None:
-                await cache.put(name, reply)
+                return await self._valid_reply(request, seed)
         except BadReply:
             costs.bad_replies += 1
             raise
         except TimeoutError as error:
             costs.bad_replies += 1
             raise BadReply(f"no usable reply within {self.config.deadline_seconds:g} s") from error
-        return reply
 
     async def _valid_reply(self, request: Request[Any], seed: int) -> CachedReply:
         """Ask; if the reply is not valid, ask again with the fault named, `_MAX_REPAIRS` times; raise as `ask`."""
@@ -163,10 +153,10 @@ class OpenAITeacher:
                 if not kind.is_turn:
                     require_own_words(reply, request)
             except ValueError as error:
-                problem = _whole(str(error)[:300])
+                problem = str(error)[:300].encode(errors="replace").decode()  # half of a character cannot be sent
             else:
                 costs.mended += mended
-                return CachedReply(reply.model_dump_json(), *astuple(usage))  # the cost of all calls, repairs included
+                return CachedReply(reply.model_dump_json(), usage)  # the cost of all calls, repairs included
             if not repairs_left:
                 break
             costs.repairs += 1
@@ -220,17 +210,11 @@ def _read_back(text: str, kind: type[Request[Reply]]) -> Reply:
         raise BadReply(f"{kind.__name__}: the reply that was kept cannot be used: {str(error)[:300]}") from error
 
 
-def _whole(text: str) -> str:
-    """Return a text with `?` for half of a character, which can be sent nowhere."""
-    return text.encode(errors="replace").decode()
-
-
 def _share(together: CachedReply, text: str, place: int, count: int) -> CachedReply:
-    """Return one of the replies that came together, with its share of their tokens and cost; the shares add up."""
+    """Return one of `count` replies that came together, with its share of their tokens and cost; the shares add up."""
+    usage = together.usage
 
     def share(tokens: int) -> int:
         return tokens // count + (place < tokens % count)
 
-    return CachedReply(
-        text, share(together.prompt_tokens), share(together.completion_tokens), together.cost_usd / count
-    )
+    return CachedReply(text, Usage(share(usage.prompt_tokens), share(usage.completion_tokens), usage.cost_usd / count))

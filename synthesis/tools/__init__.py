@@ -12,7 +12,6 @@ names                 Names of tools: legal for chat templates, unique inside a 
 openapi               OpenAPI 3.x specifications: each operation is a tool, with its parameters and JSON body.
 parameter_completion  Tools with unknown parameters or results: completed by the teacher; without parameters a tool is
                       left out.
-python_functions      Typed Python functions as tools, read from the source text; nothing is imported or run.
 rapidapi              RapidAPI documents: lists of the endpoints of one API, and lines `{"tool", "functions"}`.
 schema_repair         Keywords of a schema as they are found in the wild, made plain ones of draft 2020-12.
 sources               Sources of tool documents: files and folders of any known format, told apart by their contents.

@@ -20,9 +20,9 @@ from synthesis.records import JsonObject, ServerDocument
 from synthesis.run.destination import DestinationRefused, records_of, require_destination
 from synthesis.stage import NothingKept, Rejected, StageReport
 from synthesis.tools.documents import SourceServer, ToolDocumentFilters, normalise_server
-from synthesis.tools.mcp_pool import McpGroup, McpPool, joined
+from synthesis.tools.mcp_pool import McpPool
 from synthesis.tools.mcp_registry import LISTING_HEAD, listing
-from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup
+from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.tools.names import words_of
 from synthesis.tools.sources import read_servers, source_files
 
@@ -50,9 +50,14 @@ class NearDuplicates:
     def duplicate_of(self, server: ServerDocument) -> str | None:
         """Return the name of the kept server that this one repeats; keep this one if there is none.
 
-        Two servers are the same if the Jaccard overlap of their signatures reaches a threshold.
+        Two servers are the same if the Jaccard overlap of their tools reaches a threshold. Of each tool, its words and
+        the names of its arguments count.
         """
-        signatures, words = signatures_of(server), words_of(server.name)
+        words = words_of(server.name)
+        signatures = frozenset(
+            f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
+            for tool in server.tools
+        )
         shared = Counter(index for signature in signatures for index in self._by_signature.get(signature, ()))
         for index in sorted(shared):  # of several, the server that came first
             kept_name, kept_words, kept = self._kept[index]
@@ -65,21 +70,13 @@ class NearDuplicates:
         return None
 
 
-def signatures_of(server: ServerDocument) -> frozenset[str]:
-    """Return the signatures of a server's tools: each tool's words with the names of its arguments."""
-    return frozenset(
-        f"{' '.join(words_of(tool.name))}({','.join(sorted(tool.parameters.get('properties', {})))})"
-        for tool in server.tools
-    )
-
-
 @dataclass
 class Servers:
     """The servers of a run: their documents, and the pools of the real ones."""
 
     documents: list[ServerDocument]
-    groups: dict[str, McpGroup]
-    """Server id to the real servers behind it: one, or several that are offered together."""
+    pools: dict[str, McpPool]
+    """Server id to the real server behind it."""
     report: StageReport
     outcomes: list[JsonObject]
     """The outcome of each document: kept, repaired or rejected, with the reason."""
@@ -92,11 +89,8 @@ async def gather_servers(
     filters: ToolDocumentFilters,
     stack: AsyncExitStack,
     work_directory: Path,
-    mcp_server_groups: Sequence[McpServerGroup] = (),
 ) -> Servers:
     """Read and normalise each source; start the MCP servers, which stay up until `stack` is closed.
-
-    The servers of a group become one document, after those of the servers without a group.
 
     Raises:
         SourceMissing, ToolServerUnavailable: a source is not there, or an MCP server does not start.
@@ -106,20 +100,11 @@ async def gather_servers(
     for path in (path for source in sources for path in source_files(source)):
         for found in read_servers(path):
             _normalise_into(servers, found, filters, path.name)
-    listed: dict[str, tuple[McpPool, SourceServer]] = {}
     for ordinal, config in enumerate(mcp_servers):
         pool = McpPool(config, work_directory / f"mcp-{ordinal}")
         stack.push_async_callback(pool.close)  # before its tools are listed: if that fails, the server is closed
-        listed[config.name] = pool, await pool.source_server()
-        if any(config.name in group.servers for group in mcp_server_groups):
-            continue
-        if document := _normalise_into(servers, listed[config.name][1], filters, config.name):
-            servers.groups[document.id] = McpGroup([pool], {})
-    for group in mcp_server_groups:
-        members = [listed[config.name] for config in mcp_servers if config.name in group.servers]
-        together, routes = joined(group, [listing for _, listing in members])
-        if document := _normalise_into(servers, together, filters, group.name):
-            servers.groups[document.id] = McpGroup([pool for pool, _ in members], routes)
+        if document := _normalise_into(servers, await pool.source_server(), filters, config.name):
+            servers.pools[document.id] = pool
     servers.report.seconds = time.monotonic() - started
     return servers
 

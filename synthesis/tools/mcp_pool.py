@@ -1,8 +1,7 @@
 """The sessions of real tool servers: lent to one trajectory, restored, replaced when they die.
 
-A conversation has one server, or a group of several whose tools are offered together. Each session is a process of its
-own with a workspace of its own. A trajectory leases it alone, and finds the workspace as it was prepared, so that
-trajectories see nothing of one another and their order changes nothing.
+Each session is a process of its own with a workspace of its own. A trajectory leases it alone, and finds the workspace
+as it was prepared, so that trajectories see nothing of one another and their order changes nothing.
 """
 
 from __future__ import annotations
@@ -10,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from sandbox.program import give
-from synthesis.records import InjectedFailure, JsonObject, JsonValue, ToolDocument
+from synthesis.records import InjectedFailure, JsonObject, ToolDocument
 from synthesis.tools.backends import ToolResponse
-from synthesis.tools.documents import SourceServer, object_in
+from synthesis.tools.documents import SourceServer
 from synthesis.tools.mcp_confinement import is_confined, started
-from synthesis.tools.mcp_servers import ORIGIN, Credentials, McpServerConfig, McpServerGroup, ToolServerUnavailable
+from synthesis.tools.mcp_servers import ORIGIN, Credentials, McpServerConfig, ToolServerUnavailable
 from synthesis.tools.mcp_session import McpSession
-from synthesis.tools.names import legal_names, words_of
 from synthesis.tools.tools_list import listed_tool
 
 _RECONNECT_SECONDS: Final = 2.0
@@ -157,78 +153,15 @@ class McpPool:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Route(NamedTuple):
-    """The place of a call's server in its group, and the name by which the server knows the tool."""
-
-    server: int
-    tool: str
-
-
-class McpGroup:
-    """The pools of the servers of a conversation, leased together."""
-
-    def __init__(self, pools: Sequence[McpPool], routes: Mapping[str, Route]):
-        """`routes` go by the names in the group's listing; a server by itself needs none."""
-        self._pools, self._routes = tuple(pools), routes
-
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[McpBackend]:
-        """Lend a session of each server to one trajectory; waits while one has none left.
-
-        Raises:
-            ToolServerUnavailable: a new session does not start.
-        """
-        # No deadlock: every group leases in the order of the config, and no server is in two groups.
-        async with AsyncExitStack() as stack:
-            sessions = [await stack.enter_async_context(pool.lease()) for pool in self._pools]
-            yield McpBackend(sessions, self._routes)
-
-
 class McpBackend:
-    """Answers the calls of one trajectory from leased sessions."""
+    """Answers the calls of one trajectory from a leased session."""
 
     kind: Literal["mcp", "emulator"] = "mcp"
 
-    def __init__(self, sessions: Sequence[McpSession], routes: Mapping[str, Route]):
+    def __init__(self, session: McpSession):
         self.injected_failures: list[InjectedFailure] = []
-        self._sessions, self._routes = sessions, routes
+        self._session = session
 
     async def call(self, call_id: str, tool: ToolDocument, arguments: JsonObject) -> ToolResponse:
         """Make one call by the name that the server knows; raise as `McpSession.call`."""
-        listed = tool.original_name or tool.name
-        place, name = self._routes[listed] if self._routes else (0, listed)
-        return await self._sessions[place].call(name, arguments)
-
-
-def joined(group: McpServerGroup, listings: Sequence[SourceServer]) -> tuple[SourceServer, dict[str, Route]]:
-    """Return the listings of several servers as that of one, and the routes of its tools.
-
-    A tool name that several of the servers have gets the server's name before it, for each of them.
-
-    Raises:
-        ToolServerUnavailable: two tools still have one name.
-    """
-    names = [[str(tool.name).strip() for tool in listing.tools] for listing in listings]
-    having = Counter(name for listed in names for name in set(listed))
-    tools = []
-    routes: dict[str, Route] = {}
-    values: dict[str, JsonValue] = {}
-    for place, (listing, listed) in enumerate(zip(listings, names, strict=True)):
-        prefix = "_".join(words_of(listing.name)) or f"server_{place + 1}"
-        called = [name if having[name] == 1 else f"{prefix}__{name}" for name in listed]
-        for name, own, legal, tool in zip(called, listed, legal_names(called), listing.tools, strict=True):
-            route = Route(place, str(tool.name))
-            if routes.setdefault(name, route) != route:
-                raise ToolServerUnavailable(
-                    f"mcp_server_groups, {group.name!r}: two tools have the name {name!r}; give one of its servers "
-                    "another `name`"
-                )
-            tools.append(replace(tool, name=name))
-            # By `tool.argument`: the known values of one server say nothing of the arguments of others.
-            for argument in object_in(object_in(tool.parameters).get("properties")):
-                known = listing.argument_values
-                found = known.get(f"{legal_names([own])[0]}.{argument}", known.get(argument))
-                values |= {} if found is None else {f"{legal}.{argument}": found}
-    repairs = tuple(repair for listing in listings for repair in listing.repairs)
-    source = SourceServer(group.name, ORIGIN, tools, group.domain, "", group.language, values, repairs)
-    return source, routes
+        return await self._session.call(tool.original_name or tool.name, arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
@@ -83,44 +82,6 @@ class McpServerConfig(BaseModel):
     def unavailable(self, fault: str) -> ToolServerUnavailable:
         """Return the error of this server with a fault."""
         return ToolServerUnavailable(f"MCP server {self.name!r}: {fault}")
-
-
-class McpServerGroup(BaseModel):
-    """Real servers whose tools are offered together, in the same conversations, and no longer alone.
-
-    Tools keep their names; one that several of the servers have is called `server__tool`, for each of them.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    """Name of the group in records."""
-    servers: tuple[str, ...] = Field(min_length=2)
-    """Names of servers under `mcp_servers`."""
-    domain: str = "General"
-    """Domain of the group in records."""
-    language: Language | None = None
-    """Language of the group's tasks; without it both languages."""
-
-
-def require_groups_of(groups: Sequence[McpServerGroup], servers: Sequence[McpServerConfig]) -> None:
-    """Require that every group is of servers that there are, and no server in two places.
-
-    Raises:
-        ValueError: the first group at fault, in one line.
-    """
-    names = [server.name for server in servers]
-    taken: dict[str, str] = {}
-    for group in groups:
-        for name in group.servers:
-            if names.count(name) != 1:
-                raise ValueError(
-                    f"mcp_server_groups, {group.name!r}: {names.count(name) or 'none'} of mcp_servers have the name "
-                    f"{name!r}; name servers that one each has"
-                )
-            if name in taken:
-                raise ValueError(f"mcp_server_groups: {name!r} stands in {taken[name]!r} too; leave it in one place")
-            taken[name] = group.name
 
 
 class ToolServerUnavailable(SynthesisError):

@@ -18,11 +18,6 @@ from synthesis.tools.written_documents import check_written
 UNKNOWN: Final = "parameters stay unknown"
 
 
-def tools_of_unknown_parameters(server: ServerDocument) -> list[ToolDocument]:
-    """Return the tools of a server whose source does not say their parameters."""
-    return [tool for tool in server.tools if tool.parameters_status == "unknown"]
-
-
 async def complete_tool(teacher: Teacher, server: ServerDocument, tool: ToolDocument, *, seed: int) -> ToolDocument:
     """Return the tool with the parameters that the teacher writes for it, or with its output schema if they are known.
 

@@ -4,7 +4,6 @@
                several servers: rows that have `tools`, or a listing of an MCP registry
 .jsonl         one of the above, or one RapidAPI tool, per line
 .yaml, .yml    one of the above
-.py            typed functions
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from synthesis.tools.crawled import read_crawled
 from synthesis.tools.documents import SourceServer
 from synthesis.tools.mcp_registry import read_registry
 from synthesis.tools.openapi import read_openapi
-from synthesis.tools.python_functions import read_python_functions
 from synthesis.tools.rapidapi import read_endpoints, read_function_line
 from synthesis.tools.tools_list import read_tools_list
 
 EXAMPLES_DIRECTORY: Final = Path(__file__).parent / "examples"
 """The tool documents that the project ships."""
-SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml", ".py")
+SUFFIXES: Final = (".json", ".jsonl", ".yaml", ".yml")
 _READERS: Final = (read_crawled, read_openapi, read_endpoints, read_function_line, read_tools_list)
 
 
@@ -70,7 +68,7 @@ def read_servers(path: Path) -> Iterator[SourceServer | Rejected]:
     for where, part in parts:
         try:
             yield from _servers_of(part, path, where)
-        except (ValueError, RecursionError, SyntaxError) as error:
+        except (ValueError, RecursionError) as error:
             yield _unreadable(where, error)
 
 
@@ -82,9 +80,6 @@ def _unreadable(where: str, error: BaseException) -> Rejected:
 
 def _servers_of(text: str, path: Path, where: str) -> Iterator[SourceServer | Rejected]:
     """Yield the server of a text, of each row of a data set whose rows have `tools`, or of a registry's listing."""
-    if path.suffix == ".py":
-        yield read_python_functions(text, path.stem)
-        return
     repairs: tuple[str, ...] = ()
     if path.suffix in (".yaml", ".yml"):
         from synthesis.tools.yaml_documents import parsed_yaml  # here: most sources are JSON

@@ -16,7 +16,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Teacher
 from synthesis.tools.backends import ToolBackend, ToolResponse
 from synthesis.track.seeds import derived_random, derived_seed
-from synthesis.trajectories.follow_ups import answer_of_user, next_request, task_so_far
+from synthesis.trajectories.follow_ups import said_by_user, task_so_far
 
 StopReason = Literal["no_tool_call", "max_turns", "deadline"]
 
@@ -50,11 +50,49 @@ async def collect_conversation(
             broke the protocol, or a reply stayed unusable; the error holds the messages so far.
         ToolServerDied: a real tool server ended; the task can be tried again from the start.
     """
+    documents = {tool.name: tool for tool in tools}
     messages = [Message(role="user", content=task.text)]  # grows in place: a deadline leaves the messages so far
+
+    async def converse() -> StopReason:
+        num_calls = 0
+        for turn in range(max_turns):
+            said = task_so_far(task, messages)  # the agent must not know of follow-ups before the user says them
+            request = TakeTurn(language=task.language, tools=tools, conversation=tuple(messages), task=said)
+            reply = await teacher.ask(request, seed=derived_seed(seed, "turn", turn))
+            calls = tuple(
+                ToolCall(id=f"call_{num_calls + ordinal}", name=call.name, arguments=call.arguments)
+                for ordinal, call in enumerate(reply.tool_calls, 1)
+            )
+            num_calls += len(calls)
+            messages.append(
+                Message(
+                    role="assistant",
+                    content=reply.content,
+                    reasoning_content=reply.reasoning or None,
+                    reasoning_tokens=reply.reasoning_tokens,
+                    tool_calls=calls,
+                )
+            )
+            for call in calls:  # one after the other: a later call may read the writes of an earlier one
+                if error := call_error(call, documents):
+                    response = ToolResponse(json.dumps({"error": error}, ensure_ascii=False), is_error=True)
+                else:
+                    response = await backend.call(call.id, documents[call.name], call.arguments)
+                messages.append(
+                    Message(role="tool", content=response.content, tool_call_id=call.id, is_error=response.is_error)
+                )
+            if calls:
+                continue
+            text = await said_by_user(task, messages, tools, teacher, seed=derived_seed(seed, "user", turn))
+            if text is None:
+                return "no_tool_call"
+            messages.append(Message(role="user", content=text))
+        return "max_turns"
+
     with rejected_with(lambda: {"messages": [message.model_dump(mode="json") for message in messages]}):
         try:
             async with asyncio.timeout(deadline_seconds):
-                stop_reason = await _converse(messages, task, tools, backend, teacher, seed=seed, max_turns=max_turns)
+                stop_reason = await converse()
         except TimeoutError:
             stop_reason = "deadline"
     return Conversation(tuple(messages), stop_reason)
@@ -69,64 +107,6 @@ def rejected_with(made: Callable[[], JsonObject]) -> Iterator[None]:
         raise Rejected(rejected.reason, rejected.detail, {**made(), **rejected.made}) from rejected
     except BadReply as bad:
         raise Rejected("unusable reply", str(bad), made()) from bad
-
-
-async def _converse(
-    messages: list[Message],
-    task: Task,
-    tools: tuple[ToolDocument, ...],
-    backend: ToolBackend,
-    teacher: Teacher,
-    *,
-    seed: int,
-    max_turns: int,
-) -> StopReason:
-    documents = {tool.name: tool for tool in tools}
-    num_calls = 0
-    for turn in range(max_turns):
-        said = task_so_far(task, messages)  # the agent must not know of follow-ups before the user says them
-        request = TakeTurn(language=task.language, tools=tools, conversation=tuple(messages), task=said)
-        reply = await teacher.ask(request, seed=derived_seed(seed, "turn", turn))
-        calls = tuple(
-            ToolCall(id=f"call_{num_calls + ordinal}", name=call.name, arguments=call.arguments)
-            for ordinal, call in enumerate(reply.tool_calls, 1)
-        )
-        num_calls += len(calls)
-        messages.append(
-            Message(
-                role="assistant",
-                content=reply.content,
-                reasoning_content=reply.reasoning or None,
-                reasoning_tokens=reply.reasoning_tokens,
-                tool_calls=calls,
-            )
-        )
-        for call in calls:  # one after the other: a later call may read the writes of an earlier one
-            if error := call_error(call, documents):
-                response = ToolResponse(json.dumps({"error": error}, ensure_ascii=False), is_error=True)
-            else:
-                response = await backend.call(call.id, documents[call.name], call.arguments)
-            messages.append(
-                Message(role="tool", content=response.content, tool_call_id=call.id, is_error=response.is_error)
-            )
-        if calls:
-            continue
-        text = await _said_by_user(task, messages, tools, teacher, seed=derived_seed(seed, "user", turn))
-        if text is None:
-            return "no_tool_call"
-        messages.append(Message(role="user", content=text))
-    return "max_turns"
-
-
-async def _said_by_user(
-    task: Task, messages: list[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
-) -> str | None:
-    """Return the reply of the simulated user to a message without calls; None if the user has nothing more to say."""
-    if task.expectation == "ask_back":
-        if sum(message.role == "user" for message in messages) > 1:  # the user has answered once already
-            return None
-        return await answer_of_user(task, messages, tools, teacher, seed=seed)
-    return await next_request(task, messages, tools, teacher, seed=seed)
 
 
 def call_error(call: ToolCall, documents: Mapping[str, ToolDocument]) -> str | None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from synthesis.teacher.config import OpenAITeacherConfig
 from synthesis.tools.documents import ToolDocumentFilters
-from synthesis.tools.mcp_servers import McpServerConfig, McpServerGroup, require_groups_of
+from synthesis.tools.mcp_servers import McpServerConfig
 from synthesis.trajectories.reward_axes import RewardThresholds
 from synthesis.trajectories.tasks import TaskThresholds
 
@@ -31,8 +31,6 @@ class TrajectoriesConfig(BaseModel):
     """Files and folders of tool documents, in any known format."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
     """MCP servers whose tools are called for real."""
-    mcp_server_groups: tuple[McpServerGroup, ...] = Field(default=(), exclude_if=lambda groups: not groups)
-    """Groups of real servers that are offered together, in the same conversations."""
     filters: ToolDocumentFilters = ToolDocumentFilters()
     """Limits on the documents of servers that are kept."""
 
@@ -106,5 +104,4 @@ class TrajectoriesConfig(BaseModel):
             raise ValueError("expected min_chain_length <= max_chain_length")
         if self.refuse_share + self.ask_back_share > 1:
             raise ValueError("expected refuse_share + ask_back_share <= 1")
-        require_groups_of(self.mcp_server_groups, self.mcp_servers)
         return self

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserReply, UserTurn
+from synthesis.prompts.simulated_user import AnswerAsUser, ContinueAsUser, UserTurn
 from synthesis.prompts.tasks import WriteFollowUp, WrittenFollowUp
-from synthesis.records import Chain, FollowUp, JsonValue, Message, ServerDocument, Task, ToolDocument
+from synthesis.records import Chain, FollowUp, Message, ServerDocument, Task, ToolDocument
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
 from synthesis.track.replies import accepted_reply
@@ -92,14 +92,28 @@ async def write_follow_ups(
     return task
 
 
-async def next_request(
+async def said_by_user(
     task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
 ) -> str | None:
-    """Let the simulated user say the next follow-up; None if there is none, or the user stops.
+    """Let the simulated user react to a message without calls: by the fact that was hidden, or by the next follow-up.
+
+    None if the user has nothing more to say, or stops.
 
     Raises:
-        Rejected: the user left out a value that the follow-up states, or named a tool.
+        Rejected: the user left out a value that the follow-up states, named a tool, or spoke another language.
     """
+
+    def in_language(text: str) -> str:
+        # The facts and the conversation may be repeated in any language.
+        heard = [task.slots, task.hidden_parameters, [message.content for message in messages]]
+        require_language(text, task.language, heard, what="task", terms=terms_of(tools))
+        return text
+
+    if task.expectation == "ask_back":
+        if sum(message.role == "user" for message in messages) > 1:  # the user has answered once already
+            return None
+        question = AnswerAsUser(task=task, conversation=tuple(messages))
+        return await accepted_reply(teacher, question, lambda reply: in_language(reply.text), seed=seed)
     said = task_so_far(task, messages)
     if len(said.follow_ups) == len(task.follow_ups):
         return None
@@ -115,28 +129,6 @@ async def next_request(
                 raise Rejected("simulated user left a fact out", f"{slot!r} = {value!r}")
         if not turn.text.strip() or leaked_tool_names(turn.text, tools):
             raise Rejected("simulated user out of role", repr(turn.text[:80]))
-        require_language(turn.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
-        return turn.text
+        return in_language(turn.text)
 
     return await accepted_reply(teacher, request, checked, seed=seed)
-
-
-async def answer_of_user(
-    task: Task, messages: Sequence[Message], tools: tuple[ToolDocument, ...], teacher: Teacher, *, seed: int
-) -> str:
-    """Let the simulated user tell the value that the agent asks for.
-
-    Raises:
-        Rejected: the user says it in another language.
-    """
-
-    def checked(reply: UserReply) -> str:
-        require_language(reply.text, task.language, _heard(task, messages), what="task", terms=terms_of(tools))
-        return reply.text
-
-    return await accepted_reply(teacher, AnswerAsUser(task=task, conversation=tuple(messages)), checked, seed=seed)
-
-
-def _heard(task: Task, messages: Sequence[Message]) -> list[JsonValue]:
-    """Return the texts that the user may repeat in any language: the facts, and the conversation."""
-    return [task.slots, task.hidden_parameters, [message.content for message in messages]]

@@ -36,7 +36,7 @@ from synthesis.tools.ingestion import (
     synthesize_tools,
     work_directory_of,
 )
-from synthesis.tools.parameter_completion import tools_of_unknown_parameters, with_completed_tools
+from synthesis.tools.parameter_completion import with_completed_tools
 from synthesis.tools.sources import EXAMPLES_DIRECTORY
 from synthesis.track.fingerprint import synthesis_fingerprint
 from synthesis.track.journal import Journal, run_stage
@@ -81,9 +81,7 @@ async def synthesize_trajectories(
     async with AsyncExitStack() as stack:
         stack.callback(clear_workspaces, work_directory)
         sources = ((EXAMPLES_DIRECTORY,) if config.shipped_examples else ()) + config.tool_documents
-        servers = await gather_servers(
-            sources, config.mcp_servers, config.filters, stack, work_directory, config.mcp_server_groups
-        )
+        servers = await gather_servers(sources, config.mcp_servers, config.filters, stack, work_directory)
         print(servers.report.closing_line(), file=progress)
         require_servers(servers)
         track_run = TrackRun(
@@ -100,10 +98,10 @@ async def synthesize_trajectories(
             finished.seconds, finished.made_by = time.monotonic() - started, made_by([teacher.name])
             return finished
         journals = stack.enter_context(track_run.open_journals())
-        run = _Run(config, TrajectoriesWorker(config, teacher, servers.groups), journals, progress, teacher)
+        run = _Run(config, TrajectoriesWorker(config, teacher, servers.pools), journals, progress, teacher)
         unknown, completed = await run.complete_tools(servers.documents)
         if completed.kept:
-            outputs = await run.complete_outputs(servers.groups.keys())
+            outputs = await run.complete_outputs(servers.pools.keys())
             await run.propose_chains()
             report = await run.collect_trajectories()
             track_run.write_rejected(report, run.rejected(), REJECTED_KIND)
@@ -198,7 +196,7 @@ class _Run:
 
         Returns the outcomes of these tools, and of all servers.
         """
-        unknown = [(server, tool) for server in documents for tool in tools_of_unknown_parameters(server)]
+        unknown = [(s, tool) for s in documents for tool in s.tools if tool.parameters_status == "unknown"]
         tools, completed = await self._complete("unknown parameters", unknown, self._completions)
         servers = StageReport("servers", read=len(documents))
         for server in documents:

@@ -35,6 +35,7 @@ from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Request, Teacher, ask_together
 from synthesis.track.seeds import derived_seed
 from synthesis.trajectories.follow_ups import request_positions, task_so_far
+from synthesis.trajectories.tasks import stands_alone
 from synthesis.written_language import foreign_passages
 
 # Bounded and possessive, to stay fast: a list of more than 401 numbers without a space is read from its end.
@@ -95,25 +96,8 @@ def ungrounded_share(answer: str, sources: Sequence[str]) -> float:
     0.0
     """
     claims = set(_URL.findall(answer)) | set(_NUMBER.findall(_URL.sub(" ", answer)))  # digits of a URL claim nothing
-    missing = [claim for claim in claims if not any(_stands_in(claim, source) for source in sources)]
+    missing = [claim for claim in claims if not any(stands_alone(claim, source) for source in sources)]
     return len(missing) / len(claims) if claims else 0.0
-
-
-def _stands_in(claim: str, source: str) -> bool:
-    """Say whether a number or URL stands in a text, and not inside a longer number."""
-    place = source.find(claim)
-    while place >= 0:
-        before, after = source[:place][-2:], source[place + len(claim) : place + len(claim) + 2]
-        is_inside = claim[0].isdigit() and (before[-1:].isdecimal() or _is_point_of_a_number(before[::-1]))
-        if not is_inside and not (claim[-1].isdigit() and (after[:1].isdecimal() or _is_point_of_a_number(after))):
-            return True
-        place = source.find(claim, place + 1)
-    return False
-
-
-def _is_point_of_a_number(beside: str) -> bool:
-    """Say whether a point, then a digit follow, read away from a number."""
-    return beside[:1] in (".", ",") and beside[1:].isdecimal()
 
 
 async def judge_axes(
@@ -126,6 +110,8 @@ async def judge_axes(
     judges_at_once: bool = False,
 ) -> RewardAxes:
     """Score a whole conversation on the seven axes.
+
+    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
 
     Raises:
         Rejected: a task that needs tools was answered without any.
@@ -150,7 +136,20 @@ async def judge_axes(
         *((judges.JudgeAnswerRelevance, upto) for upto in told),
         *((judges.JudgeAnswerSummary, upto) for upto in told),
     ]
-    scores = await _judged(task, tools, messages, teacher, wanted, seed=seed, at_once=judges_at_once)
+
+    def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
+        # Cut off here, and not by the prompt: later messages cannot sway a judge.
+        said = task_so_far(task, messages[:upto])
+        request = judge(task=said, tools=tools, conversation=messages[:upto])
+        # A judgement with the whole conversation in sight is another one, so it has another seed.
+        return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if judges_at_once else []))
+
+    # The earliest message first: the prompt of a call begins with that of the call before it.
+    places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
+    scores: dict[tuple[Judge, int], float] = {}
+    for place in [wanted] if judges_at_once else places:
+        judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
+        scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
 
     def lowest(judge: Judge, places: Sequence[int]) -> float | None:
         return min((scores[judge, upto] for upto in places), default=None)
@@ -173,37 +172,6 @@ async def judge_axes(
         tool_conciseness=tool_conciseness(messages, tools),
         final_answer=min(final_answer(upto) for upto in answers),
     )
-
-
-async def _judged(
-    task: Task,
-    tools: tuple[ToolDocument, ...],
-    messages: tuple[Message, ...],
-    teacher: Teacher,
-    wanted: Sequence[tuple[Judge, int]],
-    *,
-    seed: int,
-    at_once: bool,
-) -> dict[tuple[Judge, int], float]:
-    """Return the score of each question: a judge, and the number of messages that it sees from the first on.
-
-    Decided: docs/decisions/teacher.md, “Judges of one message share a call and see only the messages before it”.
-    """
-
-    def question(judge: Judge, upto: int) -> tuple[Request[judges.Judgement], int]:
-        # Cut off here, and not by the prompt: later messages cannot sway a judge.
-        said = task_so_far(task, messages[:upto])
-        request = judge(task=said, tools=tools, conversation=messages[:upto])
-        # A judgement with the whole conversation in sight is another one, so it has another seed.
-        return request, derived_seed(seed, judge.__name__, upto, *(["at once"] if at_once else []))
-
-    # The earliest message first: the prompt of a call begins with that of the call before it.
-    places = [[one for one in wanted if one[1] == upto] for upto in sorted({upto for _, upto in wanted})]
-    scores: dict[tuple[Judge, int], float] = {}
-    for place in [wanted] if at_once else places:
-        judgements = await ask_together(teacher, [question(judge, upto) for judge, upto in place])
-        scores |= {one: judgement.score for one, judgement in zip(place, judgements, strict=True)}
-    return scores
 
 
 def _tells_something(task: Task, messages: Sequence[Message]) -> bool:

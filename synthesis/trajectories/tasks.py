@@ -104,30 +104,35 @@ def is_stated(value: JsonValue, text: str) -> bool:
     if not wanted:
         return False
     if isinstance(value, int | float):
-        # Not a part of a longer number; a full stop after it may end the sentence.
-        return any(
-            not (before.isdecimal() or before == ".")
-            and not (after[:1].isdecimal() or (after[:1] == "." and after[1:].isdecimal()))
-            for before, after in _surroundings(wanted, text)
-        )
+        return stands_alone(wanted, text)
     text = text.casefold()
     # Chinese has no spaces between words, so only an ASCII value can be asked to stand alone.
     if not str(value).isascii():
         return wanted in text
-    return not all(_is_of_a_word(before) or _is_of_a_word(after[:1]) for before, after in _surroundings(wanted, text))
+    return any(not re.search("[a-z0-9]", before[-1:] + after[:1]) for before, after in _surroundings(wanted, text))
+
+
+def stands_alone(number: str, text: str) -> bool:
+    """Say whether a number or a URL stands in a text, and not as a part of a longer one.
+
+    >>> stands_alone("500", "1,500 rows"), stands_alone("500", "It has 500.")
+    (False, True)
+    """
+    return any(not (_goes_on(before[::-1]) or _goes_on(after)) for before, after in _surroundings(number, text))
+
+
+def _goes_on(beside: str) -> bool:
+    """Say whether a digit follows, or a point and a digit; read away from a number."""
+    return beside[:1].isdecimal() or (beside[:1] in (".", ",") and beside[1:].isdecimal())
 
 
 def _surroundings(wanted: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yield the letter before and the two after each place of a text in another. No pattern is compiled for it."""
+    """Yield the two letters before and after each place of a text in another. No pattern is compiled for it."""
     place = text.find(wanted)
     while place >= 0:
         end = place + len(wanted)
-        yield text[max(0, place - 1) : place], text[end : end + 2]
+        yield text[max(0, place - 2) : place], text[end : end + 2]
         place = text.find(wanted, place + 1)
-
-
-def _is_of_a_word(letter: str) -> bool:
-    return letter.isascii() and letter.isalnum()
 
 
 def check_text(text: str, server: ServerDocument, facts: JsonValue) -> None:

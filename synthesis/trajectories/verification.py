@@ -13,18 +13,16 @@ Replies of real tool servers and of language models cannot be had again: only th
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from synthesis.prompts.emulated_tool_response import EmulateCall, EmulatorState
 from synthesis.record_io import RecordSource, check_shards
 from synthesis.records import Message, RewardAxes, ToolCall, Trajectory
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import Teacher
-from synthesis.tools.backends import compact_json, is_injected_failure
-from synthesis.trajectories.collection import call_error
+from synthesis.tools.backends import Emulator, is_injected_failure
+from synthesis.trajectories.collection import call_error, rejected_with
 from synthesis.trajectories.reward_axes import judge_axes, tool_call_status, tool_conciseness
 from synthesis.verification import VerificationReport, check_digest, verify_records
 
@@ -124,21 +122,19 @@ def _require_scores(reward: RewardAxes, expected: Mapping[str, float | None]) ->
 async def _replay_responses(trajectory: Trajectory, embedded: Teacher) -> None:
     documents = {tool.name: tool for tool in trajectory.tools}
     injected = {failure.tool_call_id: failure.kind for failure in trajectory.injected_failures}
-    language, state = trajectory.task.language, EmulatorState()
+    # The failures are those of the record, so that none is drawn again.
+    emulator = Emulator(embedded, language=trajectory.task.language, seed=0, failure_rate=0.0)
     for call, response in calls_and_responses(trajectory):
         if call_error(call, documents) is not None:
             continue
-        request = EmulateCall(language=language, tool=documents[call.name], arguments=call.arguments, state=state)
-        again = await embedded.ask(request, seed=0)  # the embedded teacher draws from the call alone
-        whole = compact_json(again.value)
-        if (kind := injected.get(call.id)) is not None:  # a failed call changes no state
-            if kind == "malformed" and not whole.startswith(response.content[:-1]):
-                raise Rejected("another response", f"{call.id}: expected a part of {whole[:80]!r}")
-            continue
-        state = again.state
-        error = None if again.error is None else json.dumps({"error": again.error}, ensure_ascii=False)
-        expected, is_error = whole if error is None else error, error is not None
-        if (response.content, response.is_error) != (expected, is_error):
-            raise Rejected(
-                "another response", f"{call.id}: expected {expected[:80]!r}, found {response.content[:80]!r}"
-            )
+        state = emulator.state
+        with rejected_with(dict):  # a document whose schema the reply does not satisfy is another one
+            again = await emulator.call(call.id, documents[call.name], call.arguments)
+        is_same = (response.content, response.is_error) == (again.content, again.is_error)
+        if (kind := injected.get(call.id)) is not None:
+            emulator.state = state  # a failed call changes none
+            value = "null" if again.is_error else again.content  # the one that a malformed response is cut from
+            is_same = kind != "malformed" or value.startswith(response.content[:-1])
+        if not is_same:
+            said = f"expected {again.content[:80]!r}, found {response.content[:80]!r}"
+            raise Rejected("another response", f"{call.id}: {said}")

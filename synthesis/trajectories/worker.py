@@ -35,7 +35,7 @@ from synthesis.records import (
 from synthesis.stage import Rejected
 from synthesis.teacher.protocol import BadReply, Request, Teacher, made_by, reads_prompts
 from synthesis.tools.backends import Emulator, ToolBackend
-from synthesis.tools.mcp_pool import McpGroup
+from synthesis.tools.mcp_pool import McpBackend, McpPool
 from synthesis.tools.mcp_servers import ToolServerDied
 from synthesis.tools.parameter_completion import complete_tool
 from synthesis.track.replies import accepted_reply
@@ -75,9 +75,9 @@ def prompt_version_of(config: TrajectoriesConfig, teacher: Teacher) -> str:
 class TrajectoriesWorker:
     """Worker on items of the track; a result depends on the configuration, its seed and the item alone."""
 
-    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, groups: Mapping[str, McpGroup]):
-        """`groups` are the real tool servers, by the ids of their documents."""
-        self._config, self._teacher, self._groups = config, teacher, groups
+    def __init__(self, config: TrajectoriesConfig, teacher: Teacher, pools: Mapping[str, McpPool]):
+        """`pools` are the real tool servers, by the ids of their documents."""
+        self._config, self._teacher, self._pools = config, teacher, pools
         self._prompt_version = prompt_version_of(config, teacher)
         self._length = None if config.student is None else SampleLength(config.student, config.max_sample_tokens)
 
@@ -271,13 +271,13 @@ class TrajectoriesWorker:
             collect_conversation, task, tools, teacher=self._teacher, seed=seed, max_turns=config.max_turns,
             deadline_seconds=config.deadline_seconds,
         )  # fmt: skip
-        group = self._groups.get(server.id)
-        if group is None:
+        if (pool := self._pools.get(server.id)) is None:
             emulator = Emulator(self._teacher, language=task.language, seed=seed, failure_rate=config.failure_rate)
             return await collect(emulator), emulator
         for _ in range(_TRIES_PER_DEAD_SERVER):
             try:
-                async with group.lease() as backend:
+                async with pool.lease() as session:
+                    backend = McpBackend(session)
                     return await collect(backend), backend
             except ToolServerDied as died:
                 last = died

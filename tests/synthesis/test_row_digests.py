@@ -8,6 +8,7 @@ import pytest
 
 from synthesis.run.fingerprint import MadeOtherwise
 from synthesis.teacher.cache import CachedReply, ReplyFile, ReplyFileError
+from synthesis.teacher.usage import Usage
 from synthesis.track.journal import Journal, JournalError
 
 DAMAGE = {
@@ -38,7 +39,7 @@ async def test_damaged_replies_are_counted_set_aside_and_never_used(tmp_path, ch
     path = tmp_path / "replies.sqlite"
     file = ReplyFile(path)
     for number in range(9):
-        await file.put(str(number), CachedReply(json.dumps({"kite": number}), number, 2, 0.25))
+        await file.put(str(number), CachedReply(json.dumps({"kite": number}), Usage(number, 2, 0.25)))
     await file.close()
     changed(path, f"UPDATE replies SET {change} WHERE key IN ('3', '5')")
     said = r"replies\.sqlite: 2 of 9 replies are damaged; none of them is used.*put back .*or run the same command"
@@ -48,7 +49,7 @@ async def test_damaged_replies_are_counted_set_aside_and_never_used(tmp_path, ch
     assert changed(path, "SELECT count(*) FROM damaged_replies") == [(2,)]
     again = ReplyFile(path)
     assert [await again.get("3"), await again.get("5")] == [None, None]
-    assert await again.get("4") == CachedReply('{"kite": 4}', 4, 2, 0.25)
+    assert await again.get("4") == CachedReply('{"kite": 4}', Usage(4, 2, 0.25))
     await again.close()
 
 

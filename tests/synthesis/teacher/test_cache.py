@@ -54,8 +54,8 @@ async def test_a_file_that_is_damaged_stops_the_run_in_one_line(tmp_path, is_ope
     path = tmp_path / "replies.sqlite"
     file = ReplyFile(path)
     for number in range(200):
-        await file.put(str(number), CachedReply(f"{number} {'x' * 300}", 1, 2, 0.5))
-    assert await file.get("7") == CachedReply(f"7 {'x' * 300}", 1, 2, 0.5)
+        await file.put(str(number), CachedReply(f"{number} {'x' * 300}", Usage(1, 2, 0.5)))
+    assert await file.get("7") == CachedReply(f"7 {'x' * 300}", Usage(1, 2, 0.5))
     assert await file.get("b") is None
     file._rows("PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(path.read_bytes())

@@ -9,7 +9,7 @@ import pytest
 from synthesis.teacher.cache import CachedReply
 from synthesis.teacher.calls import name_of
 from synthesis.teacher.protocol import BadReply
-from synthesis.teacher.usage import metered_usage
+from synthesis.teacher.usage import Usage, metered_usage
 from tests.synthesis.teacher.asking import KEY, SCORES, asking, question, scored, teacher_of
 from tests.synthesis.teacher.mock_endpoint import MockEndpoint
 
@@ -114,7 +114,9 @@ async def test_a_paid_reply_is_never_asked_again_and_its_cost_is_remembered(tmp_
 
 async def test_a_kept_reply_that_is_not_valid_is_a_bad_reply(tmp_path):
     async with asking(cache=tmp_path / "replies.sqlite") as (endpoint, teacher):
-        await teacher._cache.put(name_of(question(), teacher.config, seed=0), CachedReply('{"clarity": 3}', 1, 1, 0.0))
+        await teacher._cache.put(
+            name_of(question(), teacher.config, seed=0), CachedReply('{"clarity": 3}', Usage(1, 1, 0.0))
+        )
         with pytest.raises(BadReply, match="ScoreTask: the reply that was kept cannot be used"):
             await teacher.ask(question(), seed=0)
         assert not endpoint.bodies

@@ -149,7 +149,6 @@ def test_text_that_speaks_to_a_model_is_flagged_and_cannot_leave_its_quotes():
         ("a.json", "{", "unreadable document"), ("a.json", "[" * 100_000, "unreadable document"),
         ("a.json", '{"x": NaN}', "unreadable document"), ("a.json", "[]", "unknown format"),
         ("a.json", '{"metadata": 3}', "unknown format"), ("a.yaml", "a: [", "unreadable document"),
-        ("a.py", "def f(:", "unreadable document"), ("a.py", "x = " + "-" * 100_000 + "1", "unreadable document"),
     ],
 )  # fmt: skip
 def test_a_document_that_cannot_be_read_is_rejected_with_its_reason(tmp_path, name, text, reason):
@@ -167,23 +166,6 @@ def test_openai_tools_and_a_tools_list_answer_give_the_same_tools(tmp_path):
     mcp = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [said | {"inputSchema": SCHEMA}]}}
     one, other = (tool_in(tmp_path, "a.json", json.dumps(document)) for document in (openai, mcp))
     assert one == other
-
-
-def test_typed_functions_become_tools_without_being_run(tmp_path):
-    source = '''
-raise SystemExit("this module must not be imported")
-
-def get_weather(city: str, days: int = -3, unit: Literal["c", "f"] = "c", key: str = b"k") -> dict[str, float]:
-    """Get the weather of a city."""
-
-def _private(x: int): ...
-def untyped(x): ...
-'''
-    tool = tool_in(tmp_path, "weather.py", source)
-    assert tool.required == ("city",)
-    assert tool.parameters["properties"]["days"] == {"type": "integer", "default": -3}
-    assert tool.parameters["properties"]["key"] == {"type": "string"}
-    assert tool.output_schema == {"type": "object", "additionalProperties": {"type": "number"}}
 
 
 def test_an_openapi_operation_takes_parameters_of_its_path_and_fields_of_its_body(tmp_path):

@@ -41,7 +41,7 @@ async def test_a_clock_that_stands_still_makes_time_answers_the_same_on_any_day(
     async with pool_of(TIME, tmp_path) as pool:
         now, convert = normalise_server(await pool.source_server(), ToolDocumentFilters(min_tools=2)).tools
         async with pool.lease() as session:
-            backend = McpBackend([session], {})
+            backend = McpBackend(session)
             response = await backend.call("c1", now, {"timezone": "Europe/Paris"})
             assert '"datetime": "2026-03-02T10:00:00+01:00"' in response.content
             converted = {"source_timezone": "Asia/Tokyo", "time": "16:30", "target_timezone": "UTC"}

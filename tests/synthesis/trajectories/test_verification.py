@@ -94,6 +94,9 @@ def test_an_emulated_response_is_emulated_again_and_a_failure_reads_as_its_kind_
     trajectory, place = with_call(trajectories)
     with pytest.raises(Rejected, match="another response"):
         verify(changed(trajectory, place + 1, content=trajectory.messages[place + 1].content.replace("a", "e")))
+    others = tuple(altered(tool, output_schema={"not": {}}) for tool in trajectory.tools)
+    with pytest.raises(Rejected, match=r"another response|unusable reply: .* by its output schema"):
+        verify(altered(trajectory, tools=others))
     failed = next(each for each in trajectories if each.injected_failures)
     failure = failed.injected_failures[0]
     at = next(n for n, message in enumerate(failed.messages) if message.tool_call_id == failure.tool_call_id)
