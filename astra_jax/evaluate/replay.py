@@ -63,11 +63,11 @@ async def replay(logged: LoggedEpisode, policy: Policy) -> Replay:
         for turn, start, stop in _messages(logged.tokens):
             sampling = config.sampling(most_tokens - start, config.temperature)
             message = await decoder.generate([token.id for token in logged.tokens[:start]], sampling, session)
-            new = _as_logged(message, turn, policy.tokenizer)
-            apart, difference = _first_difference(logged.tokens[start:stop], new, tolerance, first_place=start)
+            said = logged.tokens[start:stop]
+            apart, difference = _first_difference(said, message, policy.tokenizer, tolerance, first_place=start)
             largest = max(largest, apart)
-            if not difference and len(new) != stop - start:
-                difference = f"message {turn} had {stop - start} tokens, now {len(new)}"
+            if not difference and len(message.ids) != len(said):
+                difference = f"message {turn} had {len(said)} tokens, now {len(message.ids)}"
             if not difference and message.finish == "end":
                 calls = parse_turn(policy.tokenizer.decode(message.ids)).tool_calls
                 difference = _difference_after(logged, stop, calls, num_calls, policy.tokenizer)
@@ -111,14 +111,6 @@ def _messages(tokens: Sequence[LoggedToken]) -> Iterator[tuple[int, int, int]]:
             yield turn, start, stop
 
 
-def _as_logged(message: Generated, turn: int, tokenizer: Tokenizer) -> list[LoggedToken]:
-    columns = (message.ids, token_texts(message.ids, tokenizer), message.logprobs, message.policy_versions)
-    return [
-        LoggedToken(id_, text, "model", round(logprob, 6), turn, version)
-        for id_, text, logprob, version in zip(*columns, strict=True)
-    ]
-
-
 def _how(logged: LoggedEpisode) -> tuple[RolledOut, EvaluationRollout]:
     """Return the seed, slot and limits that decide an episode's tokens, beside the weights of its policy."""
     how = logged.rolled_out
@@ -128,7 +120,7 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, EvaluationRollout]:
             "another"
         )
     try:
-        # In older logs; it decided no token.
+        # A key of earlier logs, which decided no token.
         limits = {name: value for name, value in how.limits.items() if name != "max_tool_seconds"}
         config = EvaluationRollout.model_validate(limits)
     except ValidationError as error:
@@ -144,17 +136,16 @@ def _how(logged: LoggedEpisode) -> tuple[RolledOut, EvaluationRollout]:
 
 
 def _first_difference(
-    before: Sequence[LoggedToken], again: Sequence[LoggedToken], tolerance: float, *, first_place: int
+    before: Sequence[LoggedToken], again: Generated, tokenizer: Tokenizer, tolerance: float, *, first_place: int
 ) -> tuple[float, str]:
     """Return the largest difference of log-probs before the first other token, and the first difference in words."""
     largest = 0.0
-    for place, (old, new) in enumerate(zip(before, again, strict=False), start=first_place):
-        if (old.id, old.source, old.turn) != (new.id, new.source, new.turn):
-            found = f"token {place} was {old.id} {old.text!r} of the {old.source}, now {new.id} {new.text!r}"
-            return largest, f"{found} of the {new.source}"
-        apart = abs(old.sampled_logprob - new.sampled_logprob)
+    sampled = zip(before, again.ids, token_texts(again.ids, tokenizer), again.logprobs, strict=False)
+    for place, (old, id_, text, logprob) in enumerate(sampled, start=first_place):
+        if old.id != id_:
+            return largest, f"token {place} was {old.id} {old.text!r}, now {id_} {text!r}"
+        apart = abs(old.sampled_logprob - logprob)
         largest = max(largest, apart)
         if apart > tolerance:
-            found = f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {new.sampled_logprob:.6f}"
-            return largest, found
+            return largest, f"the log-prob of token {place} was {old.sampled_logprob:.6f}, now {logprob:.6f}"
     return largest, ""

@@ -98,6 +98,7 @@ async def test_episodes_that_wait_for_no_other_have_the_same_tokens(taught, grou
     for group, same in zip(groups, await roll_out(taught, sandbox=SlowSandbox(), config=config), strict=True):
         for one, other in zip(group, same, strict=True):
             assert one.ledger.ids == other.ledger.ids
+            assert (other.tool_seconds > 0) == bool(other.outcomes)
             np.testing.assert_allclose(one.ledger.sampled_logprobs, other.ledger.sampled_logprobs, atol=2e-5)
 
 

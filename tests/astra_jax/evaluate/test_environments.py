@@ -16,7 +16,7 @@ from astra_jax.episodes.episode import Episode, ToolOutcome
 from astra_jax.episodes.ledger import TokenLedger
 from astra_jax.episodes.log import read_episodes
 from astra_jax.episodes.rewards import episode_reward
-from astra_jax.episodes.rollout import PromptTooLong, RolloutConfig, RolloutEngine
+from astra_jax.episodes.rollout import EvaluationRollout, PromptTooLong, RolloutEngine
 from astra_jax.evaluate import environments as evaluation_module
 from astra_jax.evaluate.environments import EvaluationConfig, evaluate_environments, sum_up
 from astra_jax.testing import InProcessSandbox, tiny_environment
@@ -24,7 +24,7 @@ from synthesis.record_io import write_records
 from tests.astra_jax.distractors import with_distractors
 
 KNOWN = tiny_environment()
-ROLLOUT = RolloutConfig(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
+ROLLOUT = EvaluationRollout(max_prompt_tokens=256, max_response_tokens=160, max_turns=6, temperature=0.0)
 CONFIG = EvaluationConfig(
     seed=0, policy=Path("policy"), environments=Path("environments"), out=Path("out"), rollout=ROLLOUT
 )
